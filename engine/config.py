@@ -1,0 +1,37 @@
+"""How an engine is set up. No torch here: the command line reads these before it loads a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Set an engine's sizes; `None` means: chosen from the model and the machine.
+
+    `load_format` is `auto` (safetensors in `model_dir`) or `dummy` (random weights in the shape
+    of its config.json, for load tests). `block_size` is in tokens. `kv_cache_bytes` bounds the
+    KV pool where `num_blocks` does not say. `num_threads` are torch's intra-op threads.
+    """
+
+    model_dir: Path
+    load_format: str = "auto"
+    dtype: str | None = None
+    device: str = "cpu"
+    block_size: int = 64
+    num_blocks: int | None = None
+    kv_cache_bytes: int = 1 << 30
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    max_model_len: int | None = None
+    num_threads: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.block_size not in (16, 32, 64):
+            raise ValueError(f"block_size must be 16, 32 or 64, not {self.block_size}")
+        if self.load_format not in ("auto", "dummy"):
+            raise ValueError(f"load_format must be auto or dummy, not {self.load_format!r}")
+        if self.max_num_batched_tokens < 1 or self.max_num_seqs < 1:
+            raise ValueError("max_num_batched_tokens and max_num_seqs must be at least 1")

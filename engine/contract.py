@@ -1,0 +1,239 @@
+"""What passes between a scheduler and an engine: plans go down, results come up.
+
+The scheduler owns queueing, KV accounting, chunk sizes and victims; an engine owns tensors and
+sampling. A plan is feasible when it is made, so an engine never refuses one. There is one rule
+of progress: a sequence needs computing until `num_computed == num_tokens`; prefill, chunk,
+resume after a preemption, decode and the check of a draft are the same case.
+
+A plan carries deltas. An engine keeps, for every *slot* (a stable row of its state table), the
+token ids, the block table and the sampling parameters, and a plan names only what changes:
+
+- `released`: slots that a finished, cancelled or preempted sequence no longer uses. They are
+  applied first, so a slot may be released and admitted again in one plan.
+- `admitted`: sequences that take a slot, with all their tokens so far (the prompt, and after a
+  preemption what was already generated) and the blocks whose content is already computed.
+- `slices`: runs of tokens to compute for sequences that do more than decode one token.
+- `decodes`: rows that compute just their newest token, as parallel arrays, not objects.
+
+Up to `EngineInfo.depth` steps may be in flight. With a depth of 2 the newest token of a row may
+still be on the device when the next step that reads it is launched: the engine takes it from its
+own state table. This module knows no tensors, no tenants, no queues and loads no torch.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+
+class Capability(StrEnum):
+    """Name what an engine can do beyond plain sampling; callers refuse what is not listed."""
+
+    LOGPROBS = "logprobs"
+    PROMPT_LOGPROBS = "prompt_logprobs"
+    PENALTIES = "penalties"
+    LOGIT_BIAS = "logit_bias"
+    MIN_TOKENS = "min_tokens"
+    DRAFTS = "drafts"
+    GRAMMAR = "grammar"
+    POOLING = "pooling"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """Say how the tokens of one sequence are drawn and when it ends.
+
+    `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 are off. The draw depends on
+    (`seed`, position, token id) alone, so that it is the same whatever the batch, the slot, the
+    chunking or a preemption; whoever makes a request without a seed draws one. `stop_token_ids`
+    are ids that end the sequence besides the model's own end tokens, which `ignore_eos`
+    switches off. The scheduler enforces `max_tokens` and the stop tokens; the engine the rest.
+    Fields that belong to a `Capability` may be set only where the engine lists it.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    # Capability.MIN_TOKENS
+    min_tokens: int = 0
+    # Capability.PENALTIES
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    # Capability.LOGIT_BIAS
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    # Capability.LOGPROBS and PROMPT_LOGPROBS: how many alternatives beside the chosen token
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NewSequence:
+    """Hand a sequence's whole state to an engine once, when it takes a slot.
+
+    `token_ids[:num_prompt_tokens]` is the prompt; what follows was generated before a
+    preemption. The first `num_computed` tokens are already in the KV blocks `block_ids` (a
+    prefix hit), in order; slices bring the blocks for the rest.
+    """
+
+    slot: int
+    request_id: str
+    token_ids: array[int]
+    num_prompt_tokens: int
+    num_computed: int
+    block_ids: Sequence[int]
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSlice:
+    """Compute tokens `[start, start + n_tokens)` of the sequence in `slot`.
+
+    `new_block_ids` are appended to the slot's block table first. With `sample` the slice ends
+    at the newest token and the engine draws the next one. `drafts` are proposed tokens after
+    the newest one, to be checked in the same pass (Capability.DRAFTS).
+    """
+
+    slot: int
+    start: int
+    n_tokens: int
+    new_block_ids: Sequence[int]
+    sample: bool
+    drafts: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """Hold the rows that compute one token and sample the next, as parallel arrays.
+
+    `positions[i]` is the index of the token that row i computes (its newest);
+    `new_block_ids[i]` is a block to append to its table first, or -1.
+    """
+
+    slots: array[int] = field(default_factory=lambda: array("i"))
+    positions: array[int] = field(default_factory=lambda: array("i"))
+    new_block_ids: array[int] = field(default_factory=lambda: array("i"))
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def append(self, slot: int, position: int, new_block_id: int = -1) -> None:
+        self.slots.append(slot)
+        self.positions.append(position)
+        self.new_block_ids.append(new_block_id)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Tell an engine all that changes in one step; see the module for the order of application.
+
+    `preempted` names the requests among `released` whose sequences will come back: an engine
+    with a place to keep their KV may copy it out, one without ignores it.
+    """
+
+    step_id: int
+    decodes: DecodeRows = field(default_factory=DecodeRows)
+    slices: Sequence[SequenceSlice] = ()
+    admitted: Sequence[NewSequence] = ()
+    released: Sequence[int] = ()
+    preempted: Sequence[str] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Count the tokens that this step computes, drafts included."""
+        return len(self.decodes) + sum(s.n_tokens + len(s.drafts) for s in self.slices)
+
+    @property
+    def is_empty(self) -> bool:
+        return not len(self.decodes) and not self.slices
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Give the log-probability of a chosen token and of the likeliest alternatives."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: Sequence[tuple[int, float]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Report what one step produced.
+
+    `slots[i]` got the token `token_ids[i]`; where drafts were accepted, the tokens of
+    `accepted[i]` follow it. Rows come in the plan's order: decodes, then the slices that sample. A row in `failed` (slot → reason, for logs) produced nothing and
+    its sequence must be ended; the other rows are good. `step_s` is the engine's own time for
+    the step, in seconds.
+    """
+
+    step_id: int
+    slots: array[int]
+    token_ids: array[int]
+    step_s: float
+    failed: Mapping[int, str] = field(default_factory=dict)
+    logprobs: Sequence[TokenLogprobs | None] | None = None
+    prompt_logprobs: Mapping[int, Sequence[TokenLogprobs]] = field(default_factory=dict)
+    accepted: Sequence[Sequence[int]] | None = None
+    pooled: Mapping[int, Sequence[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """State an engine's limits; they do not change while it lives.
+
+    `depth` says how many steps may be in flight: 2 where launching ahead hides host work (a
+    GPU), 1 where it would only delay the tokens of the step before (a CPU).
+    """
+
+    model_type: str
+    vocab_size: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_blocks: int
+    block_size: int
+    eos_token_ids: frozenset[int]
+    depth: int = 1
+    device: str = "cpu"
+    dtype: str = "float32"
+    capabilities: frozenset[Capability] = frozenset()
+
+
+class Engine(Protocol):
+    """Run plans. One thread calls it; `launch` and `collect` alternate in plan order."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    def launch(self, plan: StepPlan) -> object:
+        """Start a step and return its handle; at most `info.depth` may be uncollected.
+
+        Raises: any exception: the whole step failed and its rows with it; `reset` comes next.
+        """
+        ...
+
+    def collect(self, handle: object) -> StepResult:
+        """Wait for the step of `handle`. Raises as `launch` does."""
+        ...
+
+    def reset(self) -> None:
+        """Forget every slot and all KV content, keep the weights; called after a failed step."""
+        ...
+
+    def close(self) -> None:
+        """Give back memory and threads; nothing may be called afterwards."""
+        ...

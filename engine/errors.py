@@ -1,0 +1,20 @@
+"""The errors of this package.
+
+    EngineError
+    ├── ModelError          a model directory cannot be served
+    └── ChatTemplateError   a chat template rejects the messages, or is not there
+
+Each message is one line fit for a person: it names the file or field and what to do.
+"""
+
+
+class EngineError(Exception):
+    """Catch this to catch whatever the engine raises on purpose."""
+
+
+class ModelError(EngineError):
+    """Mend the model directory that the message names, or choose another."""
+
+
+class ChatTemplateError(EngineError):
+    """Send messages that the model's chat template accepts, or serve a model that has one."""

@@ -1,0 +1,68 @@
+"""The things the gateway speaks of, as data alone: no HTTP, no SQL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Organisation:
+    """Name who runs tenants together."""
+
+    id: UUID
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Hold one share of the machine: what keys belong to and fairness is measured between."""
+
+    id: UUID
+    organisation_id: UUID
+    name: str
+    weight: float
+    created_at: datetime
+
+
+class KeyStatus(StrEnum):
+    ACTIVE = "active"
+    REVOKED = "revoked"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """Describe a key; the secret is not part of it. `kid` is the public id inside the token."""
+
+    id: UUID
+    tenant_id: UUID
+    tenant: str
+    kid: str
+    name: str
+    status: KeyStatus
+    created_at: datetime
+    expires_at: datetime | None = None
+    last_used_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedKey:
+    """Pair a new key with its token, which is shown this once."""
+
+    key: ApiKey
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Say on whose behalf a request runs; it comes from the credential alone."""
+
+    organisation_id: UUID
+    tenant_id: UUID
+    tenant: str
+    weight: float
+    key_id: UUID
+    kid: str

@@ -1,0 +1,116 @@
+"""The errors that a caller of the gateway can meet.
+
+    GatewayError
+    ├── InvalidRequest          the request cannot be understood or obeyed
+    │   ├── ContextLengthExceeded
+    │   └── UnsupportedParameter
+    ├── AuthenticationFailed    no key, or not a live one: one text for every cause
+    ├── PermissionDenied
+    ├── NotFound
+    │   └── ModelNotFound
+    ├── Conflict
+    ├── TenantLimited           the tenant's own limit
+    ├── Overloaded              our capacity
+    └── InternalFailure         our fault
+
+`message` is public, `detail` goes to the log alone. Status codes are not known here: they stand
+in `gateway.api.errors`.
+"""
+
+from __future__ import annotations
+
+
+class GatewayError(Exception):
+    """Catch this to catch whatever the gateway raises on purpose."""
+
+    code: str | None = None
+    message = "The request failed."
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        detail: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        self.message = message or type(self).message
+        self.param = param
+        self.code = code or type(self).code
+        self.detail = detail
+        self.retry_after_s = retry_after_s
+        super().__init__(detail or self.message)
+
+
+class InvalidRequest(GatewayError):
+    """Mend the field that `param` names."""
+
+    message = "The request is not valid."
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """Shorten the prompt or lower `max_tokens`."""
+
+    code = "context_length_exceeded"
+
+
+class UnsupportedParameter(InvalidRequest):
+    """Leave the parameter out: this server cannot do what it asks."""
+
+    code = "unsupported_parameter"
+
+
+class AuthenticationFailed(GatewayError):
+    """Send a live key. Why a key was refused is never told."""
+
+    code = "invalid_api_key"
+    message = "Incorrect API key provided. Send a live key as 'Authorization: Bearer <key>'."
+
+
+class PermissionDenied(GatewayError):
+    """Use a credential that has the right that the message names."""
+
+    code = "permission_denied"
+    message = "This credential may not do that."
+
+
+class NotFound(GatewayError):
+    """Name something that exists and is yours; both cases look the same."""
+
+    code = "not_found"
+    message = "Not found."
+
+
+class ModelNotFound(NotFound):
+    """Choose a model that `GET /v1/models` lists."""
+
+    code = "model_not_found"
+
+
+class Conflict(GatewayError):
+    """Look at the present state, then decide again."""
+
+    code = "conflict"
+    message = "The request conflicts with the present state."
+
+
+class TenantLimited(GatewayError):
+    """Wait `retry_after_s`: the tenant is at a limit of its own."""
+
+    code = "rate_limit_exceeded"
+    message = "Rate limit reached."
+
+
+class Overloaded(GatewayError):
+    """Wait `retry_after_s`: the server has no room for anyone."""
+
+    code = "overloaded"
+    message = "The server is overloaded. Try again later."
+
+
+class InternalFailure(GatewayError):
+    """Report it with the request id; nothing the caller sent caused it."""
+
+    code = "internal_error"
+    message = "The server had an error while processing the request."
