@@ -1,0 +1,111 @@
+"""Settings: flags of the command line, then `SLUICE_*`, then `sluice.toml`, then defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+
+class Settings(BaseSettings):
+    """Hold what an operator can set for one process; nothing here changes while it runs."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="SLUICE_",
+        env_nested_delimiter="__",
+        toml_file="sluice.toml",
+        extra="forbid",
+        frozen=True,
+    )
+
+    data_dir: Path = Field(
+        default_factory=lambda: Path.home() / ".local/share/sluice",
+        description="Where secrets and the embedded stores live.",
+    )
+    host: str = Field(default="127.0.0.1", description="Address of the public API.")
+    port: int = Field(default=8000, ge=0, le=65535, description="Port of the API; 0: any free.")
+    admin_host: str = Field(default="127.0.0.1", description="Address of the admin API.")
+    admin_port: int = Field(
+        default=0, ge=0, le=65535, description="Port of the admin API; 0: any free one."
+    )
+
+    database_url: SecretStr | None = Field(
+        default=None, description="PostgreSQL URL; unset: a private server in the data directory."
+    )
+    redis_url: SecretStr | None = Field(
+        default=None, description="Redis URL; unset: a private Valkey in the data directory."
+    )
+
+    model: Path | None = Field(
+        default=None, description="A Hugging Face model directory; unset: the demo model."
+    )
+    model_name: str | None = Field(
+        default=None, description="The name clients use; unset: the directory's name."
+    )
+    load_format: Literal["auto", "dummy"] = Field(
+        default="auto", description="`dummy`: random weights in the shape of config.json."
+    )
+    engine: Literal["auto", "cpu", "gpu", "simulated"] = Field(
+        default="auto", description="Where the model runs; `simulated` needs no weights."
+    )
+    engine_profile: str = Field(
+        default="cpu-demo", description="The step-cost profile that prices a simulated engine."
+    )
+    dtype: Literal["float32", "bfloat16"] | None = Field(
+        default=None, description="Type of weights and KV cache; unset: float32 on a CPU."
+    )
+    block_size: Literal[16, 32, 64] = Field(default=64, description="Tokens in a KV block.")
+    num_blocks: int | None = Field(default=None, ge=1, description="KV blocks; unset: by memory.")
+    kv_cache_bytes: int = Field(default=1 << 30, ge=1, description="Memory for the KV cache.")
+    max_model_len: int | None = Field(
+        default=None, ge=1, description="Longest context; unset: the model's."
+    )
+    max_num_seqs: int = Field(default=256, ge=1, description="Sequences in one step at most.")
+    max_num_batched_tokens: int = Field(
+        default=2048, ge=1, description="Tokens that one step computes at most."
+    )
+    max_num_queued: int = Field(default=2048, ge=1, description="Requests waiting at most.")
+    num_threads: int | None = Field(
+        default=None, ge=1, description="Threads of the CPU engine; unset: cores − 1, at least 1."
+    )
+    prefix_caching: bool = Field(default=True, description="Share KV blocks of equal prefixes.")
+
+    init_organisation: str = Field(
+        default="default", description="Name of the organisation made at the first start."
+    )
+    init_tenants: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=("acme", "globex"),
+        description="Tenants made at the first start, separated by commas.",
+    )
+    init_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
+        default=(), description="Their keys, in the same order, by commas; unset: drawn."
+    )
+    init_admin_token: SecretStr | None = Field(
+        default=None, description="The admin token of the first start; unset: drawn."
+    )
+
+    @field_validator("init_tenants", "init_keys", mode="before")
+    @classmethod
+    def _split_commas(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls))
