@@ -1,0 +1,98 @@
+"""The blocks of one sequence, in the order of its tokens."""
+
+from __future__ import annotations
+
+from array import array
+
+from engine.kv.block_pool import BlockPool
+from engine.kv.prefix import extend_chain, root_hash
+
+
+class BlockTable:
+    """Map a sequence's tokens to blocks; it only grows until it is freed.
+
+    The names of its full blocks outlive `free`, since tokens are never changed: a sequence that
+    comes back finds its own blocks without hashing again. With `caching` off nothing is found
+    and nothing is published.
+    """
+
+    __slots__ = ("_caching", "_chain", "_num_published", "_pool", "_root", "block_ids")
+
+    def __init__(self, pool: BlockPool, salt: bytes, *, caching: bool = True) -> None:
+        self.block_ids: list[int] = []
+        self._pool = pool
+        self._caching = caching
+        self._root = root_hash(salt) if caching else b""
+        self._chain: list[bytes] = []
+        self._num_published = 0
+
+    @property
+    def num_published(self) -> int:
+        """Count the leading blocks that were found or published, whoever holds their hash."""
+        return self._num_published
+
+    def match(self, token_ids: array[int]) -> list[int]:
+        """Find the computed blocks that start `token_ids`; nothing is taken yet.
+
+        At least the last token is left to compute, since its logits are wanted.
+        """
+        if not self._caching:
+            return []
+        block_size = self._pool.block_size
+        extend_chain(self._chain, self._root, token_ids, block_size=block_size)
+        found: list[int] = []
+        for block_hash in self._chain[: (len(token_ids) - 1) // block_size]:
+            block_id = self._pool.lookup(block_hash)
+            if block_id is None:
+                break
+            found.append(block_id)
+        return found
+
+    def blocks_missing(self, num_tokens: int) -> int:
+        """Count the blocks that holding `num_tokens` tokens would add."""
+        return -(-num_tokens // self._pool.block_size) - len(self.block_ids)
+
+    def take(self, block_ids: list[int]) -> None:
+        """Start the table with what `match` has just found."""
+        assert not self.block_ids, "a hit starts a table, it never changes one"
+        self._pool.acquire(block_ids)
+        self.block_ids.extend(block_ids)
+        self._num_published = len(block_ids)
+
+    def allocate(self, num_tokens: int) -> list[int] | None:
+        """Grow to hold `num_tokens` tokens, wholly or not at all.
+
+        Returns: the new blocks, or None where the pool has too few.
+        """
+        missing = self.blocks_missing(num_tokens)
+        if missing > self._pool.num_free:
+            return None
+        new_block_ids = self._pool.allocate(max(0, missing))
+        self.block_ids.extend(new_block_ids)
+        return new_block_ids
+
+    def append_block(self) -> int:
+        """Grow by one block; the caller knows that the pool has one."""
+        block_id = self._pool.allocate_one()
+        self.block_ids.append(block_id)
+        return block_id
+
+    def publish(self, token_ids: array[int], num_computed: int) -> None:
+        """Make the full blocks among the first `num_computed` tokens findable by others."""
+        num_full = num_computed // self._pool.block_size
+        if not self._caching or num_full <= self._num_published:
+            return
+        extend_chain(self._chain, self._root, token_ids, block_size=self._pool.block_size)
+        for index in range(self._num_published, num_full):
+            self._pool.publish(self.block_ids[index], self._chain[index])
+        self._num_published = num_full
+
+    def free(self) -> None:
+        """Give all blocks back; published ones stay findable until they are reused."""
+        self._pool.release(self.block_ids)
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the blocks after the pool was reset."""
+        self.block_ids = []
+        self._num_published = 0
