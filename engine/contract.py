@@ -175,9 +175,9 @@ class StepResult:
     """Report what one step produced.
 
     `slots[i]` got the token `token_ids[i]`; where drafts were accepted, the tokens of
-    `accepted[i]` follow it. Rows come in the plan's order: decodes, then the slices that sample. A row in `failed` (slot → reason, for logs) produced nothing and
-    its sequence must be ended; the other rows are good. `step_s` is the engine's own time for
-    the step, in seconds.
+    `accepted[i]` follow it. Rows come in the plan's order: decodes, then the slices that sample.
+    A row in `failed` (slot → reason, for logs) produced nothing and its sequence must be ended;
+    the other rows are good. `step_s` is the engine's own time for the step, in seconds.
     """
 
     step_id: int

@@ -1,0 +1,1 @@
+"""Attention over a paged KV cache: the backend protocol and its implementations."""

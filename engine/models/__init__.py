@@ -1,0 +1,1 @@
+"""Model architectures, one a file, and how Hugging Face directories become running models."""

@@ -1,0 +1,199 @@
+"""Paged attention against a dense computation, over ragged batches and poisoned memory.
+
+The suite uses the backend protocol alone, so that each backend can be put to it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from engine.attention.backend import AttentionBackend, AttentionBatch, KVCacheShape
+from engine.attention.reference import ReferenceAttention
+
+LAYER = 1
+NUM_BLOCKS = 96
+
+
+@dataclass
+class Row:
+    """One sequence: its keys, values and queries by position, and its blocks."""
+
+    k: Tensor  # [num_tokens, num_kv_heads, head_dim]
+    v: Tensor
+    q: Tensor  # [num_tokens, num_heads, head_dim]
+    blocks: list[int]
+
+
+class Bench:
+    """Hold a backend and sequences with random content, and step them like an engine would."""
+
+    def __init__(
+        self, *, block_size: int, group: int, head_dim: int = 16, poison: bool = True
+    ) -> None:
+        self.shape = KVCacheShape(
+            num_layers=2,
+            num_blocks=NUM_BLOCKS,
+            block_size=block_size,
+            num_heads=2 * group,
+            num_kv_heads=2,
+            head_dim=head_dim,
+        )
+        self.backend: AttentionBackend = ReferenceAttention(
+            self.shape, dtype=torch.float32, device=torch.device("cpu")
+        )
+        self.generator = torch.Generator().manual_seed(5)
+        self.free = list(range(NUM_BLOCKS))
+        random.Random(5).shuffle(self.free)
+        if poison:
+            self._poison()
+
+    def row(self, num_tokens: int) -> Row:
+        shape = self.shape
+
+        def noise(heads: int) -> Tensor:
+            return torch.randn(num_tokens, heads, shape.head_dim, generator=self.generator)
+
+        num_blocks = -(-num_tokens // shape.block_size)
+        blocks = [self.free.pop() for _ in range(num_blocks)]
+        kv_heads = shape.num_kv_heads
+        return Row(noise(kv_heads), noise(kv_heads), noise(shape.num_heads), blocks)
+
+    def step(self, parts: Sequence[tuple[Row, int, int]], *, num_decodes: int = 0) -> Tensor:
+        """Compute positions [start, end) of each row; [num_tokens, num_heads * head_dim]."""
+        width = max(len(row.blocks) for row, _, _ in parts) + 2
+        # What follows a table's own entries is garbage that must not be followed.
+        tables = np.full((len(parts), width), 2**30, np.int32)
+        for i, (row, _, _) in enumerate(parts):
+            tables[i, : len(row.blocks)] = row.blocks
+        self.backend.plan(
+            AttentionBatch(
+                num_decodes=num_decodes,
+                positions=np.concatenate([np.arange(a, b) for _, a, b in parts]),
+                query_lens=np.array([b - a for _, a, b in parts], np.int32),
+                context_lens=np.array([b for _, _, b in parts], np.int32),
+                block_tables=tables,
+            )
+        )
+        k, v, q = (
+            torch.cat([getattr(row, name)[a:b] for row, a, b in parts]) for name in ("k", "v", "q")
+        )
+        self.backend.write_kv(LAYER, k, v)
+        return self.backend.forward(LAYER, q)
+
+    def _poison(self) -> None:
+        """Fill every block with NaN, as a sequence that went wrong would leave them."""
+        n = NUM_BLOCKS * self.shape.block_size
+        nan = torch.full((n, self.shape.num_kv_heads, self.shape.head_dim), float("nan"))
+        everything = Row(nan, nan, torch.zeros(n, self.shape.num_heads, self.shape.head_dim), [])
+        everything.blocks = list(range(NUM_BLOCKS))
+        for begin in range(0, n, 256):
+            self.step([(everything, begin, min(begin + 256, n))])
+
+
+def dense(row: Row, start: int, end: int) -> Tensor:
+    """Attend with every key and value at hand; [end - start, num_heads * head_dim]."""
+    group = row.q.shape[1] // row.k.shape[1]
+    k, v = (x[:end].repeat_interleave(group, dim=1).transpose(0, 1) for x in (row.k, row.v))
+    scores = row.q[start:end].transpose(0, 1) @ k.transpose(1, 2) / row.q.shape[-1] ** 0.5
+    future = torch.arange(end) > torch.arange(start, end)[:, None]
+    weights = torch.softmax(scores.masked_fill(future, float("-inf")), dim=-1)
+    return (weights @ v).transpose(0, 1).reshape(end - start, -1)
+
+
+def check(bench: Bench, parts: Sequence[tuple[Row, int, int]], *, num_decodes: int = 0) -> None:
+    out = bench.step(parts, num_decodes=num_decodes)
+    expected = torch.cat([dense(*part) for part in parts])
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("group", [1, 2, 4, 7])
+@pytest.mark.parametrize("block_size", [16, 32, 64])
+def test_a_mixed_batch_equals_dense_attention(block_size: int, group: int) -> None:
+    """Decodes and slices of ragged lengths in one batch, amid NaN blocks, attend as if alone."""
+    bench = Bench(block_size=block_size, group=group)
+    decoding = [bench.row(n) for n in (1, 2, 15, 16, 17, 33, 64, 65, 255)]
+    filled = [(row, 0, len(row.k) - 1) for row in decoding if len(row.k) > 1]
+    check(bench, filled)
+    fresh, resumed = bench.row(40), bench.row(90)
+    check(bench, [(resumed, 0, 50)])
+    parts = [(row, len(row.k) - 1, len(row.k)) for row in decoding]
+    parts += [(fresh, 0, 40), (resumed, 50, 90)]
+    check(bench, parts, num_decodes=len(decoding))
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 5])
+def test_rows_decode_step_by_step(num_rows: int) -> None:
+    """Rows that grow token by token across block edges equal dense attention at each step."""
+    bench = Bench(block_size=16, group=2)
+    rows = [bench.row(40) for _ in range(num_rows)]
+    check(bench, [(row, 0, 10 + i) for i, row in enumerate(rows)])
+    for step in range(24):
+        parts = [(row, 10 + i + step, 11 + i + step) for i, row in enumerate(rows)]
+        check(bench, parts, num_decodes=num_rows)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 16, 17])
+def test_chunked_prefill_equals_dense_attention(chunk: int) -> None:
+    """A prompt computed in chunks sees its own earlier chunks through the block table."""
+    bench = Bench(block_size=16, group=2)
+    row = bench.row(70)
+    for start in range(0, 70, chunk):
+        check(bench, [(row, start, min(start + chunk, 70))])
+
+
+def test_rows_share_prefix_blocks() -> None:
+    """Two rows whose tables begin with the same blocks read the same prefix."""
+    bench = Bench(block_size=16, group=2)
+    owner, guest = bench.row(48), bench.row(48)
+    guest.k[:32], guest.v[:32] = owner.k[:32], owner.v[:32]
+    guest.blocks[:2] = owner.blocks[:2]
+    check(bench, [(owner, 0, 47)])
+    check(bench, [(guest, 32, 47)])
+    third = bench.row(5)
+    check(bench, [(third, 0, 4)])
+    check(bench, [(owner, 47, 48), (guest, 47, 48), (third, 4, 5)], num_decodes=3)
+
+
+def test_a_row_of_nan_spoils_only_itself() -> None:
+    """One row's NaN stays in its own output, in decodes and in slices."""
+    bench = Bench(block_size=16, group=2)
+    rows = [bench.row(n) for n in (20, 21, 22, 23)]
+    rows[1].k[5] = float("nan")
+    for parts, num_decodes in (
+        ([(row, 0, len(row.k) - 1) for row in rows], 0),
+        ([(row, len(row.k) - 1, len(row.k)) for row in rows], 4),
+    ):
+        out = bench.step(parts, num_decodes=num_decodes)
+        ends = np.cumsum([b - a for _, a, b in parts])
+        for i, (row, start, end) in enumerate(parts):
+            mine = out[ends[i] - (end - start) : ends[i]]
+            if i == 1:
+                assert mine[-1].isnan().all()
+            else:
+                torch.testing.assert_close(mine, dense(row, start, end), rtol=1e-5, atol=1e-5)
+
+
+def test_long_slices_are_computed_in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice that is cut into tiles of queries equals dense attention."""
+    monkeypatch.setattr("engine.attention.reference._TILE_SCORES", 1)
+    bench = Bench(block_size=16, group=2)
+    row = bench.row(150)
+    check(bench, [(row, 0, 33)])
+    check(bench, [(row, 33, 150)])
+
+
+def test_large_scores_do_not_overflow() -> None:
+    """Scores far beyond what exp can hold still give the softmax."""
+    bench = Bench(block_size=16, group=2)
+    rows = [bench.row(40) for _ in range(4)]
+    for row in rows:
+        row.k *= 300
+    check(bench, [(row, 0, 39) for row in rows])
+    check(bench, [(row, 39, 40) for row in rows], num_decodes=4)
