@@ -1,0 +1,1 @@
+"""Orders to serve requests in; one policy a file."""

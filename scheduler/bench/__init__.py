@@ -1,0 +1,1 @@
+"""Measuring the product: one JSON a run, in `docs/benchmarks`."""

@@ -1,0 +1,99 @@
+"""What a caller hands to the scheduler and gets back: data alone."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+from engine.contract import SamplingParams
+
+
+class Band(IntEnum):
+    """Rank requests: a lower number goes first."""
+
+    PRIORITY = 0
+    DEFAULT = 1
+    FLEX = 2
+    BATCH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Promise a time to the first token and a time for each token after it, in seconds."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Ask for the continuation of a prompt on behalf of a tenant.
+
+    `request_id` is unique among live requests. `cache_salt` roots its prefix cache: requests
+    share KV only within a salt. `granted_tokens` is how many output tokens the caller has
+    reserved; the request pauses there until `Scheduler.extend` or `finish_granted` answers, and
+    None is without bound. `arrival_s` is on the scheduler's clock.
+    """
+
+    request_id: str
+    tenant_id: str
+    key_id: str
+    prompt_token_ids: array[int]
+    params: SamplingParams
+    cache_salt: bytes
+    arrival_s: float
+    weight: float = 1.0
+    band: Band = Band.DEFAULT
+    slo: Slo = field(default_factory=Slo)
+    granted_tokens: int | None = None
+
+
+class FinishReason(StrEnum):
+    """Say why a request ended: an end token, a bound on tokens, its caller, or a fault."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """Report what one step, or one command, did for a request.
+
+    `token_ids` are new in this step; an end token is not among them, but `num_output_tokens`,
+    which is cumulative, counts it. `num_cached_tokens` of the prompt came from the prefix cache.
+    `error` is for logs, never for the caller.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None
+    num_cached_tokens: int
+    num_output_tokens: int
+    error: str | None = None
+
+
+class RejectCode(StrEnum):
+    """Say what kind of refusal it is: the request's size, our load, or our state."""
+
+    CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+    OVERLOADED = "overloaded"
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Say that a request was taken in, behind `num_ahead` that also wait."""
+
+    num_ahead: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Say why a request was refused; `reason` is fit for its caller."""
+
+    reason: str
+    code: RejectCode
+    retry_after_s: float | None = None

@@ -1,0 +1,116 @@
+"""A request on its way through the scheduler: the one mutable thing in it."""
+
+from __future__ import annotations
+
+from array import array
+from enum import Enum
+
+from engine.contract import EngineInfo
+from engine.kv.table import BlockTable
+from scheduler.request import FinishReason, Request, RequestOutput
+
+NO_SLOT = -1
+
+
+class Status(Enum):
+    WAITING = 0
+    RUNNING = 1
+    FINISHED = 2
+
+
+class Sequence:
+    """Hold a request's tokens and how far they are computed.
+
+    `token_ids` are those that are known. `num_tokens` counts as well those that a launched step
+    will have drawn, so `num_tokens - len(token_ids)` are in flight; `num_computed` counts what
+    was launched, not what has come back. A decoding row has `num_computed == num_tokens - 1`.
+
+    A sequence ends at `limit` tokens and draws none beyond `pause_at`, the lesser of the limit
+    and what its request was granted. One that waits is in the queue unless it is paused.
+    """
+
+    __slots__ = (
+        "end_token_ids",
+        "limit",
+        "num_cached_tokens",
+        "num_computed",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_tokens",
+        "ordinal",
+        "pause_at",
+        "request",
+        "slot",
+        "status",
+        "table",
+        "token_ids",
+        "was_admitted",
+    )
+
+    def __init__(
+        self, request: Request, table: BlockTable, *, ordinal: int, max_len: int, info: EngineInfo
+    ) -> None:
+        params = request.params
+        self.request = request
+        self.table = table
+        self.ordinal = ordinal
+        self.token_ids = array("i", request.prompt_token_ids)
+        self.num_prompt_tokens = self.num_tokens = len(self.token_ids)
+        self.num_computed = 0
+        self.num_cached_tokens = 0
+        self.num_preemptions = 0
+        self.slot = NO_SLOT
+        self.status = Status.WAITING
+        self.was_admitted = False
+        self.limit = min(self.num_prompt_tokens + params.max_tokens, max_len)
+        self.pause_at = self.num_prompt_tokens
+        self.grant(request.granted_tokens)
+        self.end_token_ids = frozenset(params.stop_token_ids)
+        if not params.ignore_eos:
+            self.end_token_ids |= info.eos_token_ids
+
+    @property
+    def num_in_flight(self) -> int:
+        """Count the tokens that launched steps will have drawn."""
+        return self.num_tokens - len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Count the tokens that were drawn and have come back, an end token included."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def is_paused(self) -> bool:
+        """Tell whether no token may be drawn before a step lands or a grant is extended."""
+        return self.num_tokens >= self.pause_at
+
+    def grant(self, num_tokens: int | None) -> None:
+        """Allow `num_tokens` output tokens in all, never fewer than before; None is no bound."""
+        granted_len = self.limit if num_tokens is None else self.num_prompt_tokens + num_tokens
+        self.pause_at = max(self.pause_at, min(self.limit, granted_len))
+
+    def lose_kv(self) -> None:
+        """Go back to where nothing is computed; known tokens and those in flight stay."""
+        self.num_computed = 0
+        self.slot = NO_SLOT
+        self.status = Status.WAITING
+
+    def lose_in_flight(self) -> None:
+        """Forget the tokens of steps that will never come back; they will be drawn again."""
+        self.num_tokens = len(self.token_ids)
+
+    def output(
+        self,
+        token_ids: tuple[int, ...],
+        finish_reason: FinishReason | None,
+        error: str | None = None,
+    ) -> RequestOutput:
+        """Report to the caller of the request."""
+        return RequestOutput(
+            self.request.request_id,
+            token_ids,
+            finish_reason,
+            self.num_cached_tokens,
+            len(self.token_ids) - self.num_prompt_tokens,
+            error,
+        )

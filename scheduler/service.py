@@ -1,0 +1,274 @@
+"""The thread that drives one engine, and the way in and out of it for an event loop.
+
+Threads. The engine thread alone calls the engine; it takes the lock to plan and to report, never
+across a launch or a collect. The event loop's thread takes the same lock to offer and to cancel,
+so a refusal or a freed slot never waits for a step. Grants are posted as commands, which the
+engine thread runs before its next plan. What a step yields crosses back in one
+`call_soon_threadsafe`, and streams are touched by the loop's thread alone.
+
+Failures. A launch or collect that raises ends the rows of its step; the engine is reset and the
+others go on. If the reset raises too, on the third fault within a minute, or if the scheduler
+itself is broken, every stream ends with an error, `healthy` turns False and stays so, and
+requests are refused: whoever started the service decides whether to start another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from engine.contract import Engine, StepPlan, StepResult
+from scheduler.core import Scheduler, Snapshot
+from scheduler.errors import Rejected
+from scheduler.request import FinishReason, Reject, RejectCode, Request, RequestOutput
+from scheduler.stream import TokenStream
+
+logger = logging.getLogger(__name__)
+
+_MAX_FAULTS = 3
+_FAULT_WINDOW_S = 60.0
+
+_Command = Callable[[float], RequestOutput | None]
+
+
+class EngineService:
+    """Serve requests with one scheduler and one engine; see the module.
+
+    All methods belong to the event loop's thread; `clock` gives seconds.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, engine: Engine, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._scheduler = scheduler
+        self._engine = engine
+        self._clock = clock
+        self._wake = threading.Condition()
+        self._commands: deque[_Command] = deque()
+        self._in_flight: deque[tuple[StepPlan, object]] = deque()
+        self._faults_s: deque[float] = deque(maxlen=_MAX_FAULTS)
+        self._streams: dict[str, TokenStream] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._stopping = False
+        self._closed = False
+        self._broken = False
+        self._idle = False
+        self._progress_s = clock()
+
+    @property
+    def healthy(self) -> bool:
+        """Tell whether requests are served: started, not stopping, not broken."""
+        return self._thread.is_alive() and not self._stopping and not self._broken
+
+    @property
+    def last_progress_s(self) -> float:
+        """Say when, on the clock, a step last came back; an idle service is always up to date."""
+        return self._clock() if self._idle else self._progress_s
+
+    def start(self) -> None:
+        """Start the thread; streams belong to the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._progress_s = self._clock()
+        self._thread.start()
+
+    def stop(self, *, timeout_s: float = 30.0) -> None:
+        """End what is left with an error, join the thread and close the engine.
+
+        Blocks for one step at most. The last outputs reach their streams once the event loop turns.
+        Safe to call again. A thread that hangs in the engine is left behind after `timeout_s`.
+        """
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                logger.error("the engine did not return within %g s", timeout_s)
+                return
+        if not self._closed:
+            self._closed = True
+            self._engine.close()
+
+    def submit(self, request: Request) -> TokenStream:
+        """Take a request in and return the stream of its tokens.
+
+        Raises: `Rejected`: it cannot be served, or not now; nothing of it is kept.
+        """
+        with self._wake:
+            if not self.healthy:
+                raise Rejected(
+                    "The engine is not serving.", code=RejectCode.UNAVAILABLE, retry_after_s=None
+                )
+            answer = self._scheduler.offer(request, self._clock())
+            self._wake.notify()
+        if isinstance(answer, Reject):
+            raise Rejected(answer.reason, code=answer.code, retry_after_s=answer.retry_after_s)
+        stream = TokenStream(request.request_id, self.cancel)
+        self._streams[request.request_id] = stream
+        return stream
+
+    def cancel(self, request_id: str) -> None:
+        """End a request now if it is live: its slot and blocks are free when this returns."""
+        with self._wake:
+            if self._broken:
+                return
+            output = self._scheduler.cancel(request_id, self._clock())
+            # Its blocks may be what others wait for.
+            self._wake.notify()
+        if output is not None:
+            self._deliver([output])
+
+    def extend(self, request_id: str, granted_tokens: int | None) -> None:
+        """Raise what a request was granted, in output tokens in all; None is no bound."""
+
+        def command(now: float) -> None:
+            self._scheduler.extend(request_id, granted_tokens, now)
+
+        self._post(command)
+
+    def finish_granted(self, request_id: str) -> None:
+        """Let a request end with `length` where its grant does."""
+        self._post(lambda now: self._scheduler.finish_granted(request_id, now))
+
+    def snapshot(self) -> Snapshot:
+        """Count what is queued, running and free."""
+        with self._wake:
+            return self._scheduler.snapshot()
+
+    def _post(self, command: _Command) -> None:
+        with self._wake:
+            self._commands.append(command)
+            self._wake.notify()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping and not self._broken:
+                self._turn()
+            if not self._broken:
+                self._finish("the service stopped")
+        except Exception:
+            logger.exception("the scheduler failed; its service has ended")
+            self._broken = True
+        if self._broken:
+            self._hand_back(self._fail_streams)
+
+    def _turn(self) -> None:
+        """Launch a step if one more may be in flight, then collect the oldest if none may."""
+        with self._wake:
+            outputs = self._run_commands()
+            plan = self._scheduler.plan(self._clock())
+            if plan is None and not self._in_flight and not outputs:
+                self._sleep()
+                return
+        if plan is not None:
+            self._launch(plan, outputs)
+        if self._in_flight and (plan is None or len(self._in_flight) == self._depth):
+            self._collect(outputs)
+        if outputs:
+            self._hand_back(self._deliver, outputs)
+
+    @property
+    def _depth(self) -> int:
+        return self._scheduler.info.depth
+
+    def _sleep(self) -> None:
+        if self._stopping:
+            return
+        self._idle = True
+        self._wake.wait()
+        self._progress_s = self._clock()
+        self._idle = False
+
+    def _run_commands(self) -> list[RequestOutput]:
+        outputs: list[RequestOutput] = []
+        while self._commands:
+            output = self._commands.popleft()(self._clock())
+            if output is not None:
+                outputs.append(output)
+        return outputs
+
+    def _launch(self, plan: StepPlan, outputs: list[RequestOutput]) -> None:
+        try:
+            handle = self._engine.launch(plan)
+        except Exception as error:
+            self._recover(plan.step_id, error, outputs)
+            return
+        self._in_flight.append((plan, handle))
+
+    def _collect(self, outputs: list[RequestOutput]) -> None:
+        plan, handle = self._in_flight.popleft()
+        try:
+            result: StepResult = self._engine.collect(handle)
+        except Exception as error:
+            self._recover(plan.step_id, error, outputs)
+            return
+        with self._wake:
+            now = self._progress_s = self._clock()
+            outputs += self._scheduler.report(result, now)
+
+    def _recover(self, step_id: int, error: Exception, outputs: list[RequestOutput]) -> None:
+        """End the rows of a step that raised and bring the engine back, or give up on it."""
+        logger.exception("step %d failed; the engine is reset", step_id, exc_info=error)
+        reason = f"{type(error).__name__}: {error}"
+        self._in_flight.clear()
+        with self._wake:
+            now = self._clock()
+            outputs += self._scheduler.fail_step(step_id, reason, now)
+        self._faults_s.append(now)
+        if len(self._faults_s) == _MAX_FAULTS and now - self._faults_s[0] < _FAULT_WINDOW_S:
+            logger.error("%d faults within %g s: giving up", _MAX_FAULTS, _FAULT_WINDOW_S)
+            self._broken = True
+            return
+        try:
+            self._engine.reset()
+        except Exception:
+            logger.exception("the engine could not be reset: giving up")
+            self._broken = True
+
+    def _finish(self, reason: str) -> None:
+        """Wait for what the engine still runs, then end every request that is left."""
+        outputs: list[RequestOutput] = []
+        while self._in_flight:
+            self._collect(outputs)
+        with self._wake:
+            outputs += self._run_commands()
+            outputs += self._scheduler.reset(reason, self._clock())
+        self._hand_back(self._deliver, outputs)
+
+    def _hand_back(
+        self, callback: Callable[..., None], outputs: list[RequestOutput] | None = None
+    ) -> None:
+        """Cross to the event loop's thread, once a step."""
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(callback, *(() if outputs is None else (outputs,)))
+        except RuntimeError:
+            # A closed loop has nobody left who reads; anything else is a bug.
+            if not self._loop.is_closed():
+                raise
+            self._stopping = True
+
+    def _deliver(self, outputs: list[RequestOutput]) -> None:
+        streams = self._streams
+        for output in outputs:
+            stream = streams.get(output.request_id)
+            # A cancelled request may have had a step's output on its way.
+            if stream is None:
+                continue
+            if output.finish_reason is not None:
+                del streams[output.request_id]
+            stream.push(output)
+
+    def _fail_streams(self) -> None:
+        """End every stream without the scheduler, which may be what is broken."""
+        self._deliver(
+            [
+                RequestOutput(request_id, (), FinishReason.ERROR, 0, 0, "the engine has failed")
+                for request_id in self._streams
+            ]
+        )

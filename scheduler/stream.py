@@ -1,0 +1,89 @@
+"""The one slot between the engine's steps and the reader of one request.
+
+A slow reader finds all that has come since it last looked, merged into one delta, so nothing
+piles up per token. It belongs to the event loop's thread: no locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scheduler.request import FinishReason, RequestOutput
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDelta:
+    """Give what is new since the last delta; the counts are cumulative.
+
+    `finish_reason` is set on the last one. `error` is for logs, never for the caller.
+    """
+
+    token_ids: list[int]
+    finish_reason: FinishReason | None
+    num_cached_tokens: int
+    num_output_tokens: int
+    error: str | None
+
+
+class TokenStream:
+    """Read a request's tokens with `next`, or `async for`; call `cancel` when done, always."""
+
+    __slots__ = ("_ended", "_latest", "_on_cancel", "_token_ids", "_waiter", "request_id")
+
+    def __init__(self, request_id: str, on_cancel: Callable[[str], None]) -> None:
+        self.request_id = request_id
+        self._on_cancel = on_cancel
+        self._token_ids: list[int] = []
+        self._latest: RequestOutput | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._ended = False
+
+    def push(self, output: RequestOutput) -> None:
+        """Merge a step's output into the slot; for the service."""
+        assert output.request_id == self.request_id
+        self._token_ids += output.token_ids
+        self._latest = output
+        self._ended = output.finish_reason is not None
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def next(self) -> StreamDelta:
+        """Wait until there is something new and take it.
+
+        Raises: `StopAsyncIteration`: the last delta was taken already.
+        """
+        if self._latest is None:
+            if self._ended:
+                raise StopAsyncIteration
+            assert self._waiter is None, "a stream has one reader"
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self._take()
+
+    def __aiter__(self) -> TokenStream:
+        return self
+
+    async def __anext__(self) -> StreamDelta:
+        return await self.next()
+
+    def cancel(self) -> None:
+        """End the request if it has not ended; may be called at any time, again and again."""
+        if not self._ended:
+            self._on_cancel(self.request_id)
+
+    def _take(self) -> StreamDelta:
+        latest, token_ids = self._latest, self._token_ids
+        assert latest is not None
+        self._latest, self._token_ids = None, []
+        return StreamDelta(
+            token_ids,
+            latest.finish_reason,
+            latest.num_cached_tokens,
+            latest.num_output_tokens,
+            latest.error,
+        )

@@ -1,0 +1,75 @@
+"""The stream of one request, on the event loop's side."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from scheduler.request import FinishReason, RequestOutput
+from scheduler.stream import StreamDelta, TokenStream
+
+pytestmark = pytest.mark.anyio
+
+
+def output(*token_ids: int, total: int, end: FinishReason | None = None) -> RequestOutput:
+    return RequestOutput("r", token_ids, end, 8, total)
+
+
+def make_stream(cancelled: list[str] | None = None) -> TokenStream:
+    return TokenStream("r", ([] if cancelled is None else cancelled).append)
+
+
+async def test_slow_reader_finds_everything_merged() -> None:
+    """Outputs that came while nobody read make one delta, the end included."""
+    stream = make_stream()
+    stream.push(output(1, total=1))
+    stream.push(output(2, 3, total=3))
+    stream.push(output(total=4, end=FinishReason.STOP))
+    assert await stream.next() == StreamDelta([1, 2, 3], FinishReason.STOP, 8, 4, None)
+
+
+async def test_waiting_reader_is_woken_by_each_output() -> None:
+    """A reader that keeps up gets a delta for each output."""
+    stream = make_stream()
+    reader = asyncio.ensure_future(stream.next())
+    await asyncio.sleep(0)
+    stream.push(output(1, total=1))
+    assert (await reader).token_ids == [1]
+    stream.push(output(2, total=2, end=FinishReason.LENGTH))
+    assert [delta.token_ids async for delta in stream] == [[2]]
+
+
+async def test_nothing_follows_the_last_delta() -> None:
+    """After the delta with a finish reason the stream has ended."""
+    stream = make_stream()
+    stream.push(output(total=0, end=FinishReason.CANCELLED))
+    await stream.next()
+    with pytest.raises(StopAsyncIteration):
+        await stream.next()
+
+
+async def test_cancelled_reader_loses_nothing() -> None:
+    """A reader whose task was cancelled leaves what came for the next read."""
+    stream = make_stream()
+    reader = asyncio.ensure_future(stream.next())
+    await asyncio.sleep(0)
+    stream.push(output(1, total=1))
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    stream.push(output(2, total=2))
+    assert (await stream.next()).token_ids == [1, 2]
+
+
+async def test_cancel_stops_mattering_at_the_end() -> None:
+    """Cancelling asks for the end while there is none, read or unread, and never after."""
+    cancelled: list[str] = []
+    stream = make_stream(cancelled)
+    stream.cancel()
+    assert cancelled == ["r"]
+    stream.push(output(total=0, end=FinishReason.CANCELLED))
+    stream.cancel()
+    await stream.next()
+    stream.cancel()
+    assert cancelled == ["r"]
