@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +69,38 @@ class Principal:
     weight: float
     key_id: UUID
     kid: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeySecret:
+    """Hold what the store keeps of a token; `expires_at` ends it before its key (a rotation)."""
+
+    pepper_id: str
+    mac: bytes = field(repr=False)
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """Pair whom a key speaks for with what proves it; read once per authentication."""
+
+    principal: Principal
+    secrets: tuple[KeySecret, ...]
+    revoked_at: datetime | None = None
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStart:
+    """List what the first start made, to be shown once: an admin token and a key per tenant."""
+
+    admin_token: str = field(repr=False)
+    keys: tuple[IssuedKey, ...]
+
+
+def is_name(text: str) -> bool:
+    """Tell whether `text` may name a tenant or a key.
+
+    That is 1 to 63 of a-z, 0-9, '.', '_' and '-', a letter or digit first.
+    """
+    return _NAME.fullmatch(text) is not None

@@ -3,7 +3,8 @@
     GatewayError
     ├── InvalidRequest          the request cannot be understood or obeyed
     │   ├── ContextLengthExceeded
-    │   └── UnsupportedParameter
+    │   ├── UnsupportedParameter
+    │   └── BodyTooLarge
     ├── AuthenticationFailed    no key, or not a live one: one text for every cause
     ├── PermissionDenied
     ├── NotFound
@@ -11,7 +12,11 @@
     ├── Conflict
     ├── TenantLimited           the tenant's own limit
     ├── Overloaded              our capacity
+    │   └── StoreUnavailable    the database does not answer
     └── InternalFailure         our fault
+
+    StartupFailed               the server cannot start; one line for the operator
+    └── DataDirectoryInUse
 
 `message` is public, `detail` goes to the log alone. Status codes are not known here: they stand
 in `gateway.api.errors`.
@@ -59,6 +64,12 @@ class UnsupportedParameter(InvalidRequest):
     """Leave the parameter out: this server cannot do what it asks."""
 
     code = "unsupported_parameter"
+
+
+class BodyTooLarge(InvalidRequest):
+    """Send a smaller body."""
+
+    code = "body_too_large"
 
 
 class AuthenticationFailed(GatewayError):
@@ -109,8 +120,23 @@ class Overloaded(GatewayError):
     message = "The server is overloaded. Try again later."
 
 
+class StoreUnavailable(Overloaded):
+    """Try again shortly: the server cannot reach its database."""
+
+    code = "store_unavailable"
+    message = "The server cannot reach its database. Try again shortly."
+
+
 class InternalFailure(GatewayError):
     """Report it with the request id; nothing the caller sent caused it."""
 
     code = "internal_error"
     message = "The server had an error while processing the request."
+
+
+class StartupFailed(Exception):
+    """Do what the message says, then start again; no request ever meets this."""
+
+
+class DataDirectoryInUse(StartupFailed):
+    """Stop the other process, or choose another data directory."""

@@ -1,0 +1,56 @@
+"""The `sluice` command.
+
+Nothing heavy is imported before a command runs, torch only by commands that run a model.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 not allowed, 5 conflict, 130
+interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from gateway.cli import keys, tenants
+from gateway.cli.exits import CliError
+from gateway.cli.serve import serve
+
+app = typer.Typer(
+    name="sluice",
+    help="A multi-tenant LLM API gateway with its own engine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command()(serve)
+app.add_typer(tenants.app, name="tenants")
+app.add_typer(keys.app, name="keys")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"sluice {version('sluice')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print it."),
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line and exit; a failure is one line on stderr."""
+    try:
+        app(prog_name="sluice")
+    except CliError as exc:
+        print(f"sluice: {exc}", file=sys.stderr)
+        sys.exit(exc.code)

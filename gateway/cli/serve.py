@@ -1,0 +1,130 @@
+"""`sluice serve`: start the gateway and say where it is."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from gateway.serving import Ready
+
+
+class Banner(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+def serve(
+    port: Annotated[int | None, typer.Option(help="Port of the API; 0 takes a free one.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address of the API.")] = None,
+    admin_port: Annotated[int | None, typer.Option(help="Port of the admin API.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where secrets and the private stores live.")
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A Hugging Face model directory; default: the demo.")
+    ] = None,
+    model_name: Annotated[str | None, typer.Option(help="The name that clients use.")] = None,
+    load_format: Annotated[
+        str | None, typer.Option(help="auto, or dummy: random weights of the config's shape.")
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help="auto, cpu, gpu or simulated.")] = None,
+    engine_profile: Annotated[
+        str | None, typer.Option(help="The step-cost profile of a simulated engine.")
+    ] = None,
+    banner: Annotated[Banner, typer.Option(help="What to print once ready.")] = Banner.TEXT,
+) -> None:
+    """Start the gateway; without flags, the demo model on port 8000.
+
+    Example: sluice serve --model ./Qwen3-0.6B --port 8080
+    """
+    flags: dict[str, Any] = {
+        "port": port,
+        "host": host,
+        "admin_port": admin_port,
+        "data_dir": data_dir,
+        "model": model,
+        "model_name": model_name,
+        "load_format": load_format,
+        "engine": engine,
+        "engine_profile": engine_profile,
+    }
+    # Read by OpenMP when torch is imported: threads that wait must not spin beside the gateway.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    sys.exit(_run({name: value for name, value in flags.items() if value is not None}, banner))
+
+
+def _run(flags: dict[str, Any], banner: Banner) -> int:
+    """Serve until a signal; a failure to start is one line and exit code 1."""
+    import pydantic
+    import uvloop
+
+    from engine.errors import EngineError
+    from gateway.errors import GatewayError, StartupFailed
+    from gateway.serving import serve as run_server
+    from gateway.settings import Settings
+
+    say = _print_json if banner is Banner.JSON else _print_text
+    try:
+        settings = Settings(**flags)
+    except pydantic.ValidationError as exc:
+        for error in exc.errors():
+            name = ".".join(str(part) for part in error["loc"])
+            print(f"sluice: setting '{name}': {error['msg']}", file=sys.stderr)
+        return 2
+    try:
+        uvloop.run(run_server(settings, say))
+    except (EngineError, GatewayError, StartupFailed, OSError) as exc:
+        print(f"sluice: {exc}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _print_json(ready: Ready) -> None:
+    document: dict[str, Any] = {"api": ready.api, "admin": ready.admin, "model": ready.model}
+    if ready.admin_token is not None:
+        document["admin_token"] = ready.admin_token
+        document["keys"] = [
+            {"tenant": issued.key.tenant, "key": issued.token} for issued in ready.keys
+        ]
+    print(json.dumps(document), flush=True)
+
+
+def _print_text(ready: Ready) -> None:
+    lines = [
+        f"Sluice {ready.version} is ready.",
+        "",
+        f"  API      {ready.api}",
+        f"  Admin    {ready.admin}",
+        f"  Model    {ready.model} ({ready.engine})",
+        f"  Data     {ready.data_dir}",
+    ]
+    key = "$SLUICE_API_KEY"
+    if ready.admin_token is not None:
+        lines += ["", "Shown this once; keep what you need:", ""]
+        lines += [f"  key of {k.key.tenant:<10} {k.token}" for k in ready.keys]
+        lines += [f"  admin token       {ready.admin_token}"]
+        if ready.keys:
+            key = ready.keys[0].token
+    else:
+        lines += ["", "Need a key?  sluice keys create --tenant acme"]
+    lines += [
+        "",
+        "Try it:",
+        "",
+        f"  curl {ready.api}/chat/completions \\",
+        f'    -H "Authorization: Bearer {key}" -H "Content-Type: application/json" \\',
+        f'    -d \'{{"model": "{ready.model}", "stream": true,',
+        '         "messages": [{"role": "user", "content": "What is Sluice?"}]}\'',
+        "",
+        "Ctrl-C lets running requests end, then stops.",
+    ]
+    print("\n".join(lines), flush=True)

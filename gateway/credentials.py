@@ -1,0 +1,122 @@
+"""What a token looks like, and the keys that prove it.
+
+A token is `<prefix><kid:12><secret:32><crc:6>` in base62. `kid` is public: it names the row to
+look up and may be logged. The secret has 190 bits, so that a fast MAC protects it (a slow hash
+would only cost the server). The checksum is CRC-32 of everything before it, as GitHub's tokens
+have it: scanners verify a find offline and typing errors never reach the database. It is no
+security.
+
+Stored is `HMAC-SHA256(pepper, token)`, never the token. All keys of the process come from one
+root secret, each by a label of its own (HKDF-Expand, RFC 5869, one block): no key serves two
+purposes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import zlib
+from dataclasses import dataclass, field
+from functools import cached_property
+
+KEY_PREFIX = "sluice_live_"
+ADMIN_PREFIX = "sluice_admin_"
+
+_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_KID_CHARS, _SECRET_CHARS, _CRC_CHARS = 12, 32, 6
+_BODY = re.compile(r"[0-9A-Za-z]{50}", re.ASCII)
+_KID = re.compile(r"[0-9A-Za-z]{12}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """Hold a well-formed token; whether it is live, only the store knows."""
+
+    kid: str
+    text: str = field(repr=False)
+
+
+def new_token(prefix: str) -> Token:
+    """Draw a token from the system's random source."""
+    kid = _draw(_KID_CHARS)
+    unsigned = prefix + kid + _draw(_SECRET_CHARS)
+    return Token(kid=kid, text=unsigned + _checksum(unsigned))
+
+
+def parse_token(text: str, prefix: str) -> Token | None:
+    """Return the token in `text`, or None where prefix, alphabet, length or checksum is wrong."""
+    if not text.startswith(prefix) or _BODY.fullmatch(text, len(prefix)) is None:
+        return None
+    if _checksum(text[:-_CRC_CHARS]) != text[-_CRC_CHARS:]:
+        return None
+    return Token(kid=text[len(prefix) : len(prefix) + _KID_CHARS], text=text)
+
+
+def is_kid(text: str) -> bool:
+    """Tell whether `text` has the form of a key's public id."""
+    return _KID.fullmatch(text) is not None
+
+
+def _draw(length: int) -> str:
+    """Draw base62 characters without bias: bytes of 248 and above are drawn again."""
+    chars: list[str] = []
+    while len(chars) < length:
+        chars += [_ALPHABET[b % 62] for b in secrets.token_bytes(length) if b < 248]
+    return "".join(chars[:length])
+
+
+def _checksum(unsigned: str) -> str:
+    value = zlib.crc32(unsigned.encode("ascii"))
+    chars = []
+    for _ in range(_CRC_CHARS):
+        value, digit = divmod(value, 62)
+        chars.append(_ALPHABET[digit])
+    return "".join(reversed(chars))
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Derive the process's keys from one root secret of 32 random bytes.
+
+    `pepper_id` names the root without revealing it; it is stored beside every MAC.
+    """
+
+    root: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.root) != 32:
+            raise ValueError("the root secret must be 32 bytes")
+
+    @cached_property
+    def pepper(self) -> bytes:
+        return self._derive("api-key-pepper")
+
+    @cached_property
+    def admin_pepper(self) -> bytes:
+        return self._derive("admin-token-pepper")
+
+    @cached_property
+    def kv_salt_key(self) -> bytes:
+        return self._derive("kv-cache-salt")
+
+    @cached_property
+    def pepper_id(self) -> str:
+        return self._derive("pepper-id").hex()[:16]
+
+    def key_mac(self, token: Token) -> bytes:
+        """Compute what the store keeps of an API key."""
+        return hmac.digest(self.pepper, token.text.encode("ascii"), "sha256")
+
+    def admin_mac(self, token: Token) -> bytes:
+        """Compute what the store keeps of an admin token."""
+        return hmac.digest(self.admin_pepper, token.text.encode("ascii"), "sha256")
+
+    def _derive(self, label: str) -> bytes:
+        return hmac.digest(self.root, b"sluice/1/" + label.encode("ascii") + b"\x01", "sha256")
+
+
+def token_digest(text: str) -> bytes:
+    """Hash a whole token for use as a cache key."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,99 @@
+"""The background work of authentication: other processes' revocations, and when keys were used.
+
+One task polls the revocation epoch each second and empties the cache when it moved; an epoch
+that cannot be read changes nothing (the cache's life is the bound then). Another writes
+`last_used_at` in one statement for all keys, at most once a minute for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from uuid import UUID
+
+from gateway.errors import StoreUnavailable
+from gateway.ports import AuthEpoch, Clock, KeyStore
+from gateway.services.auth import Authenticator
+
+_EPOCH_INTERVAL_S = 1.0
+_USED_INTERVAL_S = 5.0
+_USED_PER_KEY_S = 60.0
+
+log = logging.getLogger(__name__)
+
+
+class AuthUpkeep:
+    """Keep an `Authenticator` in step with the store while `running` is entered."""
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        keys: KeyStore,
+        epoch: AuthEpoch,
+        clock: Clock = time,
+    ) -> None:
+        self._authenticator = authenticator
+        self._keys = keys
+        self._epoch = epoch
+        self._clock = clock
+        self._seen_epoch: int | None = None
+        self._pending: dict[UUID, datetime] = {}
+        self._written_at: dict[UUID, float] = {}
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run both tasks; on leaving, write what was used last."""
+        await self.follow_epoch()
+        tasks = [
+            asyncio.create_task(self._repeat(_EPOCH_INTERVAL_S, self.follow_epoch)),
+            asyncio.create_task(self._repeat(_USED_INTERVAL_S, self.write_used)),
+        ]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._written_at.clear()
+            await self.write_used()
+
+    async def follow_epoch(self) -> None:
+        """Empty the cache if a key was revoked somewhere since the last look."""
+        epoch = await self._epoch.current()
+        if epoch is None or epoch == self._seen_epoch:
+            return
+        if self._seen_epoch is not None:
+            self._authenticator.forget_all()
+        self._seen_epoch = epoch
+
+    async def write_used(self) -> None:
+        """Write `last_used_at` of the keys whose minute is over; the others wait."""
+        self._pending.update(self._authenticator.take_used())
+        now = self._clock.monotonic()
+        self._written_at = {
+            key: at for key, at in self._written_at.items() if now - at < _USED_PER_KEY_S
+        }
+        due = {key: at for key, at in self._pending.items() if key not in self._written_at}
+        if not due:
+            return
+        try:
+            await self._keys.touch(due)
+        except StoreUnavailable as exc:
+            log.warning("last use of %d keys not written, kept for later: %s", len(due), exc)
+            return
+        for key in due:
+            del self._pending[key]
+            self._written_at[key] = now
+
+    async def _repeat(self, interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await work()
+            except Exception:
+                # A fault in one round must not end all rounds to come.
+                log.exception("upkeep of authentication failed")

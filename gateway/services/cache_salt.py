@@ -1,0 +1,20 @@
+"""The root of a tenant's prefix-cache chain.
+
+Two tenants must never share a KV block, or one could time whether the other sent a prompt. The
+chain of block hashes therefore starts from a secret that differs per model and tenant. Fields
+are framed by their length: without that, ("org_1", "2345") would equal ("org_12345", "").
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+
+def cache_salt(key: bytes, *, model: str, tenant_id: str) -> bytes:
+    """Derive the 32-byte salt of one tenant's blocks on one model."""
+    framed = b"".join(
+        len(field).to_bytes(4, "big") + field
+        for field in (b"kv1", model.encode(), tenant_id.encode())
+    )
+    return hmac.new(key, framed, hashlib.sha256).digest()

@@ -1,0 +1,245 @@
+"""From a principal's prompt to text: tokenise, check, submit, and turn tokens back into text.
+
+`start` raises every refusal before anything is computed, so a caller can still answer with a
+status. It returns a `Generation`, which owns the request's place in the scheduler: whoever
+holds it must call `close`, on every path; closing is synchronous, idempotent and needs no
+cancellation shield.
+
+Threads: everything runs on the event loop but tokenisation, which runs in a small pool because
+a long prompt takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Final
+
+from engine.contract import SamplingParams
+from engine.detokenizer import Detokenizer
+from engine.errors import ChatTemplateError
+from engine.stop_strings import StopStrings
+from engine.tokenizer import InvalidText
+from gateway.domain import Principal
+from gateway.errors import (
+    ContextLengthExceeded,
+    GatewayError,
+    InternalFailure,
+    InvalidRequest,
+    Overloaded,
+    TenantLimited,
+)
+from gateway.services.cache_salt import cache_salt
+from gateway.services.models import ServedModel
+from scheduler.errors import Rejected
+from scheduler.request import Band, FinishReason, Request
+from scheduler.stream import TokenStream
+
+logger = logging.getLogger(__name__)
+
+# No tokenizer in use turns more than this many characters into one token; a longer prompt
+# cannot fit, and is refused before it costs a tokenisation.
+MAX_CHARS_PER_TOKEN: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Hold one turn of a chat, its content already text."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Say what to generate: from chat messages, a text, or token ids.
+
+    `params.max_tokens` is refused if it does not fit the context; with `clip_max_tokens` (the
+    client set no bound) it is lowered to what fits.
+    """
+
+    request_id: str
+    prompt: Sequence[Message] | str | array[int]
+    params: SamplingParams
+    stop: tuple[str, ...] = ()
+    clip_max_tokens: bool = False
+    prompt_param: str = "messages"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Carry new text, and with the last piece why the generation ended (`stop`, `length`)."""
+
+    text: str
+    finish_reason: str | None = None
+
+
+class Generation:
+    """Read one request's text as it is computed.
+
+    Attributes: `num_prompt_tokens`, and, growing while it runs, `num_cached_tokens` and
+    `num_output_tokens`.
+    """
+
+    def __init__(
+        self, stream: TokenStream, detokenizer: Detokenizer, stops: StopStrings, prompt: int
+    ) -> None:
+        self._stream = stream
+        self._detokenizer = detokenizer
+        self._stops = stops
+        self.num_prompt_tokens = prompt
+        self.num_cached_tokens = 0
+        self.num_output_tokens = 0
+        self.finished = False
+
+    async def next(self) -> Piece:
+        """Wait for more text. Raises: `InternalFailure` if the engine failed the request."""
+        assert not self.finished, "next() after the last piece"
+        delta = await self._stream.next()
+        self.num_cached_tokens = delta.num_cached_tokens
+        self.num_output_tokens = delta.num_output_tokens
+        if delta.finish_reason is FinishReason.ERROR:
+            self.finished = True
+            raise InternalFailure(
+                "The engine failed while computing this request.", detail=delta.error
+            )
+        text, stopped = self._stops.push(self._detokenizer.push(delta.token_ids))
+        if stopped:
+            self.close()
+            return Piece(text, FinishReason.STOP.value)
+        if delta.finish_reason is None:
+            return Piece(text)
+        self.finished = True
+        tail, stopped = self._stops.push(self._detokenizer.finish())
+        if stopped:
+            return Piece(text + tail, FinishReason.STOP.value)
+        return Piece(text + tail + self._stops.finish(), delta.finish_reason.value)
+
+    def close(self) -> None:
+        """Give back the slot and the KV blocks, within one step; a second call does nothing."""
+        self.finished = True
+        self._stream.cancel()
+
+
+class InferenceService:
+    """Start generations on behalf of principals."""
+
+    def __init__(
+        self,
+        *,
+        salt_key: bytes,
+        clock: Callable[[], float] = time.monotonic,
+        tokenizer_threads: int = 2,
+    ) -> None:
+        self._salt_key = salt_key
+        self._clock = clock
+        self._pool = ThreadPoolExecutor(tokenizer_threads, thread_name_prefix="tokenize")
+
+    async def start(self, principal: Principal, model: ServedModel, job: Job) -> Generation:
+        """Tokenise, check and submit.
+
+        Raises: `ContextLengthExceeded`, `InvalidRequest`, `TenantLimited`, `Overloaded`.
+        """
+        prompt = await self._tokenise(model, job)
+        params = _fit_context(model, job, len(prompt))
+        request = Request(
+            request_id=job.request_id,
+            tenant_id=str(principal.tenant_id),
+            key_id=str(principal.key_id),
+            weight=principal.weight,
+            band=Band.DEFAULT,
+            prompt_token_ids=prompt,
+            params=params,
+            cache_salt=cache_salt(
+                self._salt_key, model=model.name, tenant_id=str(principal.tenant_id)
+            ),
+            arrival_s=self._clock(),
+        )
+        try:
+            stream = model.service.submit(request)
+        except Rejected as exc:
+            raise _refusal(exc) from None
+        return Generation(stream, model.tokenizer.detokenizer(), StopStrings(job.stop), len(prompt))
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _tokenise(self, model: ServedModel, job: Job) -> array[int]:
+        if isinstance(job.prompt, array):
+            return _checked_ids(job.prompt, model.info.vocab_size, job.prompt_param)
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._pool, _encode, model, job)
+        except (ChatTemplateError, InvalidText) as exc:
+            raise InvalidRequest(str(exc), param=job.prompt_param, code="invalid_value") from None
+
+
+def _encode(model: ServedModel, job: Job) -> array[int]:
+    """Turn text or messages into token ids, on a thread of the pool."""
+    limit = model.info.max_model_len * MAX_CHARS_PER_TOKEN
+    if isinstance(job.prompt, str):
+        _check_length(len(job.prompt), limit, model, job.prompt_param)
+        return model.tokenizer.encode(job.prompt)
+    assert not isinstance(job.prompt, array)
+    _check_length(sum(len(m.content) for m in job.prompt), limit, model, job.prompt_param)
+    if model.chat_template is None:
+        raise InvalidRequest(
+            f"The model '{model.name}' has no chat template; use /v1/completions.", param="model"
+        )
+    text = model.chat_template.render(
+        [{"role": message.role, "content": message.content} for message in job.prompt]
+    )
+    return model.tokenizer.encode(text, add_special_tokens=False)
+
+
+def _check_length(num_chars: int, limit: int, model: ServedModel, param: str) -> None:
+    if num_chars > limit:
+        raise ContextLengthExceeded(
+            f"This model's context is {model.info.max_model_len} tokens; "
+            f"a prompt of {num_chars} characters cannot fit.",
+            param=param,
+        )
+
+
+def _checked_ids(ids: array[int], vocab_size: int, param: str) -> array[int]:
+    for index, token_id in enumerate(ids):
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequest(
+                f"Token id {token_id} is outside the vocabulary of {vocab_size}.",
+                param=f"{param}[{index}]",
+                code="invalid_value",
+            )
+    return ids
+
+
+def _fit_context(model: ServedModel, job: Job, num_prompt_tokens: int) -> SamplingParams:
+    """Return the parameters with a `max_tokens` that fits the context."""
+    context = model.info.max_model_len
+    if num_prompt_tokens == 0:
+        raise InvalidRequest("The prompt is empty.", param=job.prompt_param, code="invalid_value")
+    room = context - num_prompt_tokens
+    wanted = job.params.max_tokens
+    if job.clip_max_tokens and room >= 1:
+        wanted = min(wanted, room)
+    if wanted > room:
+        raise ContextLengthExceeded(
+            f"This model's context is {context} tokens. You asked for "
+            f"{num_prompt_tokens + wanted} ({num_prompt_tokens} in the prompt, {wanted} to "
+            "generate). Shorten the prompt or lower the bound.",
+            param=job.prompt_param,
+        )
+    return job.params if wanted == job.params.max_tokens else replace(job.params, max_tokens=wanted)
+
+
+def _refusal(exc: Rejected) -> GatewayError:
+    """Say a scheduler's rejection in the gateway's words: ours to mend, or the tenant's."""
+    if exc.code == "context_length_exceeded":
+        return ContextLengthExceeded(exc.reason)
+    if exc.code == "rate_limit_exceeded":
+        return TenantLimited(exc.reason, retry_after_s=exc.retry_after_s)
+    return Overloaded(exc.reason, code=exc.code, retry_after_s=exc.retry_after_s)

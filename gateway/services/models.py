@@ -1,0 +1,53 @@
+"""The models that this process serves, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from engine.chat_template import ChatTemplate
+from engine.contract import EngineInfo
+from engine.tokenizer import Tokenizer
+from gateway.errors import ModelNotFound
+from scheduler.service import EngineService
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """Bind a name to what computes it. `created_s` is Unix time; `fingerprint` names the build."""
+
+    name: str
+    service: EngineService
+    info: EngineInfo
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    created_s: int
+    fingerprint: str
+    aliases: Sequence[str] = ()
+
+
+class ModelRegistry:
+    """Look models up by name or alias; the set is fixed while the process lives."""
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        self._models = tuple(models)
+        self._by_name: dict[str, ServedModel] = {}
+        for model in self._models:
+            for name in (model.name, *model.aliases):
+                if name in self._by_name:
+                    raise ValueError(f"two models claim the name {name!r}")
+                self._by_name[name] = model
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._models)
+
+    def get(self, name: str) -> ServedModel:
+        """Return the model of a name or alias. Raises: `ModelNotFound`."""
+        model = self._by_name.get(name)
+        if model is None:
+            shown = name if len(name) <= 100 else f"{name[:100]}…"
+            raise ModelNotFound(
+                f"The model '{shown}' does not exist. GET /v1/models lists what is served.",
+                param="model",
+            )
+        return model

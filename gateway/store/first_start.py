@@ -1,0 +1,136 @@
+"""What an empty database is given: an organisation, tenants, a key for each, an admin token.
+
+It is decided and done in one transaction under the advisory lock of the migrations, by the
+absence of any organisation: gateways that start together make it once, and a start that is
+killed halfway makes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from sqlalchemy import insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.credentials import (
+    ADMIN_PREFIX,
+    KEY_PREFIX,
+    Secrets,
+    Token,
+    new_token,
+    parse_token,
+)
+from gateway.domain import FirstStart, IssuedKey, KeySecret, is_name
+from gateway.errors import StartupFailed
+from gateway.settings import Settings
+from gateway.store.database import Database
+from gateway.store.keys import insert_key
+from gateway.store.migrate import take_advisory_lock
+from gateway.store.organisations import tenant_of
+from gateway.store.tables import admin_tokens, organisations, tenants
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStartPlan:
+    """Say what to make: tenants, each with its key, and the admin token."""
+
+    organisation: str
+    tenants: Sequence[tuple[str, Token]] = field(repr=False)
+    admin_token: Token
+
+
+def plan_first_start(settings: Settings) -> FirstStartPlan:
+    """Read the plan from `SLUICE_INIT_*`, drawing what they leave out.
+
+    Raises: `StartupFailed`: a given token is malformed, or keys and tenants do not pair up.
+    """
+    names, given = settings.init_tenants, settings.init_keys
+    if given and len(given) != len(names):
+        raise StartupFailed(
+            f"SLUICE_INIT_KEYS names {len(given)} keys for the {len(names)} tenants of "
+            "SLUICE_INIT_TENANTS: give one for each, in the same order"
+        )
+    for name in names:
+        if not is_name(name):
+            raise StartupFailed(
+                f"SLUICE_INIT_TENANTS holds {name!r}: a name is 1 to 63 characters of a-z, 0-9, "
+                "'-', '_' and '.', with a letter or digit first"
+            )
+    if len(set(names)) != len(names):
+        raise StartupFailed("SLUICE_INIT_TENANTS names a tenant twice")
+    tokens = [
+        _given(secret.get_secret_value(), KEY_PREFIX, "SLUICE_INIT_KEYS") for secret in given
+    ] or [new_token(KEY_PREFIX) for _ in names]
+    if len({token.kid for token in tokens}) != len(tokens):
+        raise StartupFailed("SLUICE_INIT_KEYS gives two tenants the same key")
+    admin = settings.init_admin_token
+    return FirstStartPlan(
+        organisation=settings.init_organisation,
+        tenants=tuple(zip(names, tokens, strict=True)),
+        admin_token=new_token(ADMIN_PREFIX)
+        if admin is None
+        else _given(admin.get_secret_value(), ADMIN_PREFIX, "SLUICE_INIT_ADMIN_TOKEN"),
+    )
+
+
+async def first_start(
+    database: Database, secrets: Secrets, plan: FirstStartPlan
+) -> FirstStart | None:
+    """Fill an empty database and return what to show once; None where it was filled before.
+
+    Raises: `StartupFailed`: it was filled under another root secret, so no key could match.
+    """
+    async with database.platform() as connection:
+        await take_advisory_lock(connection)
+        if (await connection.execute(select(organisations.c.id).limit(1))).first() is None:
+            return await _fill(connection, secrets, plan)
+        known = await connection.scalars(select(admin_tokens.c.pepper_id).distinct())
+        if secrets.pepper_id not in known.all():
+            raise StartupFailed(
+                "the keys in this database were made with another root secret: restore the "
+                "file secrets/root of the data directory that belongs to it"
+            )
+    return None
+
+
+async def _fill(connection: AsyncConnection, secrets: Secrets, plan: FirstStartPlan) -> FirstStart:
+    organisation_id = uuid4()
+    await connection.execute(
+        insert(organisations).values(id=organisation_id, name=plan.organisation)
+    )
+    issued = []
+    for name, token in plan.tenants:
+        statement = insert(tenants).values(
+            id=uuid4(), organisation_id=organisation_id, name=name, weight=1.0
+        )
+        tenant = tenant_of((await connection.execute(statement.returning(*tenants.c))).one())
+        key = await insert_key(
+            connection,
+            tenant,
+            kid=token.kid,
+            name="default",
+            secret=KeySecret(pepper_id=secrets.pepper_id, mac=secrets.key_mac(token)),
+            expires_at=None,
+        )
+        issued.append(IssuedKey(key=key, token=token.text))
+    await connection.execute(
+        insert(admin_tokens).values(
+            id=uuid4(),
+            kid=plan.admin_token.kid,
+            pepper_id=secrets.pepper_id,
+            mac=secrets.admin_mac(plan.admin_token),
+        )
+    )
+    return FirstStart(admin_token=plan.admin_token.text, keys=tuple(issued))
+
+
+def _given(text: str, prefix: str, variable: str) -> Token:
+    token = parse_token(text, prefix)
+    if token is None:
+        raise StartupFailed(
+            f"{variable} holds a token that is not of the form {prefix}<12 id><32 secret>"
+            "<6 checksum>, or its checksum is wrong: leave it out to have one drawn"
+        )
+    return token

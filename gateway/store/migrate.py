@@ -1,0 +1,77 @@
+"""Bring a database to the newest schema, inside a running event loop.
+
+One transaction holds an advisory lock, so gateways that start together migrate once; all
+revisions commit or none. `lock_timeout` keeps a migration from queueing behind a long
+transaction with every query behind it: it gives up instead, and the start fails. A database at
+head is left after one query, without loading Alembic.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+import migrations
+from gateway.errors import StartupFailed
+from gateway.store.database import Database
+
+HEAD = "0001"
+
+_LOCK_KEY = 7_308_325_614_571_844_467  # "sluice" read as a number, so that few others choose it
+_ADVISORY_TIMEOUT_S, _DDL_TIMEOUT_S = 120, 5
+
+
+async def upgrade(database: Database) -> None:
+    """Migrate up to `HEAD`. Raises: `StartupFailed`, `StoreUnavailable`."""
+    async with database.owner() as connection:
+        if await _revision(connection) == HEAD:
+            return
+    await _run(database, "upgrade", HEAD)
+
+
+async def downgrade(database: Database, revision: str) -> None:
+    """Migrate down to `revision`, or to nothing (`base`). It deletes data."""
+    await _run(database, "downgrade", revision)
+
+
+async def take_advisory_lock(connection: AsyncConnection) -> None:
+    """Be the only one who migrates or first-starts this database, to the transaction's end."""
+    await connection.execute(text(f"SET LOCAL lock_timeout = '{_ADVISORY_TIMEOUT_S}s'"))
+    await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
+    await connection.execute(text(f"SET LOCAL lock_timeout = '{_DDL_TIMEOUT_S}s'"))
+
+
+async def _run(database: Database, direction: str, revision: str) -> None:
+    try:
+        async with database.owner() as connection:
+            await take_advisory_lock(connection)
+            await connection.run_sync(_migrate, direction, revision)
+    except DBAPIError as exc:
+        raise StartupFailed(f"the database could not be migrated: {exc.orig}") from exc
+
+
+def _migrate(connection: Connection, direction: str, revision: str) -> None:
+    from alembic import command
+    from alembic.config import Config
+    from alembic.util import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.attributes["connection"] = connection
+    try:
+        getattr(command, direction)(config, revision)
+    except CommandError as exc:
+        raise StartupFailed(
+            f"the database could not be migrated: {exc}; a newer sluice may have used it"
+        ) from exc
+
+
+async def _revision(connection: AsyncConnection) -> str | None:
+    exists = await connection.scalar(text("SELECT to_regclass('alembic_version') IS NOT NULL"))
+    if not exists:
+        return None
+    revision: str | None = await connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return revision

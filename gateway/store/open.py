@@ -1,0 +1,110 @@
+"""Open everything that is stored, in the order it depends on each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from gateway.credentials import Secrets
+from gateway.domain import FirstStart
+from gateway.errors import StartupFailed, StoreUnavailable
+from gateway.settings import Settings
+from gateway.store.database import Database, connect_patiently
+from gateway.store.embedded import EmbeddedServers
+from gateway.store.first_start import first_start, plan_first_start
+from gateway.store.keys import SqlAdminTokens, SqlKeys
+from gateway.store.migrate import upgrade
+from gateway.store.organisations import SqlOrganisations, SqlTenants
+from gateway.store.redis import RedisAuthEpoch, connect_redis
+from gateway.store.secrets import open_secrets
+
+_DATABASE_PATIENCE_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Hand out the repositories; `first_start` is set the one time that there was nothing."""
+
+    database: Database
+    redis: Redis
+    secrets: Secrets = field(repr=False)
+    organisations: SqlOrganisations
+    tenants: SqlTenants
+    keys: SqlKeys
+    admin_tokens: SqlAdminTokens
+    auth_epoch: RedisAuthEpoch
+    first_start: FirstStart | None
+
+
+@asynccontextmanager
+async def open_store(settings: Settings) -> AsyncIterator[Store]:
+    """Start what is not given by URL, migrate, do the first start; close it all on leaving.
+
+    Raises: `StartupFailed`: with one line that says what to do.
+    """
+    plan = plan_first_start(settings)
+    servers = EmbeddedServers(
+        settings.data_dir,
+        postgres=settings.database_url is None,
+        valkey=settings.redis_url is None,
+    )
+    async with AsyncExitStack() as stack:
+        # Registered first, because a cancelled start goes on in its thread: `stop` waits for it.
+        stack.push_async_callback(asyncio.to_thread, servers.stop)
+        await asyncio.to_thread(servers.start)
+        secrets = open_secrets(settings.data_dir)
+        database_url = (
+            servers.database_url()
+            if settings.database_url is None
+            else settings.database_url.get_secret_value()
+        )
+        redis_url = (
+            servers.redis_url()
+            if settings.redis_url is None
+            else settings.redis_url.get_secret_value()
+        )
+        database = await _open_database(database_url)
+        stack.push_async_callback(database.close)
+        redis = await _open_redis(redis_url)
+        stack.push_async_callback(redis.aclose)
+        await upgrade(database)
+        made = await first_start(database, secrets, plan)
+        yield Store(
+            database=database,
+            redis=redis,
+            secrets=secrets,
+            organisations=SqlOrganisations(database),
+            tenants=SqlTenants(database),
+            keys=SqlKeys(database),
+            admin_tokens=SqlAdminTokens(database),
+            auth_epoch=RedisAuthEpoch(redis),
+            first_start=made,
+        )
+
+
+async def _open_database(url: str) -> Database:
+    try:
+        return await connect_patiently(url, _DATABASE_PATIENCE_S)
+    except StoreUnavailable as exc:
+        raise StartupFailed(f"the database does not answer: {exc.detail}") from exc
+    except Exception as exc:
+        raise StartupFailed(f"SLUICE_DATABASE_URL cannot be used: {exc}") from exc
+
+
+async def _open_redis(url: str) -> Redis:
+    """Return a client of a server that answers: a wrong URL is to fail the start, not later."""
+    try:
+        redis = connect_redis(url)
+    except ValueError as exc:
+        raise StartupFailed(f"SLUICE_REDIS_URL cannot be used: {exc}") from exc
+    try:
+        await redis.ping()
+    except (RedisError, OSError) as exc:
+        await redis.aclose()
+        raise StartupFailed(f"Redis does not answer: {exc}") from exc
+    return redis

@@ -1,0 +1,145 @@
+"""How the embedded PostgreSQL is made, run, and asked whether it is ready."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+
+from gateway.errors import StartupFailed
+from gateway.store.placement import Placement
+from gateway.store.supervisor import ServerSpec
+
+OWNER, DATABASE, SUPERUSER = "sluice_owner", "sluice", "postgres"
+SOCKET = ".s.PGSQL.5432"
+
+# All that the servers see of our environment: the rest, secrets perhaps, is none of theirs.
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
+
+_MAJOR = "18"
+_PROTOCOL_3 = 196_608
+_OPTIONS = {
+    "listen_addresses": "",
+    "unix_socket_permissions": "0700",
+    "max_connections": "64",
+    "shared_buffers": "32MB",
+    "max_wal_size": "256MB",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "max_logical_replication_workers": "0",
+    "max_parallel_workers": "0",
+    "io_method": "sync",
+    "jit": "off",
+    "log_min_messages": "warning",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+}
+
+# The owner is no superuser: row-level security and grants bind it as they do on a server that
+# somebody else runs. It makes the other roles in the first migration.
+_FIRST_SQL = f"CREATE ROLE {OWNER} LOGIN CREATEROLE;\nCREATE DATABASE {DATABASE} OWNER {OWNER};\n"
+
+
+def postgres_server(placement: Placement, sockets: Path) -> ServerSpec:
+    """Say how the server is run. A fast shutdown comes first, then one that needs recovery."""
+    options = [part for name, value in _OPTIONS.items() for part in ("-c", f"{name}={value}")]
+    return ServerSpec(
+        argv=[
+            str(placement.programs.postgres_bin / "postgres"),
+            *("-D", str(placement.cluster), "-k", str(sockets), *options),
+        ],
+        directory=str(placement.cluster),
+        log=str(placement.logs / "postgres.log"),
+        environment=ENVIRONMENT,
+        user=placement.uid,
+        group=placement.uid,
+        stop=[(signal.SIGINT, 10.0), (signal.SIGQUIT, 3.0)],
+    )
+
+
+def ensure_cluster(placement: Placement) -> None:
+    """Make the cluster, its owner role and its database, unless they are there.
+
+    It grows under another name and is renamed when whole: a start that was killed halfway
+    leaves nothing that a later one could take for a database.
+    Raises: `StartupFailed`: it cannot be made, or it is of another major version.
+    """
+    cluster = placement.cluster
+    if cluster.exists():
+        version = (cluster / "PG_VERSION").read_text().strip()
+        if version != _MAJOR:
+            raise StartupFailed(
+                f"{cluster} belongs to PostgreSQL {version}, this is {_MAJOR}: dump it with "
+                "the sluice release that made it and restore it into a new data directory"
+            )
+        return
+    for stale in placement.home.glob("postgres.*"):
+        shutil.rmtree(stale, ignore_errors=True)
+    fresh = Path(tempfile.mkdtemp(prefix="postgres.", dir=placement.home))
+    placement.give(fresh)
+    programs = placement.programs.postgres_bin
+    _run(
+        [
+            *(str(programs / "initdb"), "-D", str(fresh), "-U", SUPERUSER),
+            *("--auth-local=trust", "--auth-host=reject", "--encoding=UTF8"),
+            *("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
+            "--no-instructions",
+        ],
+        fresh,
+        placement,
+    )
+    _run(
+        [str(programs / "postgres"), "--single", "-D", str(fresh), "postgres"],
+        fresh,
+        placement,
+        stdin=_FIRST_SQL,
+    )
+    fresh.rename(cluster)
+
+
+def postgres_answers(path: Path) -> bool:
+    """Tell whether a session can be opened, by opening one (start-up packet, protocol 3.0)."""
+    parameters = f"user\0{SUPERUSER}\0database\0{DATABASE}\0\0".encode()
+    packet = struct.pack("!ii", 8 + len(parameters), _PROTOCOL_3) + parameters
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(5)
+        try:
+            connection.connect(str(path))
+            connection.sendall(packet)
+            answer = connection.recv(1)
+            if answer == b"R":
+                connection.sendall(b"X\0\0\0\4")
+            return answer == b"R"
+        except OSError:
+            return False
+
+
+def _run(argv: list[str], directory: Path, placement: Placement, stdin: str = "") -> None:
+    try:
+        done = subprocess.run(
+            argv,
+            cwd=directory,
+            env=ENVIRONMENT,
+            user=placement.uid,
+            group=placement.uid,
+            extra_groups=[] if placement.uid is not None else None,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except (PermissionError, subprocess.SubprocessError) as exc:
+        raise StartupFailed(
+            f"cannot run {argv[0]} as uid {placement.uid}: start sluice as an ordinary user"
+        ) from exc
+    # A single-user session reports SQL errors on its output and still exits with 0.
+    if done.returncode or "ERROR:" in done.stderr + done.stdout:
+        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        raise StartupFailed(
+            f"{Path(argv[0]).name} could not make the embedded database: "
+            f"{lines[-1].strip() if lines else f'exit status {done.returncode}'}"
+        )

@@ -1,0 +1,50 @@
+"""The connection to Redis, and the revocation epoch in it.
+
+Nothing here is the only copy of anything. A call is tried once, for a short time: what waits
+for Redis is a person's request. Who calls says what happens when it is away.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT_S = 1.0
+_EPOCH_KEY = "sluice:auth_epoch"
+
+
+def connect_redis(url: str) -> Redis:
+    """Make a client with a pool of its own; it connects at the first call."""
+    return Redis.from_url(
+        url,
+        retry=Retry(NoBackoff(), 0),
+        socket_timeout=_TIMEOUT_S,
+        socket_connect_timeout=_TIMEOUT_S,
+    )
+
+
+class RedisAuthEpoch:
+    """Count revocations in Redis. It fails open: the life of each process's cache is the bound."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    async def current(self) -> int | None:
+        try:
+            value = await self._redis.get(_EPOCH_KEY)
+            return int(value or 0)
+        except (RedisError, OSError) as exc:
+            log.warning("revocation epoch unreadable: %s", exc)
+            return None
+
+    async def advance(self) -> None:
+        try:
+            await self._redis.incr(_EPOCH_KEY)
+        except (RedisError, OSError) as exc:
+            log.warning("revocation epoch not advanced, other processes are late: %s", exc)

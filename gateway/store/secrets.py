@@ -1,0 +1,47 @@
+"""The root secret of a data directory: 32 random bytes in `<data_dir>/secrets/root`.
+
+Gateways that share one database must share this file. Losing it makes every stored key useless;
+a copy of the database without it is useless to a thief.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gateway.credentials import Secrets
+from gateway.errors import StartupFailed
+
+
+def open_secrets(data_dir: Path) -> Secrets:
+    """Read the root secret, or draw it when there is none.
+
+    Raises: `StartupFailed`: others may read the file, or it is damaged.
+    """
+    path = data_dir / "secrets" / "root"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.exists():
+        _create(path)
+    if path.stat().st_mode & 0o077:
+        raise StartupFailed(f"other users may read {path}: run 'chmod 600 {path}'")
+    try:
+        return Secrets(path.read_bytes())
+    except ValueError:
+        raise StartupFailed(f"{path} is damaged: restore it from a backup") from None
+
+
+def _create(path: Path) -> None:
+    """Write under another name and link: a crash leaves no half secret, a race has one winner."""
+    fresh = path.with_name(f"root.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(os.urandom(32))
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(fresh, path)
+    except FileExistsError:
+        pass
+    finally:
+        fresh.unlink()

@@ -1,0 +1,224 @@
+"""`sluice tenants` and `sluice keys`, run as a user runs them, against a real admin API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from gateway.api.admin import admin_routes
+from gateway.api.public import with_errors
+from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, new_token, parse_token
+from gateway.services.auth import AdminAuthenticator, Authenticator
+from gateway.services.keys import KeyService
+from gateway.services.local_access import announced, new_local_token
+from gateway.services.tenants import TenantService
+from gateway.settings import Settings
+from gateway.store import open_store
+
+_ROOT = Path(__file__).parents[3]
+
+
+@dataclass
+class Server:
+    """Name a running admin API."""
+
+    url: str
+    data_dir: Path
+    admin_token: str
+
+
+class _ServerThread(threading.Thread):
+    """Serve the admin API in a thread until told to stop."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self._settings = settings
+        self._loop = asyncio.new_event_loop()
+        self._done = asyncio.Event()
+        self._ready = threading.Event()
+        self.server: Server | None = None
+
+    def run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            try:
+                runner.run(self._serve())
+            finally:
+                self._ready.set()
+
+    def started(self) -> Server:
+        self._ready.wait(60)
+        assert self.server is not None
+        return self.server
+
+    def end(self) -> None:
+        self._loop.call_soon_threadsafe(self._done.set)
+        self.join()
+
+    async def _serve(self) -> None:
+        async with open_store(self._settings) as store:
+            assert store.first_start is not None
+            local = new_local_token()
+            tenants = TenantService(store.tenants, store.organisations)
+            auth = Authenticator(store.keys, store.secrets)
+            keys = KeyService(store.keys, tenants, store.secrets, auth, store.auth_epoch)
+            admin_auth = AdminAuthenticator(store.admin_tokens, store.secrets, local)
+            app = with_errors(admin_routes(tenants, keys, admin_auth))
+            config = uvicorn.Config(app, port=0, lifespan="off", ws="none", log_config=None)
+            server = uvicorn.Server(config)
+            serving = asyncio.create_task(server._serve())
+            while not server.started:
+                await asyncio.sleep(0.01)
+            port = server.servers[0].sockets[0].getsockname()[1]
+            url = f"http://127.0.0.1:{port}"
+            data_dir = self._settings.data_dir
+            with announced(data_dir, api=f"{url}/v1", admin=url, token=local):
+                self.server = Server(url, data_dir, store.first_start.admin_token)
+                self._ready.set()
+                await self._done.wait()
+            server.should_exit = True
+            await serving
+
+
+@pytest.fixture
+def server(settings: Settings) -> Iterator[Server]:
+    """Run an admin API on a port of its own, announced in its data directory."""
+    thread = _ServerThread(settings)
+    thread.start()
+    try:
+        yield thread.started()
+    finally:
+        thread.end()
+
+
+def sluice(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a process, with none of the tester's own settings."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+    return subprocess.run(
+        [sys.executable, "-c", "from gateway.cli.main import main; main()", *arguments],
+        cwd=_ROOT,
+        env=clean | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_tenants_and_keys_by_data_directory(server: Server) -> None:
+    """A server of this machine needs no token: make a tenant, a key, list and revoke."""
+    here = {"SLUICE_DATA_DIR": str(server.data_dir)}
+    made = sluice("tenants", "create", "research", "--weight", "2", "--json", **here)
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout)["weight"] == 2.0
+
+    listed = json.loads(sluice("tenants", "list", "--json", **here).stdout)
+    assert [tenant["name"] for tenant in listed] == ["acme", "globex", "research"]
+
+    issued = sluice(
+        *("keys", "create", "--tenant", "research", "--name", "ci"),
+        *("--expires-in", "90s", "--json"),
+        **here,
+    )
+    key = json.loads(issued.stdout)
+    assert parse_token(key["key"], KEY_PREFIX) is not None
+    assert (key["tenant"], key["name"], key["status"]) == ("research", "ci", "active")
+
+    revoked = sluice("keys", "revoke", key["id"], "--json", **here)
+    assert json.loads(revoked.stdout)["status"] == "revoked"
+    shown = json.loads(sluice("keys", "list", "--tenant", "research", "--json", **here).stdout)
+    assert [(one["kid"], one["status"]) for one in shown] == [(key["kid"], "revoked")]
+
+
+def test_data_is_on_stdout_and_notes_are_on_stderr(server: Server) -> None:
+    """A script can take the token from stdout as it is; a pipe gets rows with tabs."""
+    here = {"SLUICE_DATA_DIR": str(server.data_dir)}
+    made = sluice("keys", "create", "--tenant", "acme", **here)
+    assert parse_token(made.stdout.rstrip("\n"), KEY_PREFIX) is not None
+    assert "shown this once" in made.stderr
+    rows = sluice("tenants", "list", **here).stdout.splitlines()
+    assert [row.split("\t")[:2] for row in rows] == [["acme", "1"], ["globex", "1"]]
+
+
+def test_a_server_is_reached_by_url_and_token(server: Server) -> None:
+    """The admin token of the first start works from elsewhere; a flag is above the environment."""
+    there = {"SLUICE_ADMIN_URL": server.url, "SLUICE_ADMIN_TOKEN": server.admin_token}
+    assert sluice("tenants", "list", **there).returncode == 0
+    wrong = sluice(
+        *("tenants", "list", "--data-dir", str(server.data_dir)),
+        SLUICE_ADMIN_URL="http://127.0.0.1:1",
+        SLUICE_ADMIN_TOKEN="x",
+    )
+    assert wrong.returncode == 0, wrong.stderr
+
+
+def test_exit_codes_say_what_went_wrong(server: Server) -> None:
+    """Usage 2, not found 3, not allowed 4, conflict 5: each with one line on stderr."""
+    here = {"SLUICE_DATA_DIR": str(server.data_dir)}
+    stranger = {"SLUICE_ADMIN_URL": server.url, "SLUICE_ADMIN_TOKEN": new_token(ADMIN_PREFIX).text}
+    cases = [
+        (2, ("tenants", "create", "Not A Name"), here),
+        (3, ("keys", "create", "--tenant", "nobody"), here),
+        (3, ("keys", "revoke", "../tenants"), here),
+        (4, ("tenants", "list"), stranger),
+        (4, ("tenants", "list"), {"SLUICE_ADMIN_URL": server.url}),
+        (5, ("tenants", "create", "acme"), here),
+    ]
+    for code, arguments, environment in cases:
+        done = sluice(*arguments, **environment)
+        assert (done.returncode, done.stdout) == (code, ""), done.stderr
+        assert done.stderr.startswith("sluice: ")
+        assert done.stderr.count("\n") == 1
+
+
+def test_without_a_server_it_says_so(tmp_path: Path) -> None:
+    """No server in the directory, and none at the URL: one line, exit code 1."""
+    for environment in (
+        {"SLUICE_DATA_DIR": str(tmp_path)},
+        {"SLUICE_ADMIN_URL": "http://127.0.0.1:1", "SLUICE_ADMIN_TOKEN": "x"},
+        {"SLUICE_ADMIN_URL": "nonsense", "SLUICE_ADMIN_TOKEN": "x"},
+    ):
+        done = sluice("keys", "list", **environment)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("life", ["", "0", "-5s", "90x", "s", "1e3", "9" * 400])
+def test_a_bad_duration_is_wrong_usage(life: str) -> None:
+    """What is no duration is refused before any server is looked for."""
+    assert sluice("keys", "create", "--tenant", "acme", "--expires-in", life).returncode == 2
+
+
+def test_help_and_version_load_nothing_heavy() -> None:
+    """The command answers without torch, SQLAlchemy, Starlette or an HTTP client."""
+    heavy = ["torch", "numpy", "sqlalchemy", "starlette", "httpx", "pydantic", "uvicorn", "rich"]
+    probe = (
+        "import sys\nfrom gateway.cli.main import main\nsys.argv = ['sluice', '{0}']\n"
+        "try:\n    main()\nexcept SystemExit as exc:\n    assert not exc.code\n"
+        "loaded = [m for m in {1} if m in sys.modules]\nassert not loaded, loaded"
+    )
+    for flag in ("--help", "--version"):
+        done = subprocess.run(
+            [sys.executable, "-c", probe.format(flag, heavy)],
+            cwd=_ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "sluice" in done.stdout
+
+
+def test_serve_is_a_command() -> None:
+    """`sluice serve --help` shows the flags of the function that serves."""
+    help_text = sluice("serve", "--help").stdout
+    assert "--banner" in help_text

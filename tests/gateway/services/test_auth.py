@@ -1,0 +1,358 @@
+"""Authentication against a fake store and a clock of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
+
+import pytest
+
+from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, Secrets, Token, new_token
+from gateway.domain import ApiKey, KeyRecord, KeySecret, Principal, Tenant
+from gateway.errors import AuthenticationFailed, StoreUnavailable
+from gateway.services.auth import AdminAuthenticator, Authenticator
+from gateway.services.auth_upkeep import AuthUpkeep
+
+pytestmark = pytest.mark.anyio
+
+SECRETS = Secrets(bytes(range(32)))
+START_S = 1_800_000_000.0
+
+
+class FakeClock:
+    """Stand still until told."""
+
+    def __init__(self) -> None:
+        self.now_s = START_S
+
+    def time(self) -> float:
+        return self.now_s
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+class FakeKeys:
+    """Keep key records in a dict, count the queries, and answer when `gate` is open."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, KeyRecord] = {}
+        self.queries = 0
+        self.touched: list[Mapping[UUID, datetime]] = []
+        self.away = False
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def add(
+        self,
+        tenant: Tenant,
+        *,
+        kid: str,
+        name: str,
+        secret: KeySecret,
+        expires_at: datetime | None,
+    ) -> ApiKey:
+        raise NotImplementedError
+
+    async def list(self, organisation_id: UUID, tenant_id: UUID | None) -> Sequence[ApiKey]:
+        raise NotImplementedError
+
+    async def revoke(self, organisation_id: UUID, key: UUID | str) -> ApiKey | None:
+        raise NotImplementedError
+
+    async def find(self, kid: str) -> KeyRecord | None:
+        self.queries += 1
+        record = self.records.get(kid)
+        await self.gate.wait()
+        if self.away:
+            raise StoreUnavailable
+        return record
+
+    async def touch(self, used: Mapping[UUID, datetime]) -> None:
+        if self.away:
+            raise StoreUnavailable
+        self.touched.append(dict(used))
+
+
+class FakeEpoch:
+    """Hold the epoch in memory; None is a Redis that is away."""
+
+    def __init__(self) -> None:
+        self.value: int | None = 0
+
+    async def current(self) -> int | None:
+        return self.value
+
+    async def advance(self) -> None:
+        self.value = (self.value or 0) + 1
+
+
+class FakeAdminTokens:
+    def __init__(self, secrets: dict[str, KeySecret]) -> None:
+        self.secrets = secrets
+
+    async def find(self, kid: str) -> KeySecret | None:
+        return self.secrets.get(kid)
+
+
+class Rig:
+    """Hold an authenticator with what it stands on."""
+
+    def __init__(self) -> None:
+        self.keys = FakeKeys()
+        self.clock = FakeClock()
+        self.auth = Authenticator(self.keys, SECRETS, self.clock)
+
+    def issue(self, *, expires_at_s: float | None = None) -> Token:
+        token = new_token(KEY_PREFIX)
+        self.keys.records[token.kid] = KeyRecord(
+            principal=Principal(
+                organisation_id=uuid4(),
+                tenant_id=uuid4(),
+                tenant="acme",
+                weight=1.0,
+                key_id=uuid4(),
+                kid=token.kid,
+            ),
+            secrets=(KeySecret(SECRETS.pepper_id, SECRETS.key_mac(token)),),
+            expires_at=None if expires_at_s is None else _at(expires_at_s),
+        )
+        return token
+
+    def revoke(self, token: Token) -> None:
+        record = self.keys.records[token.kid]
+        self.keys.records[token.kid] = replace(record, revoked_at=_at(self.clock.now_s))
+
+    async def refuses(self, text: str) -> bool:
+        try:
+            await self.auth.authenticate(text)
+        except AuthenticationFailed:
+            return True
+        return False
+
+
+@pytest.fixture
+async def rig() -> Rig:
+    """Build a rig inside the test's loop."""
+    return Rig()
+
+
+async def test_a_live_key_gives_its_principal(rig: Rig) -> None:
+    """The principal is the record's, at the first request and from the cache."""
+    token = rig.issue()
+    expected = rig.keys.records[token.kid].principal
+    assert await rig.auth.authenticate(token.text) == expected
+    assert await rig.auth.authenticate(token.text) == expected
+    assert rig.keys.queries == 1
+
+
+async def test_every_cause_has_the_same_answer(rig: Rig) -> None:
+    """Malformed, unknown, wrong secret, revoked, expired, other pepper: one text, one code."""
+    revoked, expired, wrong, other = (rig.issue() for _ in range(4))
+    rig.revoke(revoked)
+    rig.keys.records[expired.kid] = replace(
+        rig.keys.records[expired.kid], expires_at=_at(START_S - 1)
+    )
+    rig.keys.records[wrong.kid] = replace(
+        rig.keys.records[wrong.kid], secrets=(KeySecret(SECRETS.pepper_id, bytes(32)),)
+    )
+    rig.keys.records[other.kid] = replace(
+        rig.keys.records[other.kid], secrets=(KeySecret("other", SECRETS.key_mac(other)),)
+    )
+    causes = [
+        *("", "x", "sluice_live_", "sluice_live_é", "\ud800", "a" * 100_000),
+        new_token(KEY_PREFIX).text,
+        new_token(ADMIN_PREFIX).text,
+        *(token.text for token in (revoked, expired, wrong, other)),
+    ]
+    answers = set()
+    for text in causes:
+        with pytest.raises(AuthenticationFailed) as refused:
+            await rig.auth.authenticate(text)
+        answers.add((refused.value.message, refused.value.code, refused.value.param))
+    assert len(answers) == 1
+
+
+async def test_a_wrong_checksum_reaches_no_store(rig: Rig) -> None:
+    """A typing error is refused without a query."""
+    text = rig.issue().text
+    assert await rig.refuses(text[:-1] + ("a" if text[-1] != "a" else "b"))
+    assert rig.keys.queries == 0
+
+
+async def test_200_first_requests_make_one_query(rig: Rig) -> None:
+    """Requests of one key that miss together wait for one answer."""
+    token = rig.issue()
+    rig.keys.gate.clear()
+    requests = [asyncio.create_task(rig.auth.authenticate(token.text)) for _ in range(200)]
+    await asyncio.sleep(0)
+    requests[0].cancel()
+    rig.keys.gate.set()
+    answers = await asyncio.gather(*requests, return_exceptions=True)
+    assert isinstance(answers[0], asyncio.CancelledError)
+    assert answers[1:] == [rig.keys.records[token.kid].principal] * 199
+    assert rig.keys.queries == 1
+
+
+async def test_a_store_that_is_away_is_no_refusal(rig: Rig) -> None:
+    """An uncached key meets `StoreUnavailable`, a cached one goes on, and nothing is remembered."""
+    cached, uncached = rig.issue(), rig.issue()
+    await rig.auth.authenticate(cached.text)
+    rig.keys.away = True
+    await rig.auth.authenticate(cached.text)
+    with pytest.raises(StoreUnavailable):
+        await rig.auth.authenticate(uncached.text)
+    rig.keys.away = False
+    await rig.auth.authenticate(uncached.text)
+
+
+async def test_a_refused_token_is_remembered_for_five_seconds(rig: Rig) -> None:
+    """Repeating an unknown token makes no more queries until then."""
+    text = new_token(KEY_PREFIX).text
+    for _ in range(3):
+        assert await rig.refuses(text)
+    assert rig.keys.queries == 1
+    rig.clock.now_s += 5
+    assert await rig.refuses(text)
+    assert rig.keys.queries == 2
+
+
+async def test_a_live_key_is_looked_up_again_within_eleven_seconds(rig: Rig) -> None:
+    """A revocation that nobody announced takes effect at the end of the cache's life."""
+    token = rig.issue()
+    await rig.auth.authenticate(token.text)
+    rig.revoke(token)
+    rig.clock.now_s += 8.9
+    await rig.auth.authenticate(token.text)
+    rig.clock.now_s += 2.1
+    assert await rig.refuses(token.text)
+
+
+async def test_a_forgotten_key_is_looked_up_at_once(rig: Rig) -> None:
+    """A revocation in this process needs no time; other keys stay cached."""
+    token, other = rig.issue(), rig.issue()
+    await rig.auth.authenticate(token.text)
+    await rig.auth.authenticate(other.text)
+    rig.revoke(token)
+    rig.auth.forget(token.kid)
+    assert await rig.refuses(token.text)
+    await rig.auth.authenticate(other.text)
+    assert rig.keys.queries == 3
+
+
+async def test_a_query_older_than_a_revocation_is_not_cached(rig: Rig) -> None:
+    """What was read before the revocation and arrives after it is used by nobody else."""
+    token = rig.issue()
+    rig.keys.gate.clear()
+    early = asyncio.create_task(rig.auth.authenticate(token.text))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    rig.revoke(token)
+    rig.auth.forget(token.kid)
+    rig.keys.gate.set()
+    await early
+    assert await rig.refuses(token.text)
+
+
+async def test_expiry_ends_a_cached_key(rig: Rig) -> None:
+    """A key that expires while it is cached is refused from that second on."""
+    token = rig.issue(expires_at_s=START_S + 3)
+    rig.clock.now_s += 2.9
+    await rig.auth.authenticate(token.text)
+    rig.clock.now_s += 0.1
+    assert await rig.refuses(token.text)
+    assert rig.keys.queries == 1
+
+
+async def test_of_two_secrets_each_lives_to_its_own_end(rig: Rig) -> None:
+    """Two live secrets of one key both work, and each ends by itself."""
+    old = rig.issue()
+    record = rig.keys.records[old.kid]
+    ends = replace(record.secrets[0], expires_at=_at(START_S + 5))
+    new = KeySecret(SECRETS.pepper_id, SECRETS.key_mac(new_token(KEY_PREFIX)))
+    rig.keys.records[old.kid] = replace(record, secrets=(ends, new))
+    await rig.auth.authenticate(old.text)
+    rig.clock.now_s += 5
+    assert await rig.refuses(old.text)
+
+
+async def test_a_revocation_elsewhere_empties_the_cache(rig: Rig) -> None:
+    """When the epoch moves, the next request asks the store; a Redis that is away does not."""
+    epoch = FakeEpoch()
+    upkeep = AuthUpkeep(rig.auth, rig.keys, epoch, rig.clock)
+    await upkeep.follow_epoch()
+    token = rig.issue()
+    await rig.auth.authenticate(token.text)
+    epoch.value = None
+    await upkeep.follow_epoch()
+    await rig.auth.authenticate(token.text)
+    assert rig.keys.queries == 1
+    rig.revoke(token)
+    epoch.value = 1
+    await upkeep.follow_epoch()
+    assert await rig.refuses(token.text)
+
+
+async def test_last_use_is_written_once_a_minute(rig: Rig) -> None:
+    """The first use is written at the next round, later ones a minute after it, none is lost."""
+    upkeep = AuthUpkeep(rig.auth, rig.keys, FakeEpoch(), rig.clock)
+    token = rig.issue()
+    key_id = rig.keys.records[token.kid].principal.key_id
+    await rig.auth.authenticate(token.text)
+    await upkeep.write_used()
+    rig.clock.now_s += 7
+    await rig.auth.authenticate(token.text)
+    await upkeep.write_used()
+    assert rig.keys.touched == [{key_id: _at(START_S)}]
+    rig.clock.now_s += 60
+    await upkeep.write_used()
+    assert rig.keys.touched[1:] == [{key_id: _at(START_S + 7)}]
+
+
+async def test_last_use_waits_for_a_store_that_is_away(rig: Rig) -> None:
+    """What could not be written is written later."""
+    upkeep = AuthUpkeep(rig.auth, rig.keys, FakeEpoch(), rig.clock)
+    token = rig.issue()
+    await rig.auth.authenticate(token.text)
+    rig.keys.away = True
+    await upkeep.write_used()
+    rig.keys.away = False
+    await upkeep.write_used()
+    assert len(rig.keys.touched) == 1
+
+
+async def test_the_last_uses_are_written_at_the_end(rig: Rig) -> None:
+    """Leaving the upkeep writes even a key whose minute is not over."""
+    upkeep = AuthUpkeep(rig.auth, rig.keys, FakeEpoch(), rig.clock)
+    token = rig.issue()
+    async with upkeep.running():
+        await rig.auth.authenticate(token.text)
+        await upkeep.write_used()
+        rig.clock.now_s += 1
+        await rig.auth.authenticate(token.text)
+    assert len(rig.keys.touched) == 2
+
+
+async def test_admin_tokens_are_admitted_and_nothing_else() -> None:
+    """A stored admin token and the local one open; keys, strangers and wrong secrets do not."""
+    stored, local, wrong = (new_token(ADMIN_PREFIX) for _ in range(3))
+    tokens = FakeAdminTokens(
+        {
+            stored.kid: KeySecret(SECRETS.pepper_id, SECRETS.admin_mac(stored)),
+            # The MAC of the other purpose must not open this door.
+            wrong.kid: KeySecret(SECRETS.pepper_id, SECRETS.key_mac(wrong)),
+        }
+    )
+    auth = AdminAuthenticator(tokens, SECRETS, local)
+    await auth.authenticate(stored.text)
+    await auth.authenticate(local.text)
+    for text in ("", wrong.text, new_token(ADMIN_PREFIX).text, new_token(KEY_PREFIX).text):
+        with pytest.raises(AuthenticationFailed):
+            await auth.authenticate(text)
+
+
+def _at(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

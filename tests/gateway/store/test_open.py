@@ -1,0 +1,203 @@
+"""Opening the store: the first start, the later ones, and what stops them."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import func, select
+
+from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, new_token, parse_token
+from gateway.errors import DataDirectoryInUse, StartupFailed
+from gateway.settings import Settings
+from gateway.store import Store, open_store
+from gateway.store.tables import admin_tokens, key_secrets, keys
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_first_start_makes_two_tenants_with_a_key_each(settings: Settings) -> None:
+    """An organisation, acme and globex, a key each and an admin token, told once."""
+    async with open_store(settings) as store:
+        first = store.first_start
+        assert first is not None
+        assert parse_token(first.admin_token, ADMIN_PREFIX) is not None
+        assert [issued.key.tenant for issued in first.keys] == ["acme", "globex"]
+        assert all(parse_token(issued.token, KEY_PREFIX) is not None for issued in first.keys)
+        organisation = await store.organisations.default()
+        assert organisation.name == "default"
+        tenants = await store.tenants.list(organisation.id)
+        assert [(tenant.name, tenant.weight) for tenant in tenants] == [
+            ("acme", 1.0),
+            ("globex", 1.0),
+        ]
+    async with open_store(settings) as store:
+        assert store.first_start is None
+
+
+async def test_the_embedded_servers_serve_a_first_start(data_dir: Path) -> None:
+    """Without URLs the store starts its own servers, and finds its data again."""
+    settings = Settings(data_dir=data_dir)
+    async with open_store(settings) as store:
+        assert store.first_start is not None
+        assert await store.redis.ping()
+    async with open_store(settings) as store:
+        assert store.first_start is None
+        assert (await store.organisations.default()).name == "default"
+
+
+async def test_no_token_is_stored(store: Store) -> None:
+    """The database holds MACs alone: no column of any row contains a token or its secret."""
+    assert store.first_start is not None
+    tokens = [store.first_start.admin_token, *(issued.token for issued in store.first_start.keys)]
+    async with store.database.platform() as connection:
+        rows = [
+            str(row)
+            for table in (keys, key_secrets, admin_tokens)
+            for row in await connection.execute(select(table))
+        ]
+    assert len(rows) == 5
+    assert not [row for row in rows for token in tokens if token[-38:-6] in row]
+
+
+async def test_given_tokens_are_taken(settings: Settings) -> None:
+    """A headless install chooses organisation, tenants, keys and the admin token."""
+    given = [new_token(KEY_PREFIX).text for _ in range(3)]
+    admin = new_token(ADMIN_PREFIX).text
+    chosen = settings.model_copy(
+        update={
+            "init_organisation": "lab",
+            "init_tenants": ("one", "two", "three"),
+            "init_keys": tuple(map(SecretStr, given)),
+            "init_admin_token": SecretStr(admin),
+        }
+    )
+    async with open_store(chosen) as store:
+        assert store.first_start is not None
+        assert store.first_start.admin_token == admin
+        assert [issued.token for issued in store.first_start.keys] == given
+        assert (await store.organisations.default()).name == "lab"
+    async with open_store(chosen) as store:
+        assert store.first_start is None
+
+
+@pytest.mark.parametrize(
+    ("update", "message"),
+    [
+        ({"init_keys": (SecretStr("sluice_live_short"),) * 2}, "SLUICE_INIT_KEYS holds a token"),
+        ({"init_keys": (SecretStr(new_token(KEY_PREFIX).text),)}, "1 keys for the 2 tenants"),
+        (
+            {"init_keys": (SecretStr(new_token(KEY_PREFIX).text),) * 2},
+            "gives two tenants the same key",
+        ),
+        ({"init_tenants": ("a", "a")}, "names a tenant twice"),
+        ({"init_tenants": ("A b",)}, "SLUICE_INIT_TENANTS"),
+        ({"init_admin_token": SecretStr(new_token(KEY_PREFIX).text)}, "SLUICE_INIT_ADMIN_TOKEN"),
+    ],
+)
+async def test_wrong_first_values_stop_the_start(
+    settings: Settings, update: dict[str, object], message: str
+) -> None:
+    """A malformed or unpaired value is one line that names the variable and shows no token."""
+    with pytest.raises(StartupFailed, match=message) as failed:
+        async with open_store(settings.model_copy(update=update)):
+            pass
+    assert "sluice_live_s" not in str(failed.value)
+
+
+async def test_gateways_that_start_together_first_start_once(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """Of four processes with one secret and one empty database, one makes the tenants."""
+    secret = bytes(range(32))
+    together = []
+    for number in range(4):
+        directory = tmp_path / f"gateway-{number}"
+        (directory / "secrets").mkdir(parents=True)
+        (directory / "secrets" / "root").write_bytes(secret)
+        (directory / "secrets" / "root").chmod(0o600)
+        together.append(settings.model_copy(update={"data_dir": directory}))
+
+    async def start(one: Settings) -> bool:
+        async with open_store(one) as store:
+            return store.first_start is not None
+
+    made = await asyncio.gather(*map(start, together))
+    assert sorted(made) == [False, False, False, True]
+
+
+async def test_a_database_of_another_secret_is_refused(settings: Settings, tmp_path: Path) -> None:
+    """A lost root secret is said at the start, instead of a 401 for every key."""
+    async with open_store(settings):
+        pass
+    other = settings.model_copy(update={"data_dir": tmp_path / "other"})
+    with pytest.raises(StartupFailed, match="another root secret"):
+        async with open_store(other):
+            pass
+
+
+async def test_a_secret_that_others_may_read_is_refused(settings: Settings) -> None:
+    """The secret is made with mode 0600, and a start refuses one that was opened up."""
+    async with open_store(settings):
+        pass
+    secret = settings.data_dir / "secrets" / "root"
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    secret.chmod(0o644)
+    with pytest.raises(StartupFailed, match="chmod 600"):
+        async with open_store(settings):
+            pass
+
+
+async def test_a_damaged_secret_is_refused(settings: Settings) -> None:
+    """A truncated secret is not silently another secret."""
+    async with open_store(settings):
+        pass
+    (settings.data_dir / "secrets" / "root").write_bytes(b"short")
+    with pytest.raises(StartupFailed, match="damaged"):
+        async with open_store(settings):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("update", "message"),
+    [
+        ({"redis_url": SecretStr("unix:///nonexistent/valkey.sock")}, "Redis does not answer"),
+        ({"redis_url": SecretStr("http://localhost")}, "SLUICE_REDIS_URL"),
+        ({"database_url": SecretStr("mysql://localhost")}, "SLUICE_DATABASE_URL"),
+    ],
+)
+async def test_a_wrong_url_stops_the_start(
+    settings: Settings, update: dict[str, object], message: str
+) -> None:
+    """A store that is not there fails the start with one line."""
+    with pytest.raises(StartupFailed, match=message):
+        async with open_store(settings.model_copy(update=update)):
+            pass
+
+
+async def test_a_data_directory_has_one_process(settings: Settings) -> None:
+    """The lock holds even where both stores are somebody else's servers."""
+    async with open_store(settings):
+        with pytest.raises(DataDirectoryInUse):
+            async with open_store(settings):
+                pass
+
+
+async def test_a_cancelled_start_leaves_the_directory_free(data_dir: Path) -> None:
+    """Ctrl-C in the middle of a start stops what was started."""
+    settings = Settings(data_dir=data_dir)
+
+    async def start() -> None:
+        async with open_store(settings):
+            pass
+
+    task = asyncio.create_task(start())
+    await asyncio.sleep(0.1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    async with open_store(settings) as store, store.database.platform() as connection:
+        assert await connection.scalar(select(func.count()).select_from(keys)) == 2
