@@ -1,0 +1,82 @@
+"""Reading a JSON body: bounded, typed, and every mistake answered with the field's name."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Generic, TypeVar
+
+import msgspec
+from starlette.types import Receive
+
+from gateway.errors import BodyTooLarge, InvalidRequest
+
+MAX_BODY_BYTES: Final = 4 << 20
+
+T = TypeVar("T")
+
+_PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
+_FIELD = re.compile(r"(?:unknown|required) field `(?P<field>[^`]*)`")
+
+
+class ClientGone(Exception):
+    """Stop: the client left before its body was complete, so there is nobody to answer."""
+
+
+async def read_body(receive: Receive, *, max_bytes: int = MAX_BODY_BYTES) -> bytes:
+    """Collect a request's body.
+
+    Raises: `BodyTooLarge` as soon as it passes `max_bytes`; `ClientGone` on disconnect.
+    """
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > max_bytes:
+            raise BodyTooLarge(f"The body is larger than {max_bytes >> 20} MiB.")
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+class JsonBody(Generic[T]):
+    """Decode bodies of one type, translating every failure to `InvalidRequest`.
+
+    msgspec raises RecursionError (deep nesting) and UnicodeDecodeError (bytes that are not
+    UTF-8 inside a string) outside its own error tree.
+    """
+
+    def __init__(self, kind: type[T]) -> None:
+        self._decoder = msgspec.json.Decoder(kind)
+
+    def decode(self, body: bytes) -> T:
+        """Return the typed body. Raises: `InvalidRequest` with the field in `param`."""
+        if not body:
+            raise InvalidRequest("The body is empty; send a JSON object.", code="invalid_json")
+        try:
+            return self._decoder.decode(body)
+        except msgspec.ValidationError as exc:
+            raise _invalid_field(str(exc)) from None
+        except msgspec.DecodeError as exc:
+            raise InvalidRequest(f"The body is not JSON: {exc}.", code="invalid_json") from None
+        except UnicodeDecodeError:
+            raise InvalidRequest("The body is not UTF-8.", code="invalid_json") from None
+        except RecursionError:
+            raise InvalidRequest("The body is nested too deeply.", code="invalid_json") from None
+
+
+def _invalid_field(text: str) -> InvalidRequest:
+    """Turn msgspec's text, `… - at `$.messages[0].role``, into a message and a `param`."""
+    path = ""
+    if found := _PATH.search(text):
+        path = found["path"]
+        text = text[: found.start()]
+    if named := _FIELD.search(text):
+        path = f"{path}.{named['field']}" if path else named["field"]
+    param = path or None
+    where = f" (at '{param}')" if param and not named else ""
+    text = text.replace("Object missing", "Missing").replace("Object contains unknown", "Unknown")
+    return InvalidRequest(f"{text}{where}.", param=param, code="invalid_type")

@@ -1,0 +1,31 @@
+"""`GET /v1/models` and `GET /v1/models/{id}`."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.api.schemas import ModelCard, ModelList
+from gateway.services.models import ModelRegistry, ServedModel
+
+
+class Catalogue:
+    """Answer what is served here."""
+
+    def __init__(self, models: ModelRegistry) -> None:
+        self._models = models
+
+    async def list(self, request: Request) -> Response:
+        return _json(ModelList([_card(model) for model in self._models]))
+
+    async def show(self, request: Request) -> Response:
+        return _json(_card(self._models.get(request.path_params["model"])))
+
+
+def _card(model: ServedModel) -> ModelCard:
+    return ModelCard(id=model.name, created=model.created_s)
+
+
+def _json(body: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(body), media_type="application/json")

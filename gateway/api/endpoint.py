@@ -1,0 +1,141 @@
+"""What the two inference endpoints share: raw ASGI from the body to the last byte.
+
+A generation is closed when its client leaves, streaming or not: a task waits for
+`http.disconnect` and closes the scheduler's side, upon which the stream ends and the handler
+unwinds by itself. Nothing depends on a generator's `finally` or on task cancellation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gateway.api.answer import collect_answer, stream_answer, usage_of
+from gateway.api.body import ClientGone, JsonBody, read_body
+from gateway.api.chunks import Chunks, Envelope
+from gateway.api.schemas import SamplingFields, Usage
+from gateway.domain import Principal
+from gateway.errors import InvalidRequest
+from gateway.services.inference import Generation, InferenceService, Job
+from gateway.services.models import ModelRegistry, ServedModel
+
+Body = TypeVar("Body", bound=SamplingFields)
+
+
+class AnswerKind(Protocol[Body]):
+    """Say how one endpoint reads a body and shapes an answer."""
+
+    body: JsonBody[Body]
+    id_prefix: str
+
+    def jobs(self, body: Body, model: ServedModel, request_id: str) -> list[Job]: ...
+    def chunks(self, envelope: Envelope, *, include_usage: bool) -> Chunks: ...
+    def document(
+        self, envelope: Envelope, texts: list[tuple[str, str]], usage: Usage
+    ) -> msgspec.Struct: ...
+
+
+class InferenceEndpoint:
+    """Serve one kind of answer, streaming or not."""
+
+    def __init__(
+        self, kind: AnswerKind[Body], models: ModelRegistry, inference: InferenceService
+    ) -> None:
+        self._kind = kind
+        self._models = models
+        self._inference = inference
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._answer(scope, receive, send)
+        except ClientGone:
+            return
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = self._kind
+        principal: Principal = scope["state"]["principal"]
+        request_id: str = scope["state"]["request_id"]
+        body = kind.body.decode(await read_body(receive))
+        model = self._models.get(body.model)
+        jobs = kind.jobs(body, model, request_id)
+        include_usage = wants_usage(body)
+        generations = await self._start(principal, model, jobs)
+        envelope = Envelope(
+            f"{kind.id_prefix}-{request_id}", int(time.time()), model.name, model.fingerprint
+        )
+        async with ClientWatch(receive, generations):
+            if body.stream:
+                chunks = kind.chunks(envelope, include_usage=include_usage)
+                await stream_answer(send, generations, chunks, include_usage=include_usage)
+                return
+            texts = await collect_answer(generations)
+            document = kind.document(envelope, texts, usage_of(generations))
+            response = Response(msgspec.json.encode(document), media_type="application/json")
+            await response(scope, receive, send)
+
+    async def _start(
+        self, principal: Principal, model: ServedModel, jobs: Sequence[Job]
+    ) -> list[Generation]:
+        """Start all or none."""
+        started: list[Generation] = []
+        try:
+            for job in jobs:
+                started.append(await self._inference.start(principal, model, job))
+        except BaseException:
+            for generation in started:
+                generation.close()
+            raise
+        return started
+
+
+def wants_usage(body: SamplingFields) -> bool:
+    """Tell whether the stream ends with a usage chunk. Raises: `InvalidRequest`."""
+    if body.stream_options is None:
+        return False
+    if not body.stream:
+        raise InvalidRequest(
+            "'stream_options' is only allowed when 'stream' is true.",
+            param="stream_options",
+            code="invalid_value",
+        )
+    return body.stream_options.include_usage
+
+
+class ClientWatch:
+    """Close generations as soon as their client is gone, and in any case at the end.
+
+    Use as an async context manager around the answer; the body must have been read.
+    """
+
+    def __init__(self, receive: Receive, generations: Sequence[Generation]) -> None:
+        self._receive = receive
+        self._generations = generations
+
+    async def __aenter__(self) -> ClientWatch:
+        self._task = asyncio.create_task(self._wait())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._task.cancel()
+        self._close()
+
+    async def _wait(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._close()
+
+    def _close(self) -> None:
+        for generation in self._generations:
+            generation.close()

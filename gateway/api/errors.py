@@ -1,0 +1,109 @@
+"""The one place where exceptions become HTTP statuses and OpenAI's error shape.
+
+The body is always `{"error": {"message", "type", "param", "code"}}`. The most specific class in
+`STATUS` along an exception's MRO decides; a test proves that every `GatewayError` is listed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Final
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway import errors
+
+logger = logging.getLogger(__name__)
+
+STATUS: Final[dict[type[errors.GatewayError], tuple[int, str]]] = {
+    errors.InvalidRequest: (400, "invalid_request_error"),
+    errors.ContextLengthExceeded: (400, "invalid_request_error"),
+    errors.UnsupportedParameter: (400, "invalid_request_error"),
+    errors.BodyTooLarge: (413, "invalid_request_error"),
+    errors.AuthenticationFailed: (401, "authentication_error"),
+    errors.PermissionDenied: (403, "permission_error"),
+    errors.NotFound: (404, "invalid_request_error"),
+    errors.ModelNotFound: (404, "invalid_request_error"),
+    errors.Conflict: (409, "conflict_error"),
+    errors.TenantLimited: (429, "rate_limit_error"),
+    errors.Overloaded: (503, "server_error"),
+    errors.StoreUnavailable: (503, "server_error"),
+    errors.InternalFailure: (500, "server_error"),
+}
+
+
+class ErrorDetail(msgspec.Struct):
+    """Spell an error as OpenAI's SDKs read it; absent fields are null, not left out."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct):
+    error: ErrorDetail
+
+
+def classify(exc: errors.GatewayError) -> tuple[int, str]:
+    """Return the status and the `type` of an exception, by the closest class in `STATUS`."""
+    for cls in type(exc).__mro__:
+        if cls in STATUS:
+            return STATUS[cls]
+    raise AssertionError(f"{type(exc).__name__} has no status")
+
+
+def error_body(exc: errors.GatewayError) -> bytes:
+    """Encode the public part of an exception."""
+    _, kind = classify(exc)
+    return msgspec.json.encode(ErrorBody(ErrorDetail(exc.message, kind, exc.param, exc.code)))
+
+
+def error_response(exc: errors.GatewayError) -> Response:
+    """Answer with an exception's status, body and, where waiting helps, `retry-after`."""
+    status, _ = classify(exc)
+    headers = {}
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
+    if exc.retry_after_s is not None:
+        headers["retry-after"] = str(max(1, math.ceil(exc.retry_after_s)))
+        headers["retry-after-ms"] = str(max(1, math.ceil(exc.retry_after_s * 1000)))
+    return Response(error_body(exc), status, headers, media_type="application/json")
+
+
+def on_gateway_error(request: Request, exc: Exception) -> Response:
+    """Handle what the gateway raised on purpose; the internal detail goes to the log alone."""
+    assert isinstance(exc, errors.GatewayError)
+    if exc.detail is not None:
+        status, _ = classify(exc)
+        level = logging.ERROR if status >= 500 else logging.INFO
+        logger.log(level, "%s %s: %s", request.scope["method"], request.scope["path"], exc.detail)
+    return error_response(exc)
+
+
+def on_http_exception(request: Request, exc: Exception) -> Response:
+    """Give the router's own refusals (404, 405) the same shape."""
+    assert isinstance(exc, HTTPException)
+    method, path = request.scope["method"], request.scope["path"]
+    if exc.status_code == 404:
+        text, code = (
+            f"There is no {method} {path}. GET /openapi.json lists the routes.",
+            "not_found",
+        )
+    elif exc.status_code == 405:
+        text, code = f"{method} is not allowed on {path}.", "method_not_allowed"
+    else:
+        text, code = exc.detail, None
+    body = ErrorBody(ErrorDetail(text, "invalid_request_error", None, code))
+    return Response(
+        msgspec.json.encode(body), exc.status_code, exc.headers, media_type="application/json"
+    )
+
+
+def on_unexpected(request: Request, exc: Exception) -> Response:
+    """Tell a caller nothing of our bug but that it is ours; the server logs the traceback."""
+    return error_response(errors.InternalFailure())

@@ -1,0 +1,64 @@
+"""The public ASGI application: the routes a tenant's client reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from gateway.api import openapi
+from gateway.api.access import Authenticates, public, tenant_only
+from gateway.api.catalogue import Catalogue
+from gateway.api.chat import Chat
+from gateway.api.completions import Completions
+from gateway.api.endpoint import InferenceEndpoint
+from gateway.api.errors import on_gateway_error, on_http_exception, on_unexpected
+from gateway.api.health import Health
+from gateway.api.request_id import RequestId
+from gateway.errors import GatewayError
+from gateway.services.inference import InferenceService
+from gateway.services.models import ModelRegistry
+
+
+def public_app(
+    *,
+    models: ModelRegistry,
+    inference: InferenceService,
+    auth: Authenticates,
+    draining: Callable[[], bool],
+    version: str,
+) -> ASGIApp:
+    """Assemble the API. Every route says who may reach it."""
+    catalogue = Catalogue(models)
+    health = Health(models, draining)
+    chat = InferenceEndpoint(Chat(), models, inference)
+    completions = InferenceEndpoint(Completions(), models, inference)
+    routes = [
+        tenant_only("/v1/chat/completions", chat, auth, method="POST"),
+        tenant_only("/v1/completions", completions, auth, method="POST"),
+        tenant_only("/v1/models", catalogue.list, auth, method="GET"),
+        # A model's name may hold slashes.
+        tenant_only("/v1/models/{model:path}", catalogue.show, auth, method="GET"),
+        public("/livez", health.live),
+        public("/readyz", health.ready),
+    ]
+    own = Route("/openapi.json", lambda request: None)
+    routes.append(public(own.path, openapi.endpoint([*routes, own], version=version)))
+    return with_errors(routes)
+
+
+def with_errors(routes: list[Route]) -> ASGIApp:
+    """Wrap routes so that every answer has an id and every error OpenAI's shape."""
+    return RequestId(
+        Starlette(
+            routes=routes,
+            exception_handlers={
+                GatewayError: on_gateway_error,
+                HTTPException: on_http_exception,
+                Exception: on_unexpected,
+            },
+        )
+    )

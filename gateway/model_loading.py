@@ -1,0 +1,151 @@
+"""From settings to a model that runs: engine, scheduler and tokenizer bound to a name.
+
+Part of the composition root: beside the command line, the only place that constructs engines.
+torch is imported inside functions, so that a simulated engine starts without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.chat_template import ChatTemplate
+from engine.config import EngineConfig
+from engine.contract import Engine, EngineInfo
+from engine.demo import MODEL_DIR
+from engine.errors import ModelError
+from engine.simulated import SimulatedEngine
+from engine.step_cost import load_profile
+from engine.tokenizer import Tokenizer
+from gateway.services.models import ServedModel
+from gateway.settings import Settings
+from scheduler.core import Scheduler
+from scheduler.policies.fcfs import Fcfs
+from scheduler.service import EngineService
+
+logger = logging.getLogger(__name__)
+
+DEMO_NAME = "sluice-demo"
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Say where a model's files are. A directory with a config alone borrows a tokenizer."""
+
+    name: str
+    model_dir: Path
+    tokenizer_dir: Path
+
+
+def load_model(settings: Settings, *, version: str) -> ServedModel:
+    """Load the configured model; takes seconds, so call it on a thread.
+
+    The service's thread is not started. Raises: `engine.errors.ModelError`, one line.
+    """
+    source = _source(settings)
+    tokenizer = Tokenizer.from_dir(source.tokenizer_dir)
+    engine = _engine(settings, source, tokenizer)
+    info = engine.info
+    if tokenizer.vocab_size > info.vocab_size:
+        raise ModelError(
+            f"{source.tokenizer_dir / 'tokenizer.json'} has {tokenizer.vocab_size} tokens, the "
+            f"model {info.vocab_size}: serve a directory whose files belong together"
+        )
+    scheduler = Scheduler(
+        info,
+        policy=Fcfs(),
+        prefix_caching=settings.prefix_caching,
+        max_num_queued=settings.max_num_queued,
+    )
+    return ServedModel(
+        name=source.name,
+        service=EngineService(scheduler, engine),
+        info=info,
+        tokenizer=tokenizer,
+        chat_template=ChatTemplate.from_dir(source.tokenizer_dir),
+        created_s=int(time.time()),
+        fingerprint=_fingerprint(source.name, info, version),
+    )
+
+
+def _source(settings: Settings) -> _Source:
+    if settings.model is None:
+        return _Source(settings.model_name or DEMO_NAME, MODEL_DIR, MODEL_DIR)
+    directory = settings.model.expanduser()
+    if not directory.is_dir():
+        raise ModelError(f"{directory} is not a directory: pass one with config.json in it")
+    name = settings.model_name or directory.resolve().name
+    needs_no_files = settings.load_format == "dummy" or settings.engine == "simulated"
+    if needs_no_files and not (directory / "tokenizer.json").exists():
+        logger.warning("%s has no tokenizer.json: borrowing the demo model's", directory)
+        return _Source(name, directory, MODEL_DIR)
+    return _Source(name, directory, directory)
+
+
+def _engine(settings: Settings, source: _Source, tokenizer: Tokenizer) -> Engine:
+    if settings.engine == "simulated":
+        return _simulated(settings, source, tokenizer)
+    device = _device(settings)
+    config = EngineConfig(
+        model_dir=source.model_dir,
+        load_format=settings.load_format,
+        dtype=settings.dtype,
+        device=device,
+        block_size=settings.block_size,
+        num_blocks=settings.num_blocks,
+        kv_cache_bytes=settings.kv_cache_bytes,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_model_len=settings.max_model_len,
+        num_threads=settings.num_threads,
+    )
+    from engine.runner import TorchEngine
+
+    return TorchEngine(config)
+
+
+def _device(settings: Settings) -> str:
+    """Choose the device; `auto` takes a GPU where torch sees one."""
+    if settings.engine == "cpu":
+        return "cpu"
+    if settings.engine == "gpu":
+        return "cuda"
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _simulated(settings: Settings, source: _Source, tokenizer: Tokenizer) -> SimulatedEngine:
+    """Price steps by a profile, in real time; the shape comes from config.json, no weights."""
+    from engine.models.hf_config import load_model_config
+
+    config = load_model_config(source.model_dir)
+    context = min(config.max_position_embeddings, settings.max_model_len or 1 << 30)
+    num_blocks = settings.num_blocks or settings.max_num_seqs * -(-context // settings.block_size)
+    return SimulatedEngine(
+        load_profile(settings.engine_profile),
+        vocab_size=config.vocab_size,
+        max_model_len=context,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        num_blocks=num_blocks,
+        block_size=settings.block_size,
+        eos_token_ids=config.eos_token_ids,
+        sleep=time.sleep,
+        alphabet=_printable_ids(tokenizer),
+    )
+
+
+def _printable_ids(tokenizer: Tokenizer) -> list[int]:
+    """Return the tokens that read as plain words, for an engine that draws them blindly."""
+    ids = range(tokenizer.vocab_size)
+    return [i for i in ids if (text := tokenizer.decode([i])).isascii() and text.strip().isalnum()]
+
+
+def _fingerprint(name: str, info: EngineInfo, version: str) -> str:
+    """Name what can change an answer: the model, the build, where and how it computes."""
+    parts = "\0".join((name, version, info.model_type, info.device, info.dtype))
+    return "fp_" + hashlib.sha256(parts.encode()).hexdigest()[:12]

@@ -1,0 +1,150 @@
+"""Running the two servers in one event loop, from sockets to a clean exit.
+
+The public API and the admin API listen on ports of their own, so that a proxy that exposes one
+cannot expose the other by a trick with paths. uvicorn's own signal handling closes listeners at
+once and knows one server; here a first SIGTERM or SIGINT withdraws readiness, then lets running
+requests end for `DRAIN_S`, and a second one stops at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from gateway.app import Gateway, open_gateway
+from gateway.domain import IssuedKey
+from gateway.services.local_access import announced
+from gateway.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+DRAIN_S: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Say what a running server offers. The secrets are there at the first start alone."""
+
+    version: str
+    api: str
+    admin: str
+    model: str
+    engine: str
+    data_dir: str
+    admin_token: str | None
+    keys: tuple[IssuedKey, ...]
+
+
+async def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
+    """Serve until a signal; call `on_ready` once both ports answer.
+
+    Raises: what opening the gateway raises; `OSError` if a port is taken.
+    """
+    with (
+        listening(settings.host, settings.port) as public_socket,
+        listening(settings.admin_host, settings.admin_port) as admin_socket,
+    ):
+        async with open_gateway(settings) as gateway:
+            api, admin = f"{url_of(public_socket)}/v1", url_of(admin_socket)
+            with announced(settings.data_dir, api=api, admin=admin, token=gateway.local_token):
+                servers = (ApiServer(gateway.public), ApiServer(gateway.admin))
+                with _on_signals(lambda: _stop(gateway, servers)):
+                    sockets = ([public_socket], [admin_socket])
+                    running = asyncio.gather(*map(ApiServer.serve, servers, sockets))
+                    await asyncio.gather(*map(ApiServer.wait_started, servers))
+                    on_ready(_ready(settings, gateway, api=api, admin=admin))
+                    await running
+
+
+def _stop(gateway: Gateway, servers: Sequence[ApiServer]) -> None:
+    """Handle a signal: drain at the first, stop at the second."""
+    gateway.draining = True
+    for server in servers:
+        server.force_exit = server.should_exit
+        server.should_exit = True
+
+
+def _ready(settings: Settings, gateway: Gateway, *, api: str, admin: str) -> Ready:
+    [model] = gateway.models
+    first = gateway.first_start
+    return Ready(
+        version=gateway.version,
+        api=api,
+        admin=admin,
+        model=model.name,
+        engine=f"{model.info.model_type} on {model.info.device}, {model.info.dtype}",
+        data_dir=str(settings.data_dir),
+        admin_token=first.admin_token if first else None,
+        keys=tuple(first.keys) if first else (),
+    )
+
+
+@contextlib.contextmanager
+def listening(host: str, port: int) -> Generator[socket.socket]:
+    """Bind a TCP socket; port 0 takes any free one. Raises: `OSError`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+        except OSError as exc:
+            raise OSError(exc.errno, f"cannot listen on {host}:{port}: {exc.strerror}") from None
+        yield sock
+
+
+class ApiServer(uvicorn.Server):
+    """Leave signals to us, and say when the port answers."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=DRAIN_S,
+                backlog=4096,
+            )
+        )
+        self._listening = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._listening.set()
+
+    async def wait_started(self) -> None:
+        await self._listening.wait()
+
+
+@contextlib.contextmanager
+def _on_signals(stop: Callable[[], None]) -> Generator[None]:
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for number in signals:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+def url_of(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

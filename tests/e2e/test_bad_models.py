@@ -1,0 +1,76 @@
+"""A model directory that cannot be served: one line that says which file and what to do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from engine.demo import MODEL_DIR
+from tests.live_server import SLUICE, sluice_env
+
+
+def _without(name: str) -> Callable[[Path], None]:
+    return lambda model: (model / name).unlink()
+
+
+def _truncate(model: Path) -> None:
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100_000])
+
+
+def _unknown_architecture(model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    config["architectures"] = ["MambaForCausalLM"]
+    (model / "config.json").write_text(json.dumps(config))
+
+
+def _wrong_shape(model: Path) -> None:
+    path = model / "model.safetensors"
+    tensors = load_file(path)
+    name = "model.layers.0.mlp.down_proj.weight"
+    tensors[name] = tensors[name][:, :-1].contiguous()
+    save_file(tensors, path)
+
+
+def _broken_json(model: Path) -> None:
+    (model / "config.json").write_text('{"architectures": [')
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (_without("config.json"), ["config.json"]),
+        (_without("tokenizer.json"), ["tokenizer.json"]),
+        (_without("model.safetensors"), ["safetensors"]),
+        (_truncate, ["model.safetensors"]),
+        (_unknown_architecture, ["MambaForCausalLM", "LlamaForCausalLM"]),
+        (_wrong_shape, ["model.safetensors", "model.layers.0.mlp.down_proj.weight"]),
+        (_broken_json, ["config.json"]),
+        (shutil.rmtree, ["not a directory"]),
+    ],
+    ids=["config", "tokenizer", "weights", "truncated", "architecture", "shape", "json", "missing"],
+)
+def test_one_line_names_the_file(
+    tmp_path: Path, spoil: Callable[[Path], None], words: list[str]
+) -> None:
+    """The command ends with one line on stderr that names what is wrong, and exit code 1."""
+    model = tmp_path / "model"
+    shutil.copytree(MODEL_DIR, model)
+    spoil(model)
+    done = subprocess.run(
+        [SLUICE, "serve", "--port", "0", "--data-dir", tmp_path / "data", "--model", model],
+        env=sluice_env(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert all(word in line for word in words), line

@@ -1,0 +1,95 @@
+"""A public API over the simulated engine, in this process, with a fake directory of keys."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import httpx
+import pytest
+
+from engine.chat_template import ChatTemplate
+from engine.demo import MODEL_DIR
+from engine.simulated import SimulatedEngine
+from engine.step_cost import load_profile
+from engine.tokenizer import Tokenizer
+from gateway.api.public import public_app
+from gateway.domain import Principal
+from gateway.errors import AuthenticationFailed
+from gateway.services.inference import InferenceService
+from gateway.services.models import ModelRegistry, ServedModel
+from scheduler.core import Scheduler
+from scheduler.policies.fcfs import Fcfs
+from scheduler.service import EngineService
+
+KEY = "test-key"
+MODEL = "sim"
+CONTEXT = 256
+
+
+class OneKey:
+    """Know one key."""
+
+    async def authenticate(self, token: str) -> Principal:
+        if token != KEY:
+            raise AuthenticationFailed
+        return Principal(
+            organisation_id=UUID(int=1),
+            tenant_id=UUID(int=2),
+            tenant="acme",
+            weight=1.0,
+            key_id=UUID(int=3),
+            kid="k",
+        )
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_dir(MODEL_DIR)
+
+
+@pytest.fixture
+async def model(tokenizer: Tokenizer) -> AsyncIterator[ServedModel]:
+    words = [i for i in range(tokenizer.vocab_size) if tokenizer.decode([i]).strip().isalpha()]
+    engine = SimulatedEngine(
+        load_profile("cpu-demo"),
+        vocab_size=tokenizer.vocab_size,
+        max_model_len=CONTEXT,
+        max_num_seqs=16,
+        max_num_batched_tokens=128,
+        num_blocks=64,
+        block_size=16,
+        alphabet=words,
+    )
+    service = EngineService(Scheduler(engine.info, policy=Fcfs()), engine)
+    service.start()
+    yield ServedModel(
+        name=MODEL,
+        service=service,
+        info=engine.info,
+        tokenizer=tokenizer,
+        chat_template=ChatTemplate.from_dir(MODEL_DIR),
+        created_s=1_700_000_000,
+        fingerprint="fp_test",
+        aliases=("gpt-4o-mini",),
+    )
+    service.stop()
+
+
+@pytest.fixture
+async def client(model: ServedModel) -> AsyncIterator[httpx.AsyncClient]:
+    inference = InferenceService(salt_key=b"salt" * 8)
+    app = public_app(
+        models=ModelRegistry([model]),
+        inference=inference,
+        auth=OneKey(),
+        draining=lambda: False,
+        version="test",
+    )
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    headers = {"authorization": f"Bearer {KEY}"}
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://test", headers=headers
+    ) as client:
+        yield client
+    inference.close()

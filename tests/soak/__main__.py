@@ -1,0 +1,137 @@
+"""`make soak`: run the promises at full size and write `docs/benchmarks/soak-streams.json`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from scheduler.bench.report import BENCHMARKS_DIR, Figure, at_least, at_most, write_report
+from tests.live_server import start_server
+from tests.passable import passable_directory
+from tests.soak import streams, throughput
+from tests.soak.live_gateway import percentile
+
+ROOT = Path(__file__).parent.parent.parent
+Part = tuple[dict[str, Figure], dict[str, Any]]
+
+
+def start(directory: Path) -> Part:
+    """Time a warm start: stores initialised, demo model, from the command to ready."""
+    start_server(directory / "data").stop()
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        server = start_server(directory / "data")
+        seconds.append(time.perf_counter() - began)
+        server.stop()
+    return {"warm_start_s": at_most(median(seconds), 5, "s")}, {"warm_start_s": seconds}
+
+
+def sdk_streams(directory: Path) -> Part:
+    """Run 200 concurrent SDK streams, six rounds."""
+    result = asyncio.run(streams.concurrent_streams(directory / "data", num_streams=200, rounds=6))
+    growth = result.rss_mib[-1] / result.rss_mib[1]
+    figures = {
+        "streams": Figure(200 * 6, "streams"),
+        "streams_wrong": at_most(len(result.wrong), 0, "streams"),
+        "loop_lag_p99_ms": at_most(streams.loop_lag_p99_ms(result), 50, "ms"),
+        "rss_growth_after_round_2": at_most(growth, 1.02, "ratio"),
+    }
+    samples = {
+        "wrong": result.wrong[:20],
+        "rss_mib": result.rss_mib,
+        "wall_s": result.wall_s,
+        "loop_lag_ms": {
+            name: percentile(result.lag_s, q) * 1000
+            for name, q in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+        },
+    }
+    return figures, samples
+
+
+def disconnects(directory: Path) -> Part:
+    """Drop 1,000 clients, half of them streaming, one at a time and in groups."""
+    single = asyncio.run(streams.disconnects(directory / "a", num_each=250, together=1))
+    grouped = asyncio.run(streams.disconnects(directory / "b", num_each=250, together=25))
+    figures, samples = {}, {}
+    for mode in ("streaming", "plain"):
+        times = [t for r in (single, grouped) for t in getattr(r, f"{mode}_s")]
+        figures[f"disconnect_{mode}_max_ms"] = at_most(max(times) * 1000, 250, "ms")
+        samples[f"disconnect_{mode}_ms"] = {
+            "count": len(times),
+            "p50": median(times) * 1000,
+            "p99": percentile(times, 0.99) * 1000,
+        }
+    return figures, samples
+
+
+def http_ratio(directory: Path) -> Part:
+    """Compare tokens/s over HTTP with the engine alone."""
+    rounds = asyncio.run(
+        throughput.over_http(directory / "data", num_requests=200, num_output_tokens=64, rounds=5)
+    )
+    ratio = median(r["http_tokens_per_s"] / r["alone_tokens_per_s"] for r in rounds)
+    figures = {
+        "http_over_engine_alone_ratio": at_least(ratio, 0.7, "ratio"),
+        "http_tokens_per_s": Figure(median(r["http_tokens_per_s"] for r in rounds), "tokens/s"),
+        "alone_tokens_per_s": Figure(median(r["alone_tokens_per_s"] for r in rounds), "tokens/s"),
+    }
+    return figures, {"throughput": rounds}
+
+
+def replay(directory: Path) -> Part:
+    """Replay 200 requests of the trace at their own times."""
+    server = start_server(directory / "data")
+    command = [sys.executable, ROOT / "examples/replay_trace.py", "--json"]
+    done = subprocess.run(
+        [*command, "--base-url", server.api, "--key", server.key, "--requests", "200"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    server.stop()
+    result = json.loads(done.stdout)
+    figures = {
+        "replay_answered": at_least(result["answered"], 200, "requests"),
+        "replay_ttft_p50_ms": Figure(result["ttft_s"]["p50"] * 1000, "ms"),
+        "replay_ttft_p99_ms": Figure(result["ttft_s"]["p99"] * 1000, "ms"),
+        "replay_tpot_p50_ms": Figure(result["tpot_s"]["p50"] * 1000, "ms"),
+    }
+    return figures, {"replay": result}
+
+
+PARTS: dict[str, Callable[[Path], Part]] = {
+    part.__name__: part for part in (start, sdk_streams, disconnects, http_ratio, replay)
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--part", choices=PARTS, action="append", help="default: all")
+    parser.add_argument("--out", type=Path, default=BENCHMARKS_DIR)
+    args = parser.parse_args()
+    figures: dict[str, Figure] = {}
+    samples: dict[str, Any] = {}
+    for name in args.part or PARTS:
+        print(f"{name} …", file=sys.stderr, flush=True)
+        with passable_directory() as directory:
+            part_figures, part_samples = PARTS[name](directory)
+        figures |= part_figures
+        samples |= part_samples
+        for key, figure in part_figures.items():
+            verdict = {None: " ", True: "✓", False: "✗"}[figure.met]
+            print(f"  {verdict} {key}: {figure.value:.4g} {figure.unit} {figure.goal or ''}")
+    path = write_report("soak-streams", figures, samples, directory=args.out)
+    print(path)
+    return 0 if all(figure.met is not False for figure in figures.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
