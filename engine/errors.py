@@ -2,7 +2,8 @@
 
     EngineError
     ├── ModelError          a model directory cannot be served
-    └── ChatTemplateError   a chat template rejects the messages, or is not there
+    ├── ChatTemplateError   a chat template rejects the messages, or is not there
+    └── InvalidText         a text has no UTF-8 form (in `engine.tokenizer`)
 
 Each message is one line fit for a person: it names the file or field and what to do.
 """
