@@ -28,7 +28,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from engine.demo import MODEL_DIR
@@ -167,18 +168,32 @@ def _loss(network: Llama, batch: Batch) -> Tensor:
 
 
 def _save(path: Path | None, network: Llama, optimizer: torch.optim.Optimizer, step: int) -> None:
-    if path is not None:
-        state = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
-        torch.save(state | {"step": step}, path)
+    if path is None:
+        return
+    tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
+    for index, parameter in enumerate(network.parameters()):
+        for name, value in optimizer.state[parameter].items():
+            tensors[f"optimizer.{index}.{name}"] = value
+    tensors = {name: value.detach().clone() for name, value in tensors.items()}
+    save_file(tensors, path, metadata={"step": str(step)})
 
 
 def _load(path: Path | None, network: Llama, optimizer: torch.optim.Optimizer) -> int:
+    """Return the step to go on with; the optimizer's groups are as they were made."""
     if path is None or not path.exists():
         return 0
-    state = torch.load(path, weights_only=True)
-    network.load_state_dict(state["network"])
-    optimizer.load_state_dict(state["optimizer"])
-    return int(state["step"])
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+        step = int(file.metadata()["step"])
+    network.load_state_dict(
+        {name[8:]: value for name, value in tensors.items() if name.startswith("network.")}
+    )
+    for index, parameter in enumerate(network.parameters()):
+        prefix = f"optimizer.{index}."
+        optimizer.state[parameter] = {
+            name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)
+        }
+    return step
 
 
 @torch.inference_mode()
