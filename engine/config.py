@@ -12,7 +12,8 @@ class EngineConfig:
 
     `load_format` is `auto` (safetensors in `model_dir`) or `dummy` (random weights in the shape
     of its config.json, for load tests). `block_size` is in tokens. `kv_cache_bytes` bounds the
-    KV pool where `num_blocks` does not say. `num_threads` are torch's intra-op threads.
+    KV pool where `num_blocks` does not say. `num_threads` are torch's intra-op threads. `native`
+    is `auto` (the compiled operators where they have been built, see `engine.native`) or `off`.
     """
 
     model_dir: Path
@@ -27,6 +28,7 @@ class EngineConfig:
     max_model_len: int | None = None
     num_threads: int | None = None
     seed: int = 0
+    native: str = "auto"
 
     def __post_init__(self) -> None:
         if self.block_size not in (16, 32, 64):
@@ -35,3 +37,5 @@ class EngineConfig:
             raise ValueError(f"load_format must be auto or dummy, not {self.load_format!r}")
         if self.max_num_batched_tokens < 1 or self.max_num_seqs < 1:
             raise ValueError("max_num_batched_tokens and max_num_seqs must be at least 1")
+        if self.native not in ("auto", "off"):
+            raise ValueError(f"native must be auto or off, not {self.native!r}")

@@ -51,7 +51,10 @@ class SamplingParams:
     chunking or a preemption; whoever makes a request without a seed draws one. `stop_token_ids`
     are ids that end the sequence besides the model's own end tokens, which `ignore_eos`
     switches off. The scheduler enforces `max_tokens` and the stop tokens; the engine the rest.
-    Fields that belong to a `Capability` may be set only where the engine lists it.
+    Fields that belong to a `Capability` may be set only where the engine lists it: until there
+    are `min_tokens` output tokens, no token that ends the sequence is drawn; `repetition_penalty`
+    looks at prompt and output, the other two at the output; `logit_bias` comes before them, and
+    all of them before the temperature.
     """
 
     max_tokens: int
@@ -70,7 +73,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     # Capability.LOGIT_BIAS
     logit_bias: tuple[tuple[int, float], ...] = ()
-    # Capability.LOGPROBS and PROMPT_LOGPROBS: how many alternatives beside the chosen token
+    # Capability.LOGPROBS and PROMPT_LOGPROBS: how many of the likeliest tokens to name
     logprobs: int | None = None
     prompt_logprobs: int | None = None
 
@@ -162,7 +165,11 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Give the log-probability of a chosen token and of the likeliest alternatives."""
+    """Give the log-probability of a token and of the likeliest ones, by the model's own logits.
+
+    `rank` is 1 for the likeliest token. `top` holds (token id, log-probability), the likeliest
+    first; the token itself is among them where its rank says so.
+    """
 
     token_id: int
     logprob: float
@@ -178,6 +185,10 @@ class StepResult:
     `accepted[i]` follow it. Rows come in the plan's order: decodes, then the slices that sample.
     A row in `failed` (slot → reason, for logs) produced nothing and its sequence must be ended;
     the other rows are good. `step_s` is the engine's own time for the step, in seconds.
+
+    `logprobs` go with `token_ids`, None for a row that did not ask. `prompt_logprobs` has the
+    slots that asked and computed a slice: of the prompt tokens `[start + 1, start + n_tokens]` of
+    that slice, as far as the prompt goes. A prompt's first token has none.
     """
 
     step_id: int
@@ -196,7 +207,8 @@ class EngineInfo:
     """State an engine's limits; they do not change while it lives.
 
     `depth` says how many steps may be in flight: 2 where launching ahead hides host work (a
-    GPU), 1 where it would only delay the tokens of the step before (a CPU).
+    GPU), 1 where it would only delay the tokens of the step before (a CPU). A step scores at
+    most `max_num_prompt_logprobs` prompt tokens, whose logits must all be held at once.
     """
 
     model_type: str
@@ -211,6 +223,7 @@ class EngineInfo:
     device: str = "cpu"
     dtype: str = "float32"
     capabilities: frozenset[Capability] = frozenset()
+    max_num_prompt_logprobs: int = 0
 
 
 class Engine(Protocol):

@@ -56,6 +56,22 @@ class TokenText:
     def plain(self, token_ids: list[int]) -> str:
         return self.backend.decode(token_ids, skip_special_tokens=False)
 
+    def bytes_of(self, token_id: int) -> bytes:
+        """Return the bytes that a token adds inside a text; a special one, as it is spelled."""
+        spelled = self.backend.id_to_token(token_id) or ""
+        if token_id in self.special_ids:
+            return spelled.encode()
+        if self.byte_level:
+            return self.token_bytes[token_id]
+        if token_id in self.fallback_bytes:
+            return self.fallback_bytes[token_id]
+        # A first space is lost when such a token is decoded alone.
+        return (
+            spelled.replace("▁", " ").encode()
+            if "▁" in spelled
+            else self.plain([token_id]).encode()
+        )
+
     def is_context(self, token_id: int) -> bool:
         """Tell whether tokens behind this one read as inside a text.
 

@@ -18,16 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.attention.backend import AttentionBatch
+from engine.columns import widened
 from engine.contract import DecodeRows, NewSequence, SequenceSlice, StepPlan
-from engine.sampler import SamplingRows
+from engine.logprobs import LogprobRows, PromptRows
+from engine.sampler import LogitEdits, SamplingRows
+from engine.sampling_state import SamplingState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBatch:
     """Hold one step's model inputs; the decode rows come first, then the slices.
 
-    `token_ids`, `positions`: [num_tokens]. `logit_rows`: the tokens that sample, [num_rows], or
-    None where all do. `slots`: whose next token each of them draws, [num_rows].
+    `token_ids`, `positions`: [num_tokens]. `logit_rows`: the tokens that sample, and after them
+    those that score a prompt, or None where all sample. `slots`: whose next token each row that
+    samples draws, [num_rows]. `edits`, `logprobs`, `prompt`: None where no row asks for them.
     """
 
     token_ids: NDArray[np.int64]
@@ -36,12 +40,22 @@ class StepBatch:
     logit_rows: NDArray[np.int64] | None
     slots: NDArray[np.int32]
     sampling: SamplingRows
+    edits: LogitEdits | None
+    logprobs: LogprobRows | None
+    prompt: PromptRows | None
 
 
 class DeviceState:
     """Keep token ids, block tables and sampling parameters by slot."""
 
-    def __init__(self, *, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
+    def __init__(
+        self,
+        *,
+        max_num_seqs: int,
+        max_model_len: int,
+        block_size: int,
+        eos_token_ids: frozenset[int] = frozenset(),
+    ) -> None:
         self._block_size = block_size
         # One more than a context: the last token drawn is stored but never computed.
         self._max_tokens = max_model_len + 1
@@ -50,17 +64,23 @@ class DeviceState:
         self._num_tokens = np.zeros(max_num_seqs, np.int64)
         self._blocks = np.zeros((max_num_seqs, min(8, self._max_blocks)), np.int32)
         self._num_blocks = np.zeros(max_num_seqs, np.int64)
-        self._temperature = np.zeros(max_num_seqs, np.float32)
-        self._top_k = np.zeros(max_num_seqs, np.int64)
-        self._top_p = np.ones(max_num_seqs, np.float32)
-        self._min_p = np.zeros(max_num_seqs, np.float32)
-        self._seeds = np.zeros(max_num_seqs, np.uint64)
+        self._sampling = SamplingState(
+            max_num_seqs=max_num_seqs,
+            max_num_tokens=self._max_tokens,
+            eos_token_ids=eos_token_ids,
+        )
+        # Slot → (prompt tokens, alternatives), where the prompt is to be scored.
+        self._scored_prompts: dict[int, tuple[int, int]] = {}
 
     def apply(self, plan: StepPlan) -> None:
         """Change the table in the contract's order: released, admitted, then new blocks."""
         if plan.released:
             self._num_tokens[list(plan.released)] = 0
             self._num_blocks[list(plan.released)] = 0
+            self._sampling.release(plan.released)
+            if self._scored_prompts:
+                for slot in plan.released:
+                    self._scored_prompts.pop(slot, None)
         for sequence in plan.admitted:
             self._admit(sequence)
         for piece in plan.slices:
@@ -79,6 +99,7 @@ class DeviceState:
                 query_lens=np.ones(len(slots), np.int32),
                 positions=decode_positions,
                 sampling=None,
+                prompt=None,
             )
         pieces = plan.slices
         starts = np.array([p.start for p in pieces], np.int64)
@@ -94,6 +115,7 @@ class DeviceState:
             query_lens=np.concatenate((np.ones(len(slots), np.int32), lens.astype(np.int32))),
             positions=np.concatenate((decode_positions, slice_positions)),
             sampling=sampling,
+            prompt=self._prompt_rows(pieces, len(slots) + before) if self._scored_prompts else None,
         )
 
     def append(self, slots: NDArray[np.int32], token_ids: NDArray[np.int64]) -> None:
@@ -101,35 +123,36 @@ class DeviceState:
         if not len(slots):
             return
         ends = self._num_tokens[slots]
-        self._tokens = _widened(self._tokens, int(ends.max()) + 1, self._max_tokens)
+        self._tokens = widened(self._tokens, int(ends.max()) + 1, self._max_tokens)
         self._tokens[slots, ends] = token_ids
         self._num_tokens[slots] = ends + 1
+        self._sampling.append(slots, token_ids)
 
     def clear(self) -> None:
         """Forget every slot."""
         self._num_tokens[:] = 0
         self._num_blocks[:] = 0
+        self._sampling.clear()
+        self._scored_prompts.clear()
 
     def _admit(self, sequence: NewSequence) -> None:
         slot, n, params = sequence.slot, len(sequence.token_ids), sequence.params
         assert n > sequence.num_computed >= 0, "an admitted sequence has something to compute"
-        self._tokens = _widened(self._tokens, n, self._max_tokens)
+        self._tokens = widened(self._tokens, n, self._max_tokens)
         self._tokens[slot, :n] = np.array(sequence.token_ids, np.int32)
         self._num_tokens[slot] = n
         self._num_blocks[slot] = 0
         self._append_blocks(slot, sequence.block_ids)
-        self._temperature[slot] = params.temperature
-        self._top_k[slot] = params.top_k
-        self._top_p[slot] = params.top_p
-        self._min_p[slot] = params.min_p
-        self._seeds[slot] = params.seed & 0xFFFF_FFFF_FFFF_FFFF
+        self._sampling.admit(sequence)
+        if params.prompt_logprobs is not None:
+            self._scored_prompts[slot] = (sequence.num_prompt_tokens, params.prompt_logprobs)
 
     def _append_blocks(self, slot: int, block_ids: Sequence[int]) -> None:
         if not len(block_ids):
             return
         begin = int(self._num_blocks[slot])
         end = begin + len(block_ids)
-        self._blocks = _widened(self._blocks, end, self._max_blocks)
+        self._blocks = widened(self._blocks, end, self._max_blocks)
         self._blocks[slot, begin:end] = block_ids
         self._num_blocks[slot] = end
 
@@ -140,7 +163,7 @@ class DeviceState:
             return
         slots = np.array(decodes.slots, np.int32)[growing]
         ends = self._num_blocks[slots]
-        self._blocks = _widened(self._blocks, int(ends.max()) + 1, self._max_blocks)
+        self._blocks = widened(self._blocks, int(ends.max()) + 1, self._max_blocks)
         self._blocks[slots, ends] = new_blocks[growing]
         self._num_blocks[slots] = ends + 1
 
@@ -161,6 +184,7 @@ class DeviceState:
         query_lens: NDArray[np.int32],
         positions: NDArray[np.int64],
         sampling: NDArray[np.bool_] | None,
+        prompt: PromptRows | None,
     ) -> StepBatch:
         ends = np.cumsum(query_lens, dtype=np.int64)
         context_lens = (positions[ends - 1] + 1).astype(np.int32)
@@ -170,6 +194,10 @@ class DeviceState:
             slots, logit_rows = seq_slots, None
         else:
             slots, logit_rows = seq_slots[sampling], ends[sampling] - 1
+        if prompt is not None:
+            assert logit_rows is not None, "prompts are computed by slices"
+            logit_rows = np.concatenate((logit_rows, prompt.logit_rows))
+        drawn_positions = self._num_tokens[slots]
         width = int(num_blocks.max(initial=0))
         return StepBatch(
             token_ids=self._tokens[np.repeat(seq_slots, query_lens), positions].astype(np.int64),
@@ -183,26 +211,35 @@ class DeviceState:
             ),
             logit_rows=logit_rows,
             slots=slots,
-            sampling=self._sampling_rows(slots),
+            sampling=self._sampling.rows(slots, drawn_positions),
+            edits=self._sampling.edits(slots, drawn_positions),
+            logprobs=self._sampling.logprob_rows(slots),
+            prompt=prompt,
         )
 
-    def _sampling_rows(self, slots: NDArray[np.int32]) -> SamplingRows:
-        return SamplingRows(
-            temperature=self._temperature[slots],
-            top_k=self._top_k[slots],
-            top_p=self._top_p[slots],
-            min_p=self._min_p[slots],
-            seeds=self._seeds[slots],
-            positions=self._num_tokens[slots],
+    def _prompt_rows(
+        self, pieces: Sequence[SequenceSlice], first_tokens: NDArray[np.int64]
+    ) -> PromptRows | None:
+        """Find the prompt tokens that slices score: those after the tokens that they compute.
+
+        `first_tokens`: where in the batch each slice begins, [num_slices].
+        """
+        found = [
+            (piece, first, *self._scored_prompts[piece.slot])
+            for piece, first in zip(pieces, first_tokens.tolist(), strict=True)
+            if piece.slot in self._scored_prompts
+        ]
+        if not found:
+            return None
+        lens = [max(0, min(p.start + p.n_tokens, n - 1) - p.start) for p, _, n, _ in found]
+        rows = zip(found, lens, strict=True)
+        scored = [(p, first, k, np.arange(n)) for (p, first, _, k), n in rows]
+        return PromptRows(
+            slots=[piece.slot for piece, *_ in found],
+            lens=lens,
+            logit_rows=np.concatenate([first + offsets for _, first, _, offsets in scored]),
+            token_ids=np.concatenate(
+                [self._tokens[p.slot, p.start + 1 + offsets] for p, _, _, offsets in scored]
+            ).astype(np.int64),
+            num_top=np.repeat(np.array([k for *_, k in found], np.int64), lens),
         )
-
-
-def _widened(table: NDArray[np.int32], width: int, max_width: int) -> NDArray[np.int32]:
-    """Return the table with at least `width` columns, twice as many as before if it must grow."""
-    have = table.shape[1]
-    if width <= have:
-        return table
-    assert width <= max_width, f"a sequence of {width} entries in rows of at most {max_width}"
-    wider = np.zeros((table.shape[0], min(max(width, 2 * have), max_width)), np.int32)
-    wider[:, :have] = table
-    return wider

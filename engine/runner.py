@@ -11,10 +11,11 @@ exception out of `launch` is a fault of the step; `reset` makes the engine usabl
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 # OpenMP reads this once, when torch loads it. Its threads spin at barriers by default, which on a
 # machine shared with a web server costs more than half of the throughput.
@@ -24,10 +25,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.attention.backend import KVCacheShape
+from engine import cpu_probe
+from engine.attention.backend import AttentionBackend, KVCacheShape
 from engine.attention.reference import ReferenceAttention
 from engine.config import EngineConfig
 from engine.contract import (
+    Capability,
     DecodeRows,
     EngineInfo,
     NewSequence,
@@ -35,14 +38,32 @@ from engine.contract import (
     SequenceSlice,
     StepPlan,
     StepResult,
+    TokenLogprobs,
 )
 from engine.device_state import DeviceState, StepBatch
 from engine.errors import EngineError, ModelError
+from engine.logprobs import PromptRows, score_tokens
+from engine.models.decoder import Decoder
 from engine.models.hf_config import DTYPES, ModelConfig, load_model_config
-from engine.models.layers import CausalLM, CausalLMFactory
+from engine.models.layers import CausalLM
 from engine.models.loader import open_weights
 from engine.models.registry import load_model_class
+from engine.native import library
+from engine.native.attention import NativeAttention
+from engine.native.decoder import NativeDecoder
 from engine.sampler import sample
+
+_CAPABILITIES = frozenset(
+    {
+        Capability.LOGPROBS,
+        Capability.PROMPT_LOGPROBS,
+        Capability.PENALTIES,
+        Capability.LOGIT_BIAS,
+        Capability.MIN_TOKENS,
+    }
+)
+# Logits of prompt tokens held at once: 256 MiB in float32.
+_MAX_PROMPT_LOGITS = 1 << 26
 
 
 class TorchEngine:
@@ -55,16 +76,21 @@ class TorchEngine:
     def __init__(self, config: EngineConfig) -> None:
         device = _find_device(config.device)
         model_config = load_model_config(config.model_dir)
+        torch.set_num_threads(config.num_threads or cpu_probe.choose_num_threads())
         sizes = _fit(config, model_config, device)
-        _set_threads(config.num_threads)
+        # Nothing longer runs here, so no table of positions need be longer.
+        model_config = replace(model_config, max_position_embeddings=sizes.info.max_model_len)
         self._info = sizes.info
         self._device = device
-        self._model = _load_model(config, model_config, sizes.dtype, device)
+        self.uses_native = sizes.native
+        decoder = _load_model(config, model_config, sizes.dtype, device, native=self.uses_native)
+        self._model: CausalLM = NativeDecoder(decoder) if self.uses_native else decoder
         self._attention = _allocate_attention(sizes, device)
         self._state = DeviceState(
             max_num_seqs=self._info.max_num_seqs,
             max_model_len=self._info.max_model_len,
             block_size=self._info.block_size,
+            eos_token_ids=self._info.eos_token_ids,
         )
         self._warm_up()
 
@@ -78,12 +104,15 @@ class TorchEngine:
         if plan.is_empty:
             return StepResult(plan.step_id, array("i"), array("i"), 0.0)
         batch = self._state.batch(plan)
-        token_ids, failed = self._compute(batch)
-        slots = batch.slots
+        drawn = self._compute(batch)
+        slots, token_ids, logprobs = batch.slots, drawn.token_ids, drawn.logprobs
         reasons: dict[int, str] = {}
-        if failed.any():
-            reasons = {int(slot): "the logits are not finite" for slot in slots[failed]}
-            slots, token_ids = slots[~failed], token_ids[~failed]
+        if drawn.failed_slots:
+            reasons = dict.fromkeys(drawn.failed_slots, "the logits are not finite")
+            good = ~np.isin(slots, list(reasons))
+            slots, token_ids = slots[good], token_ids[good]
+            if logprobs is not None:
+                logprobs = [logprobs[row] for row in np.flatnonzero(good)]
         self._state.append(slots, token_ids)
         return StepResult(
             plan.step_id,
@@ -91,6 +120,8 @@ class TorchEngine:
             array("i", token_ids.astype(np.int32).tobytes()),
             time.perf_counter() - started_s,
             failed=reasons,
+            logprobs=logprobs,
+            prompt_logprobs=drawn.prompt_logprobs,
         )
 
     def collect(self, handle: object) -> StepResult:
@@ -104,8 +135,8 @@ class TorchEngine:
     def close(self) -> None:
         del self._model, self._attention, self._state
 
-    def _compute(self, batch: StepBatch) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Run the model over a batch and draw; ids and failures of the rows that sample."""
+    def _compute(self, batch: StepBatch) -> _Drawn:
+        """Run the model over a batch and draw."""
         self._attention.plan(batch.attention)
         rows = batch.logit_rows
         logits = self._model.forward(
@@ -114,7 +145,24 @@ class TorchEngine:
             self._attention,
             None if rows is None else torch.from_numpy(rows).to(self._device),
         )
-        return sample(logits, batch.sampling)
+        drawn = _Drawn()
+        if batch.prompt is not None:
+            num_rows = len(batch.slots)
+            drawn.score_prompts(logits[num_rows:], batch.prompt)
+            logits = logits[:num_rows]
+        asked = batch.logprobs
+        if asked is not None:
+            # A copy: edits change the logits in place, and logprobs are of the model's own.
+            raw = logits.index_select(0, torch.from_numpy(asked.rows).to(self._device))
+        drawn.token_ids, failed = sample(logits, batch.sampling, batch.edits)
+        if failed.any():
+            drawn.failed_slots += batch.slots[failed].tolist()
+        if asked is not None:
+            drawn.logprobs = [None] * len(batch.slots)
+            scored = score_tokens(raw, drawn.token_ids[asked.rows], asked.num_top)
+            for row, logprobs in zip(asked.rows.tolist(), scored, strict=True):
+                drawn.logprobs[row] = logprobs
+        return drawn
 
     def _warm_up(self) -> None:
         """Run a prefill and a decode, so that the first request does not pay for first calls."""
@@ -131,17 +179,39 @@ class TorchEngine:
         self.reset()
 
 
+@dataclass(slots=True)
+class _Drawn:
+    """Hold what a step drew and scored; `token_ids` and `logprobs` of all rows that sample."""
+
+    token_ids: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    failed_slots: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs | None] | None = None
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+
+    def score_prompts(self, logits: torch.Tensor, prompt: PromptRows) -> None:
+        scored = score_tokens(logits, prompt.token_ids, prompt.num_top)
+        begin = 0
+        for slot, n in zip(prompt.slots, prompt.lens, strict=True):
+            logprobs = scored[begin : begin + n]
+            begin += n
+            self.prompt_logprobs[slot] = logprobs
+            if not all(math.isfinite(entry.logprob) for entry in logprobs):
+                self.failed_slots.append(slot)
+
+
 @dataclass(frozen=True, slots=True)
 class _Sizes:
     info: EngineInfo
     kv_cache: KVCacheShape
     dtype: torch.dtype
+    native: bool
 
 
 def _fit(config: EngineConfig, model: ModelConfig, device: torch.device) -> _Sizes:
     """Decide every size, and refuse what does not fit, before anything large is allocated."""
     dtype_name = _choose_dtype(config.dtype, model.dtype, device)
     dtype: torch.dtype = getattr(torch, dtype_name)
+    native = _can_use_native(config, model, dtype, device)
     block_size = config.block_size
     max_model_len = min(
         config.max_model_len or model.max_position_embeddings, model.max_position_embeddings
@@ -168,6 +238,8 @@ def _fit(config: EngineConfig, model: ModelConfig, device: torch.device) -> _Siz
         eos_token_ids=model.eos_token_ids,
         device=config.device,
         dtype=dtype_name,
+        capabilities=_CAPABILITIES,
+        max_num_prompt_logprobs=max(1, _MAX_PROMPT_LOGITS // model.vocab_size),
     )
     kv_cache = KVCacheShape(
         num_layers=model.num_layers,
@@ -177,11 +249,13 @@ def _fit(config: EngineConfig, model: ModelConfig, device: torch.device) -> _Siz
         num_kv_heads=model.num_kv_heads,
         head_dim=model.head_dim,
     )
-    return _Sizes(info, kv_cache, dtype)
+    return _Sizes(info, kv_cache, dtype, native)
 
 
-def _allocate_attention(sizes: _Sizes, device: torch.device) -> ReferenceAttention:
+def _allocate_attention(sizes: _Sizes, device: torch.device) -> AttentionBackend:
     try:
+        if sizes.native:
+            return NativeAttention(sizes.kv_cache, dtype=sizes.dtype)
         return ReferenceAttention(sizes.kv_cache, dtype=sizes.dtype, device=device)
     # torch has no class of its own for a CPU that is out of memory.
     except RuntimeError as error:
@@ -193,8 +267,10 @@ def _allocate_attention(sizes: _Sizes, device: torch.device) -> ReferenceAttenti
 
 def _choose_dtype(asked: str | None, saved: str, device: torch.device) -> str:
     if asked is None:
-        # Without matrix units for it, a CPU computes bfloat16 slower than float32.
-        return "float32" if device.type == "cpu" else saved
+        if device.type != "cpu":
+            return saved
+        # Never less precise than the weights; without units for it, bfloat16 is the slower one.
+        return "bfloat16" if saved == "bfloat16" and cpu_probe.bfloat16_wins() else "float32"
     if asked not in DTYPES:
         raise EngineError(f"dtype {asked!r} is not supported; choose one of {', '.join(DTYPES)}")
     return asked
@@ -212,15 +288,22 @@ def _find_device(name: str) -> torch.device:
     return device
 
 
-def _set_threads(num_threads: int | None) -> None:
-    # One core is left to the event loop that lives in this process.
-    torch.set_num_threads(num_threads or max(1, (os.cpu_count() or 1) - 1))
+def _can_use_native(
+    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device
+) -> bool:
+    wanted = config.native == "auto" and device.type == "cpu"
+    return wanted and NativeDecoder.supports(model, dtype) and library.load()
 
 
 def _load_model(
-    config: EngineConfig, model_config: ModelConfig, dtype: torch.dtype, device: torch.device
-) -> CausalLM:
-    factory: CausalLMFactory = load_model_class(model_config.architecture)
+    config: EngineConfig,
+    model_config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    native: bool,
+) -> Decoder:
+    factory: type[Decoder] = load_model_class(model_config.architecture)
     weights = open_weights(
         config.model_dir,
         load_format=config.load_format,
@@ -229,7 +312,10 @@ def _load_model(
         seed=config.seed,
     )
     try:
-        return factory(model_config, weights)
+        decoder = factory(model_config, weights)
+        if device.type == "cpu":
+            cpu_probe.lay_out(decoder.linears(), native=native)
+        return decoder
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise ModelError(
             f"{config.model_dir}: its weights do not fit into memory as {dtype}; "

@@ -10,6 +10,9 @@ multiply-xorshift hash mix them with the token id.
 keep the tokens above some logit, so they reduce to one threshold per row; tokens that tie with
 it stay, which leaves nothing to the order of a sort. The likeliest token always survives.
 
+**Edits.** Biases, masked end tokens and penalties change the logits first, whether the row is
+greedy or not; the modules that make them say how.
+
 **Cost.** A greedy batch takes an argmax and nothing else; rows without top-k and top-p are never
 sorted; where every filtered row has a top-k, only that many logits are.
 
@@ -27,6 +30,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from engine.logit_bias import BiasEntries, add_bias
+from engine.penalties import PenaltyEntries, penalise
 
 _U64 = np.uint64
 
@@ -57,15 +63,34 @@ class SamplingRows:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class LogitEdits:
+    """Say what changes a batch's logits before anything is drawn, in this order."""
+
+    bias: BiasEntries | None
+    penalties: PenaltyEntries | None
+
+    def apply(self, logits: Tensor) -> None:
+        """Change the logits in place; [num_rows, vocab_size]."""
+        if self.bias is not None:
+            add_bias(logits, self.bias)
+        if self.penalties is not None:
+            penalise(logits, self.penalties)
+
+
 @torch.inference_mode()
-def sample(logits: Tensor, rows: SamplingRows) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def sample(
+    logits: Tensor, rows: SamplingRows, edits: LogitEdits | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Draw one token a row.
 
-    Args: `logits`: float32, [num_rows, vocab_size]; left as it is.
+    Args: `logits`: float32, [num_rows, vocab_size]; left as it is but for `edits`.
     Returns: token ids, [num_rows]; and which rows failed, [num_rows]: their ids mean nothing.
     """
     # One pass: a sum is finite unless a term is not (or beyond any real logit's size).
     finite = torch.isfinite(logits.sum(dim=-1))
+    if edits is not None:
+        edits.apply(logits)
     random = np.flatnonzero(rows.temperature > 0)
     if len(random) == 0:
         token_ids = logits.argmax(dim=-1)

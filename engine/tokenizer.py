@@ -83,9 +83,9 @@ class Tokenizer:
         """Make the incremental decoder of one sequence."""
         return self._text.detokenizer()
 
-    def token_text(self, token_id: int) -> str:
-        """Return how the vocabulary spells one token, or an empty string for an unknown id."""
-        return self._backend.id_to_token(token_id) or ""
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that one token adds to a text; half a character is possible."""
+        return self._text.bytes_of(token_id)
 
 
 def read_json_object(path: Path) -> dict[str, Any]:  # the values are whatever the file holds

@@ -16,6 +16,20 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(scope="session")
+def native_library() -> bool:
+    """Build the compiled operators; False where no compiler is there and torch computes alone."""
+    # Imported late: only the tests that compute pay for torch.
+    from engine.native import library
+
+    if library.find_compiler() is None:
+        assert not library.load()
+        return False
+    library.build()
+    assert library.load()
+    return True
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
     """Turn a skip into a failure where everything must run, GPU tests aside."""

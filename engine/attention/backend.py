@@ -58,10 +58,12 @@ class AttentionBackend(Protocol):
         """Store the batch's keys and values; both [num_tokens, num_kv_heads, head_dim]."""
         ...
 
-    def forward(self, layer: int, q: Tensor) -> Tensor:
+    def forward(self, layer: int, q: Tensor, *, window: int | None = None) -> Tensor:
         """Attend causally, scaled by head_dim ** -0.5; call after `write_kv` of the layer.
 
-        Args: `q`: [num_tokens, num_heads, head_dim].
+        Args: `q`: [num_tokens, num_heads, head_dim]. `window`: how many of the newest tokens
+            each query sees, itself included; None is all. Blocks that lie wholly outside the
+            windows of a sequence's queries are not read.
         Returns: [num_tokens, num_heads * head_dim], in q's dtype.
         """
         ...

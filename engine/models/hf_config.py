@@ -7,24 +7,28 @@ ignored. `auto_map` is ignored: no code of a model directory is ever run. Loads 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from engine.errors import ModelError
-from engine.models.registry import known_architectures
+from engine.models.architecture import ArchitectureInfo, AttentionBias, SlidingWindow
+from engine.models.config_fields import Fields, brief, read_object
+from engine.models.registry import find_architecture, known_architectures
+from engine.models.rope_config import RopeConfig, YarnScaling, read_rope
 
 DTYPES = ("float32", "bfloat16", "float16")
+
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """Describe a decoder: its sizes, its rotary base, its end tokens.
+    """Describe a decoder: its sizes, its variations, its end tokens.
 
-    `dtype` is what the weights were saved in. `eos_token_ids` joins config.json's with
-    generation_config.json's.
+    `windows` has, for each layer, how many of the newest tokens a token sees, itself included;
+    None is all. `max_position_embeddings` is the longest context that the model was made for,
+    stretched positions included. `dtype` is what the weights were saved in. `eos_token_ids`
+    joins config.json's with generation_config.json's.
     """
 
     architecture: str
@@ -38,7 +42,12 @@ class ModelConfig:
     head_dim: int
     max_position_embeddings: int
     rms_norm_eps: float
-    rope_theta: float
+    rope: RopeConfig
+    windows: tuple[int | None, ...]
+    qkv_bias: bool
+    out_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
     tie_word_embeddings: bool
     dtype: str
     eos_token_ids: frozenset[int]
@@ -52,29 +61,150 @@ def load_model_config(model_dir: Path) -> ModelConfig:
     """
     if not model_dir.is_dir():
         raise ModelError(f"{model_dir}: no such directory; give the path of a Hugging Face model")
-    path = model_dir / "config.json"
-    fields = _Fields(_read_object(path), path)
-    architecture = _architecture(fields)
+    fields = read_object(model_dir / "config.json")
+    info = _architecture(fields)
+    fields = fields.with_defaults(info.defaults)
     _refuse_unsupported(fields)
     num_heads = fields.positive_int("num_attention_heads")
+    num_layers = fields.positive_int("num_hidden_layers")
     hidden_size = fields.positive_int("hidden_size")
+    qkv_bias, out_bias = _attention_bias(fields, info)
+    max_positions = fields.positive_int("max_position_embeddings")
+    rope = read_rope(fields, max_positions)
+    if isinstance(rope.scaling, YarnScaling):
+        # Qwen's recipe for a long context adds YaRN and leaves max_position_embeddings as it was.
+        stretched = int(rope.scaling.factor * rope.scaling.original_max_positions)
+        max_positions = max(max_positions, stretched)
     config = ModelConfig(
-        architecture=architecture,
-        model_type=str(fields.get("model_type", "llama")),
+        architecture=info.name,
+        model_type=str(fields.get("model_type", info.model_type)),
         vocab_size=fields.positive_int("vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=fields.positive_int("intermediate_size"),
-        num_layers=fields.positive_int("num_hidden_layers"),
+        num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=fields.positive_int("num_key_value_heads", default=num_heads),
         head_dim=fields.positive_int("head_dim", default=max(1, hidden_size // num_heads)),
-        max_position_embeddings=fields.positive_int("max_position_embeddings", default=2048),
+        max_position_embeddings=max_positions,
         rms_norm_eps=fields.positive_number("rms_norm_eps", default=1e-6),
-        rope_theta=_rope_theta(fields),
+        rope=rope,
+        windows=_windows(fields, info, num_layers),
+        qkv_bias=qkv_bias,
+        out_bias=out_bias,
+        mlp_bias=_mlp_bias(fields, info),
+        qk_norm=info.qk_norm,
         tie_word_embeddings=fields.boolean("tie_word_embeddings", default=False),
         dtype=_dtype(fields),
         eos_token_ids=_eos_token_ids(fields, model_dir / "generation_config.json"),
     )
+    _check_heads(config, fields)
+    return config
+
+
+def _architecture(fields: Fields) -> ArchitectureInfo:
+    names = fields.get("architectures")
+    known = known_architectures()
+    if not isinstance(names, list) or not names:
+        raise fields.error("architectures is missing or empty", f"supported: {', '.join(known)}")
+    for name in names:
+        if name in known:
+            return find_architecture(name)
+    raise fields.error(
+        f"architecture {brief(names[0])} is not supported", f"supported: {', '.join(known)}"
+    )
+
+
+def _refuse_unsupported(fields: Fields) -> None:
+    if fields.get("hidden_act", "silu") != "silu":
+        raise fields.unsupported("hidden_act", "silu")
+    if fields.get("quantization_config") is not None:
+        raise fields.error(
+            "quantization_config is not supported", "use float32, bfloat16 or float16 weights"
+        )
+
+
+def _attention_bias(fields: Fields, info: ArchitectureInfo) -> tuple[bool, bool]:
+    """Say whether q, k and v have a bias, and whether the output projection has one."""
+    asked = fields.boolean("attention_bias", default=False)
+    match info.attention_bias:
+        case AttentionBias.BY_CONFIG:
+            return asked, asked
+        case AttentionBias.QKV:
+            return True, False
+        case AttentionBias.NEVER:
+            if asked:
+                raise fields.unsupported("attention_bias", f"false for {info.name}")
+            return False, False
+
+
+def _mlp_bias(fields: Fields, info: ArchitectureInfo) -> bool:
+    asked = fields.boolean("mlp_bias", default=False)
+    if asked and not info.mlp_bias:
+        raise fields.unsupported("mlp_bias", f"false for {info.name}")
+    return asked
+
+
+def _windows(fields: Fields, info: ArchitectureInfo, num_layers: int) -> tuple[int | None, ...]:
+    """Find how many tokens each layer sees; None is all."""
+    window = _window_size(fields, info)
+    first = 0
+    if window is not None and info.sliding_window is SlidingWindow.BY_LAYER:
+        first = fields.get("max_window_layers")
+        if type(first) is not int or first < 0:
+            raise fields.error(
+                f"max_window_layers is {brief(first)}", "it must be an integer from 0 up"
+            )
+    slides = [window is not None and layer >= first for layer in range(num_layers)]
+    types = fields.get("layer_types")
+    if types is None:
+        return tuple(window if sliding else None for sliding in slides)
+    if not isinstance(types, list) or len(types) != num_layers:
+        raise fields.error("layer_types does not name a type for each layer", "correct it")
+    if any(name not in (_FULL, _SLIDING) for name in types):
+        raise fields.unsupported("layer_types", f"{_FULL}, {_SLIDING}")
+    named = [name == _SLIDING for name in types]
+    if info.sliding_window is not SlidingWindow.BY_LAYER and named != slides:
+        raise fields.unsupported("layer_types", f"one type for all layers of {info.name}")
+    if any(named) and window is None:
+        raise fields.error(f"layer_types names {_SLIDING}, but no window is set", "correct it")
+    return tuple(window if sliding else None for sliding in named)
+
+
+def _window_size(fields: Fields, info: ArchitectureInfo) -> int | None:
+    if info.sliding_window is SlidingWindow.NEVER or fields.get("sliding_window") is None:
+        return None
+    by_layer = info.sliding_window is SlidingWindow.BY_LAYER
+    if by_layer and not fields.boolean("use_sliding_window", default=False):
+        return None
+    return fields.positive_int("sliding_window")
+
+
+def _dtype(fields: Fields) -> str:
+    value = fields.get("dtype", fields.get("torch_dtype", "float32"))
+    if value not in DTYPES:
+        raise fields.error(
+            f"dtype {brief(value)} is not supported", f"supported: {', '.join(DTYPES)}"
+        )
+    return str(value)
+
+
+def _eos_token_ids(fields: Fields, generation_path: Path) -> frozenset[int]:
+    sources = [fields]
+    if generation_path.exists():
+        sources.append(read_object(generation_path))
+    ids: set[int] = set()
+    for source in sources:
+        value = source.get("eos_token_id", [])
+        values = value if isinstance(value, list) else [value]
+        if not all(type(v) is int for v in values):
+            raise source.error(
+                f"eos_token_id is {brief(value)}", "it must be an integer or a list of integers"
+            )
+        ids.update(values)
+    return frozenset(ids)
+
+
+def _check_heads(config: ModelConfig, fields: Fields) -> None:
     if config.num_heads % config.num_kv_heads:
         raise fields.error(
             f"num_attention_heads {config.num_heads} is not a multiple of "
@@ -83,138 +213,3 @@ def load_model_config(model_dir: Path) -> ModelConfig:
         )
     if config.head_dim % 2:
         raise fields.error(f"head_dim {config.head_dim} is odd", "rotary positions need it even")
-    return config
-
-
-class _Fields:
-    """Read typed values out of a JSON object; an explicit null counts as absent."""
-
-    def __init__(self, raw: Mapping[str, Any], path: Path) -> None:
-        self._raw = raw
-        self.path = path
-
-    def error(self, problem: str, remedy: str) -> ModelError:
-        return ModelError(f"{self.path}: {problem}; {remedy}")
-
-    # Any: the values are whatever the JSON held; each reader below checks what it takes.
-    def get(self, name: str, default: Any = None) -> Any:
-        value = self._raw.get(name)
-        return default if value is None else value
-
-    def positive_int(self, name: str, *, default: int | None = None) -> int:
-        value = self.get(name, default)
-        if value is None:
-            raise self.error(f"{name} is missing", "add it")
-        if type(value) is not int or value < 1:
-            raise self.error(f"{name} is {_brief(value)}", "it must be a positive integer")
-        return value
-
-    def positive_number(self, name: str, *, default: float) -> float:
-        value = self.get(name, default)
-        if type(value) not in (int, float) or not 0 < value < float("inf"):
-            raise self.error(f"{name} is {_brief(value)}", "it must be a positive number")
-        return float(value)
-
-    def boolean(self, name: str, *, default: bool) -> bool:
-        value = self.get(name, default)
-        if not isinstance(value, bool):
-            raise self.error(f"{name} is {_brief(value)}", "it must be true or false")
-        return value
-
-    def object(self, name: str) -> _Fields:
-        value = self.get(name, {})
-        if not isinstance(value, dict):
-            raise self.error(f"{name} is {_brief(value)}", "it must be an object")
-        return _Fields(value, self.path)
-
-
-def _architecture(fields: _Fields) -> str:
-    names = fields.get("architectures")
-    known = known_architectures()
-    if not isinstance(names, list) or not names:
-        raise fields.error("architectures is missing or empty", f"supported: {', '.join(known)}")
-    for name in names:
-        if name in known:
-            return str(name)
-    raise fields.error(
-        f"architecture {_brief(names[0])} is not supported", f"supported: {', '.join(known)}"
-    )
-
-
-def _refuse_unsupported(fields: _Fields) -> None:
-    activation = fields.get("hidden_act", "silu")
-    if activation != "silu":
-        raise fields.error(f"hidden_act {_brief(activation)} is not supported", "supported: silu")
-    for name in ("attention_bias", "mlp_bias"):
-        if fields.boolean(name, default=False):
-            raise fields.error(f"{name} true is not supported", "supported: false")
-    if fields.get("quantization_config") is not None:
-        raise fields.error(
-            "quantization_config is not supported", "use float32, bfloat16 or float16 weights"
-        )
-
-
-def _rope_theta(fields: _Fields) -> float:
-    """Find the rotary base; transformers 5 keeps it in `rope_parameters`, 4 beside the rest."""
-    parameters = fields.object("rope_parameters")
-    for name, rope in (
-        ("rope_parameters", parameters),
-        ("rope_scaling", fields.object("rope_scaling")),
-    ):
-        rope_type = rope.get("rope_type", rope.get("type", "default"))
-        if rope_type != "default":
-            raise fields.error(
-                f"{name}.rope_type {_brief(rope_type)} is not supported", "supported: default"
-            )
-    for rope in (parameters, fields):
-        if rope.get("partial_rotary_factor", 1.0) != 1.0:
-            raise fields.error("partial_rotary_factor is not supported", "supported: 1.0")
-    return parameters.positive_number(
-        "rope_theta", default=fields.positive_number("rope_theta", default=10000.0)
-    )
-
-
-def _dtype(fields: _Fields) -> str:
-    value = fields.get("dtype", fields.get("torch_dtype", "float32"))
-    if value not in DTYPES:
-        raise fields.error(
-            f"dtype {_brief(value)} is not supported", f"supported: {', '.join(DTYPES)}"
-        )
-    return str(value)
-
-
-def _eos_token_ids(fields: _Fields, generation_path: Path) -> frozenset[int]:
-    sources = [fields]
-    if generation_path.exists():
-        sources.append(_Fields(_read_object(generation_path), generation_path))
-    ids: set[int] = set()
-    for source in sources:
-        value = source.get("eos_token_id", [])
-        values = value if isinstance(value, list) else [value]
-        if not all(type(v) is int for v in values):
-            raise source.error(
-                f"eos_token_id is {_brief(value)}", "it must be an integer or a list of integers"
-            )
-        ids.update(values)
-    return frozenset(ids)
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        raw = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise ModelError(f"{path}: no such file; the directory must hold a model") from None
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read ({error.strerror}); mend it") from error
-    # json reports bad syntax and bad UTF-8 as ValueError, absurd nesting as RecursionError.
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path}: is not valid JSON; fetch the file again") from error
-    if not isinstance(raw, dict):
-        raise ModelError(f"{path}: must hold a JSON object; fetch the file again")
-    return raw
-
-
-def _brief(value: object) -> str:
-    """Show a value from a file on one short line."""
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

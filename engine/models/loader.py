@@ -22,6 +22,8 @@ from engine.errors import ModelError
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth")
+# Old checkpoints saved the frequencies of rotary positions, which config.json gives.
+_COMPUTED = ".rotary_emb.inv_freq"
 _NUMBERS = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -30,6 +32,13 @@ class WeightSource(Protocol):
 
     def take(self, name: str, *shape: int) -> Tensor:
         """Return the tensor `name`. Raises: `ModelError`: missing, or not of this shape."""
+        ...
+
+    def refuse_rest_of(self, prefix: str) -> None:
+        """Raise `ModelError` for a tensor below `prefix` that nobody took.
+
+        A model that has more weights than its config.json lets on would answer nonsense.
+        """
         ...
 
 
@@ -62,8 +71,10 @@ class SafetensorsWeights:
         self._device = device
         # Any: safetensors ships no types for the handle.
         self._files: dict[Path, Any] = {}
+        self._taken: set[str] = set()
 
     def take(self, name: str, *shape: int) -> Tensor:
+        self._taken.add(name)
         path = self._paths.get(name)
         if path is None:
             raise ModelError(
@@ -83,6 +94,14 @@ class SafetensorsWeights:
             )
         # A copy, because the tensor maps the file, and a file replaced later must not matter.
         return tensor.to(device=self._device, dtype=self._dtype, copy=True)
+
+    def refuse_rest_of(self, prefix: str) -> None:
+        for name in sorted(self._paths.keys() - self._taken):
+            if name.startswith(prefix) and not name.endswith(_COMPUTED):
+                raise ModelError(
+                    f"{self._paths[name]}: tensor {name} is in no model that config.json "
+                    "describes; fetch both files from the same model"
+                )
 
     def _read(self, path: Path, name: str) -> Tensor:
         try:
@@ -110,10 +129,14 @@ class DummyWeights:
 
     def take(self, name: str, *shape: int) -> Tensor:
         if len(shape) == 1:
-            return torch.ones(shape, dtype=self._dtype, device=self._device)
+            value = 0.0 if name.endswith(".bias") else 1.0
+            return torch.full(shape, value, dtype=self._dtype, device=self._device)
         # Scaled by fan-in, so that activations and logits keep a natural size at any width.
         weights = torch.randn(shape, generator=self._generator) / math.sqrt(shape[-1])
         return weights.to(device=self._device, dtype=self._dtype)
+
+    def refuse_rest_of(self, prefix: str) -> None:
+        pass  # What is asked for is made; there is no rest.
 
 
 def _locate(model_dir: Path) -> dict[str, Path]:

@@ -1,6 +1,6 @@
-"""Which architectures can be served, and where their code is.
+"""Which architectures can be served, what each supports, and where the code is that runs them.
 
-Listing the names loads no torch; `load_model_class` imports the one module that is asked for.
+Listing them loads no torch; `load_model_class` imports the one module that is needed.
 """
 
 from __future__ import annotations
@@ -8,19 +8,58 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_MODEL_CLASSES = {
-    "LlamaForCausalLM": ("engine.models.llama", "LlamaForCausalLM"),
-}
+from engine.models.architecture import ArchitectureInfo, AttentionBias
+from engine.models.llama import LLAMA
+from engine.models.mistral import MISTRAL
+from engine.models.qwen2 import QWEN2
+from engine.models.qwen3 import QWEN3
+from engine.models.rope_config import ROPE_TYPES
+
+_ARCHITECTURES = {info.name: info for info in (LLAMA, MISTRAL, QWEN2, QWEN3)}
+
+
+def supported() -> tuple[ArchitectureInfo, ...]:
+    """List the architectures that can be served, by name."""
+    return tuple(_ARCHITECTURES[name] for name in known_architectures())
 
 
 def known_architectures() -> tuple[str, ...]:
-    """List the architectures that can be served, by their Hugging Face names, sorted."""
-    return tuple(sorted(_MODEL_CLASSES))
+    """List the names of the architectures that can be served, sorted."""
+    return tuple(sorted(_ARCHITECTURES))
+
+
+def find_architecture(name: str) -> ArchitectureInfo:
+    """Return the description of `name`, one of `known_architectures()`."""
+    return _ARCHITECTURES[name]
 
 
 # Any: the class is `type[engine.models.layers.CausalLM]`, but naming that here would make every
 # reader of this list depend on torch.
 def load_model_class(architecture: str) -> Any:
     """Import the class that runs `architecture`, one of `known_architectures()`."""
-    module, name = _MODEL_CLASSES[architecture]
-    return getattr(importlib.import_module(module), name)
+    assert architecture in _ARCHITECTURES, architecture
+    return importlib.import_module("engine.models.decoder").Decoder
+
+
+def markdown_table() -> str:
+    """Write what is supported as a Markdown table, one architecture a line, for the README."""
+    head = ("Architecture", "Models", "Attention bias", "MLP bias", "q/k norm", "Sliding window")
+    rows = [head, ("---",) * len(head), *(_table_row(info) for info in supported())]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return (
+        f"{table}\n\n"
+        "All of them: grouped-query attention, tied embeddings, a `head_dim` of its own, RoPE of "
+        f"type {', '.join(f'`{name}`' for name in ROPE_TYPES)}, weights in float32, bfloat16 or "
+        "float16."
+    )
+
+
+def _table_row(info: ArchitectureInfo) -> tuple[str, ...]:
+    return (
+        f"`{info.name}`",
+        ", ".join(info.families),
+        "always on q, k, v" if info.attention_bias is AttentionBias.QKV else info.attention_bias,
+        "by config" if info.mlp_bias else "no",
+        "yes" if info.qk_norm else "no",
+        info.sliding_window,
+    )

@@ -6,7 +6,7 @@ The suite uses the backend protocol alone, so that each backend can be put to it
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from engine.attention.backend import AttentionBackend, AttentionBatch, KVCacheShape
 from engine.attention.reference import ReferenceAttention
+from engine.native.attention import NativeAttention
 
 LAYER = 1
 NUM_BLOCKS = 96
@@ -34,6 +35,8 @@ class Row:
 class Bench:
     """Hold a backend and sequences with random content, and step them like an engine would."""
 
+    make_backend: Callable[[KVCacheShape], AttentionBackend]
+
     def __init__(
         self, *, block_size: int, group: int, head_dim: int = 16, poison: bool = True
     ) -> None:
@@ -45,9 +48,7 @@ class Bench:
             num_kv_heads=2,
             head_dim=head_dim,
         )
-        self.backend: AttentionBackend = ReferenceAttention(
-            self.shape, dtype=torch.float32, device=torch.device("cpu")
-        )
+        self.backend = Bench.make_backend(self.shape)
         self.generator = torch.Generator().manual_seed(5)
         self.free = list(range(NUM_BLOCKS))
         random.Random(5).shuffle(self.free)
@@ -65,13 +66,29 @@ class Bench:
         kv_heads = shape.num_kv_heads
         return Row(noise(kv_heads), noise(kv_heads), noise(shape.num_heads), blocks)
 
-    def step(self, parts: Sequence[tuple[Row, int, int]], *, num_decodes: int = 0) -> Tensor:
+    def step(
+        self,
+        parts: Sequence[tuple[Row, int, int]],
+        *,
+        num_decodes: int = 0,
+        window: int | None = None,
+    ) -> Tensor:
         """Compute positions [start, end) of each row; [num_tokens, num_heads * head_dim]."""
+        self.write(parts, num_decodes=num_decodes, window=window)
+        q = torch.cat([row.q[a:b] for row, a, b in parts])
+        return self.backend.forward(LAYER, q, window=window)
+
+    def write(
+        self, parts: Sequence[tuple[Row, int, int]], *, num_decodes: int, window: int | None
+    ) -> None:
+        """Plan the step and store its keys and values, in both layers."""
         width = max(len(row.blocks) for row, _, _ in parts) + 2
-        # What follows a table's own entries is garbage that must not be followed.
+        # What follows a table's own entries is garbage that must not be followed, nor may what
+        # lies before every window: these blocks may belong to another sequence by now.
         tables = np.full((len(parts), width), 2**30, np.int32)
-        for i, (row, _, _) in enumerate(parts):
-            tables[i, : len(row.blocks)] = row.blocks
+        for i, (row, start, _) in enumerate(parts):
+            first = 0 if window is None else max(0, start - window + 1) // self.shape.block_size
+            tables[i, first : len(row.blocks)] = row.blocks[first:]
         self.backend.plan(
             AttentionBatch(
                 num_decodes=num_decodes,
@@ -81,11 +98,10 @@ class Bench:
                 block_tables=tables,
             )
         )
-        k, v, q = (
-            torch.cat([getattr(row, name)[a:b] for row, a, b in parts]) for name in ("k", "v", "q")
-        )
-        self.backend.write_kv(LAYER, k, v)
-        return self.backend.forward(LAYER, q)
+        k = torch.cat([row.k[a:b] for row, a, b in parts])
+        v = torch.cat([row.v[a:b] for row, a, b in parts])
+        for layer in range(self.shape.num_layers):
+            self.backend.write_kv(layer, k, v)
 
     def _poison(self) -> None:
         """Fill every block with NaN, as a sequence that went wrong would leave them."""
@@ -97,19 +113,44 @@ class Bench:
             self.step([(everything, begin, min(begin + 256, n))])
 
 
-def dense(row: Row, start: int, end: int) -> Tensor:
+def make_reference(shape: KVCacheShape) -> AttentionBackend:
+    return ReferenceAttention(shape, dtype=torch.float32, device=torch.device("cpu"))
+
+
+def make_native(shape: KVCacheShape) -> AttentionBackend:
+    return NativeAttention(shape, dtype=torch.float32)
+
+
+@pytest.fixture(autouse=True, params=["torch", "native"])
+def backend(
+    request: pytest.FixtureRequest, native_library: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Put each backend to the suite; without a compiler there is only torch's, twice."""
+    compiled = request.param == "native" and native_library
+    make_backend = make_native if compiled else make_reference
+    monkeypatch.setattr(Bench, "make_backend", staticmethod(make_backend), raising=False)
+
+
+def dense(row: Row, start: int, end: int, window: int | None = None) -> Tensor:
     """Attend with every key and value at hand; [end - start, num_heads * head_dim]."""
     group = row.q.shape[1] // row.k.shape[1]
     k, v = (x[:end].repeat_interleave(group, dim=1).transpose(0, 1) for x in (row.k, row.v))
     scores = row.q[start:end].transpose(0, 1) @ k.transpose(1, 2) / row.q.shape[-1] ** 0.5
-    future = torch.arange(end) > torch.arange(start, end)[:, None]
-    weights = torch.softmax(scores.masked_fill(future, float("-inf")), dim=-1)
+    keys, queries = torch.arange(end), torch.arange(start, end)[:, None]
+    hidden = (keys > queries) | (keys <= queries - (window or end))
+    weights = torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
     return (weights @ v).transpose(0, 1).reshape(end - start, -1)
 
 
-def check(bench: Bench, parts: Sequence[tuple[Row, int, int]], *, num_decodes: int = 0) -> None:
-    out = bench.step(parts, num_decodes=num_decodes)
-    expected = torch.cat([dense(*part) for part in parts])
+def check(
+    bench: Bench,
+    parts: Sequence[tuple[Row, int, int]],
+    *,
+    num_decodes: int = 0,
+    window: int | None = None,
+) -> None:
+    out = bench.step(parts, num_decodes=num_decodes, window=window)
+    expected = torch.cat([dense(*part, window) for part in parts])
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -197,3 +238,84 @@ def test_large_scores_do_not_overflow() -> None:
         row.k *= 300
     check(bench, [(row, 0, 39) for row in rows])
     check(bench, [(row, 39, 40) for row in rows], num_decodes=4)
+
+
+WINDOWS = [1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 1000]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("block_size", [16, 32, 64])
+def test_a_windowed_batch_equals_dense_attention(block_size: int, window: int) -> None:
+    """With a sliding window, decodes and slices see its tokens alone; no block before is read."""
+    bench = Bench(block_size=block_size, group=2)
+    lengths = (1, 2, 15, 16, 17, window, window + 1, window + block_size, 130)
+    decoding = [bench.row(min(n, 150)) for n in lengths]
+    fresh, resumed = bench.row(100), bench.row(170)
+    for row in (*decoding, resumed):
+        if len(row.k) > 1:
+            check(bench, [(row, 0, len(row.k) - (60 if row is resumed else 1))], window=window)
+    parts = [(row, len(row.k) - 1, len(row.k)) for row in decoding]
+    parts += [(fresh, 0, 100), (resumed, 110, 170)]
+    check(bench, parts, num_decodes=len(decoding), window=window)
+
+
+@pytest.mark.parametrize("window", [7, 16, 24])
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_a_window_slides_over_the_edges_of_blocks(num_rows: int, window: int) -> None:
+    """Rows that grow token by token drop their oldest token at each step, then its block."""
+    bench = Bench(block_size=16, group=2)
+    rows = [bench.row(70) for _ in range(num_rows)]
+    check(bench, [(row, 0, 1 + i) for i, row in enumerate(rows)], window=window)
+    for step in range(1, 68):
+        parts = [(row, i + step, 1 + i + step) for i, row in enumerate(rows)]
+        check(bench, parts, num_decodes=num_rows, window=window)
+
+
+@pytest.mark.parametrize("window", [1, 16, 20, 33])
+@pytest.mark.parametrize("chunk", [1, 7, 16, 17])
+def test_chunked_prefill_under_a_window(chunk: int, window: int) -> None:
+    """A prompt computed in chunks sees the part of its earlier chunks that is in the window."""
+    bench = Bench(block_size=16, group=2)
+    row = bench.row(70)
+    for start in range(0, 70, chunk):
+        check(bench, [(row, start, min(start + chunk, 70))], window=window)
+
+
+@pytest.mark.parametrize("window", [1, 15, 40, 64, 90])
+def test_tiles_under_a_window(monkeypatch: pytest.MonkeyPatch, window: int) -> None:
+    """A slice that is cut into tiles, each with keys of its own, equals dense attention."""
+    monkeypatch.setattr("engine.attention.reference._TILE_SCORES", 1)
+    bench = Bench(block_size=16, group=2)
+    row = bench.row(150)
+    check(bench, [(row, 0, 33)], window=window)
+    check(bench, [(row, 33, 150)], window=window)
+
+
+def test_layers_of_one_step_have_windows_of_their_own() -> None:
+    """One plan serves layers with and without a window."""
+    bench = Bench(block_size=16, group=2)
+    rows = [bench.row(n) for n in (30, 45, 80, 90)]
+    check(bench, [(row, 0, len(row.k) - 1) for row in rows])
+    parts = [(row, len(row.k) - 1, len(row.k)) for row in rows]
+    bench.write(parts, num_decodes=3, window=None)
+    q = torch.cat([row.q[a:b] for row, a, b in parts])
+    for layer, window in ((0, 20), (1, None), (0, 33), (1, 20)):
+        out = bench.backend.forward(layer, q, window=window)
+        expected = torch.cat([dense(*part, window) for part in parts])
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_nan_outside_the_window_spoils_nothing() -> None:
+    """Blocks of a row that have left its window may hold anything, NaN included."""
+    bench = Bench(block_size=16, group=2)
+    rows = [bench.row(n) for n in (60, 64, 65, 100)]
+    for row in rows:
+        check(bench, [(row, 0, len(row.k) - 1)], window=20)
+    for row in rows:
+        # The blocks before the one in which the newest token's window begins.
+        spoilt = (len(row.k) - 20) // 16 * 16
+        nan = torch.full_like(row.k[:spoilt], float("nan"))
+        bench.step([(Row(nan, nan, row.q[:spoilt], row.blocks), 0, spoilt)])
+    parts = [(row, len(row.k) - 1, len(row.k)) for row in rows]
+    check(bench, parts, num_decodes=4, window=20)
+    check(bench, parts, window=20)

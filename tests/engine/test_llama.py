@@ -12,63 +12,18 @@ import torch
 
 from checkpoints import (
     edit_config,
+    load,
     load_reference,
+    logits_in_chunks,
+    make_attention,
     make_tiny_llama,
     reference_logits,
     rewrite_as_transformers_4,
 )
-from engine.attention.backend import AttentionBatch, KVCacheShape
-from engine.attention.reference import ReferenceAttention
+from engine.attention.backend import AttentionBatch
 from engine.errors import ModelError
-from engine.models.hf_config import load_model_config
-from engine.models.layers import CausalLM
-from engine.models.loader import open_weights
-from engine.models.registry import known_architectures, load_model_class
 
-CPU = torch.device("cpu")
 TOLERANCE = 1e-4
-
-
-def load(model_dir: Path) -> CausalLM:
-    config = load_model_config(model_dir)
-    weights = open_weights(model_dir, load_format="auto", dtype=torch.float32, device=CPU, seed=0)
-    model: CausalLM = load_model_class(config.architecture)(config, weights)
-    return model
-
-
-def make_attention(model_dir: Path, *, num_blocks: int = 16) -> ReferenceAttention:
-    config = load_model_config(model_dir)
-    shape = KVCacheShape(
-        num_layers=config.num_layers,
-        num_blocks=num_blocks,
-        block_size=16,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-    )
-    return ReferenceAttention(shape, dtype=torch.float32, device=CPU)
-
-
-def logits_in_chunks(model_dir: Path, token_ids: list[int], chunks: list[int]) -> torch.Tensor:
-    """Compute all logits of one sequence whose blocks lie backwards, chunk by chunk."""
-    model, attention = load(model_dir), make_attention(model_dir)
-    table = np.arange(16, dtype=np.int32)[::-1][None]
-    pieces, start = [], 0
-    for n in chunks:
-        positions = np.arange(start, start + n)
-        attention.plan(
-            AttentionBatch(
-                num_decodes=0,
-                positions=positions,
-                query_lens=np.array([n], np.int32),
-                context_lens=np.array([start + n], np.int32),
-                block_tables=table,
-            )
-        )
-        tokens = torch.tensor(token_ids[start : start + n])
-        pieces.append(model.forward(tokens, torch.from_numpy(positions), attention, None))
-        start += n
-    return torch.cat(pieces)
 
 
 @pytest.mark.parametrize(
@@ -142,9 +97,3 @@ def test_a_missing_head_is_refused_unless_tied(tmp_path: Path) -> None:
     edit_config(tmp_path, tie_word_embeddings=False)
     with pytest.raises(ModelError, match=r"tensor lm_head\.weight is in none"):
         load(tmp_path)
-
-
-@pytest.mark.parametrize("architecture", known_architectures())
-def test_every_listed_architecture_can_be_imported(architecture: str) -> None:
-    """The registry names no class that is not there."""
-    assert load_model_class(architecture).__name__ == architecture

@@ -73,6 +73,26 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     assert str(tmp_path) in str(caught.value)
 
 
+def test_tensors_that_nobody_took_are_refused(tmp_path: Path) -> None:
+    """A tensor below the prefix that no part of the model asked for is named with its file."""
+    tensors = {name: torch.ones(2) for name in ("layers.0.a", "layers.0.a_bias", "other")}
+    save_file(tensors, tmp_path / "model.safetensors")
+    weights = opened(tmp_path)
+    weights.take("layers.0.a", 2)
+    message = r"model\.safetensors: tensor layers\.0\.a_bias is in no model that config\.json"
+    with pytest.raises(ModelError, match=message):
+        weights.refuse_rest_of("layers.")
+    weights.take("layers.0.a_bias", 2)
+    weights.refuse_rest_of("layers.")
+
+
+def test_saved_rotary_frequencies_are_ignored(tmp_path: Path) -> None:
+    """Old checkpoints hold frequencies that follow from config.json."""
+    name = "layers.0.self_attn.rotary_emb.inv_freq"
+    save_file({name: torch.ones(2)}, tmp_path / "model.safetensors")
+    opened(tmp_path).refuse_rest_of("layers.")
+
+
 def test_a_wrong_shape_is_told_with_both_shapes(tmp_path: Path) -> None:
     """The message has the file, the tensor, the shape found and the shape expected."""
     file = tmp_path / "model.safetensors"

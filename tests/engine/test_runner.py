@@ -14,7 +14,14 @@ from safetensors.torch import load_file, save_file
 
 from checkpoints import load_reference, make_tiny_llama, reference_greedy
 from engine.config import EngineConfig
-from engine.contract import DecodeRows, NewSequence, SamplingParams, SequenceSlice, StepPlan
+from engine.contract import (
+    Capability,
+    DecodeRows,
+    NewSequence,
+    SamplingParams,
+    SequenceSlice,
+    StepPlan,
+)
 from engine.errors import EngineError, ModelError
 from engine.runner import TorchEngine
 from plan_driver import PlanDriver
@@ -50,6 +57,7 @@ def expected(tiny_llama_dir: Path, prompts: list[list[int]]) -> list[list[int]]:
     return [reference_greedy(model, prompt, NUM_NEW_TOKENS) for prompt in prompts]
 
 
+@pytest.mark.parametrize("native", ["off", "auto"])
 @pytest.mark.parametrize("preempt", [False, True])
 @pytest.mark.parametrize("prefix_cache", [False, True])
 @pytest.mark.parametrize("block_size", [16, 32, 64])
@@ -62,9 +70,12 @@ def test_greedy_tokens_equal_transformers(
     block_size: int,
     prefix_cache: bool,
     preempt: bool,
+    native: str,
+    native_library: bool,
 ) -> None:
     """Greedy tokens are those of transformers, however the work is cut, shared or repeated."""
-    engine = make_engine(tiny_llama_dir, block_size=block_size)
+    engine = make_engine(tiny_llama_dir, block_size=block_size, native=native)
+    assert engine.uses_native == (native == "auto" and native_library)
     driver = PlanDriver(
         engine,
         chunk=chunk,
@@ -145,6 +156,39 @@ def test_a_row_that_is_not_finite_fails_alone(tmp_path: Path) -> None:
         assert driver.run(clean, greedy) == alone
 
 
+def test_logprobs_stay_with_their_rows_where_one_fails(tmp_path: Path) -> None:
+    """Where a row fails, the logprobs of the others still go with their tokens."""
+    make_tiny_llama(tmp_path)
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    weights["model.embed_tokens.weight"][77] = float("nan")
+    save_file(weights, file)
+    wanted = (0, None, 2, 1)
+    sequences = [
+        NewSequence(
+            slot,
+            str(slot),
+            array("i", [3, token_id]),
+            2,
+            0,
+            (),
+            SamplingParams(max_tokens=4, temperature=0.0, logprobs=wanted[slot]),
+        )
+        for slot, token_id in enumerate((9, 10, 77, 11))
+    ]
+    slices = [SequenceSlice(slot, 0, 2, (slot,), True) for slot in range(4)]
+    engine = make_engine(tmp_path)
+    result = engine.collect(engine.launch(StepPlan(0, admitted=sequences, slices=slices)))
+    assert (list(result.slots), list(result.failed)) == ([0, 1, 3], [2])
+    assert result.logprobs is not None
+    first, none, last = result.logprobs
+    assert none is None
+    assert first is not None
+    assert last is not None
+    assert [first.token_id, last.token_id] == [result.token_ids[0], result.token_ids[2]]
+    assert (len(first.top), len(last.top)) == (0, 1)
+
+
 def test_reset_forgets_everything_but_the_weights(
     tiny_llama_dir: Path, prompts: list[list[int]], expected: list[list[int]]
 ) -> None:
@@ -200,7 +244,16 @@ def test_info_states_the_limits(tiny_llama_dir: Path) -> None:
     assert (info.model_type, info.vocab_size, info.max_model_len) == ("llama", 128, 100)
     assert (info.num_blocks, info.block_size, info.max_num_seqs) == (128, 16, 8)
     assert (info.eos_token_ids, info.depth, info.device) == (frozenset({2}), 1, "cpu")
-    assert (info.dtype, info.capabilities) == ("float32", frozenset())
+    assert info.dtype == "float32"
+    assert info.capabilities == {
+        Capability.LOGPROBS,
+        Capability.PROMPT_LOGPROBS,
+        Capability.PENALTIES,
+        Capability.LOGIT_BIAS,
+        Capability.MIN_TOKENS,
+    }
+    # What fits into 256 MiB of float32 logits.
+    assert info.max_num_prompt_logprobs == (1 << 26) // 128
     assert make_engine(tiny_llama_dir, max_model_len=10_000).info.max_model_len == 256
 
 

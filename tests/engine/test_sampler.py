@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.sampler import SamplingRows, sample
+from engine.logit_bias import BiasEntries
+from engine.penalties import PenaltyEntries
+from engine.sampler import LogitEdits, SamplingRows, sample
 
 P_MIN = 0.001
 
@@ -211,3 +213,34 @@ def test_logits_are_left_as_they_are() -> None:
     before = logits.clone()
     draw(logits, temperature=0.7, top_k=3, top_p=0.8, min_p=0.1)
     assert torch.equal(logits, before)
+
+
+def test_draws_follow_the_edited_distribution() -> None:
+    """With a bias, a masked token and penalties, draws pass the test for the edited logits."""
+    n = 20_000
+    edited = LOGITS.clone()
+    edited[0] = -math.inf
+    edited[6] = (edited[6] + 2.0) / 1.5 - 2 * 0.4 - 0.3
+    rows = np.arange(n)
+    bias = BiasEntries(
+        rows=np.repeat(rows, 2),
+        token_ids=np.tile([0, 6], n),
+        values=np.tile(np.array([-np.inf, 2.0], np.float32), n),
+    )
+    penalties = PenaltyEntries(
+        rows=rows,
+        token_ids=np.full(n, 6, np.int32),
+        counts=np.full(n, 2, np.float32),
+        repetition=np.full(n, 1.5, np.float32),
+        frequency=np.full(n, 0.4, np.float32),
+        presence=np.full(n, 0.3, np.float32),
+    )
+    logits = LOGITS.expand(n, -1).clone()
+    tokens, failed = sample(logits, make_rows(n), LogitEdits(bias, penalties))
+    assert not failed.any()
+    counts = np.bincount(tokens, minlength=len(LOGITS))
+    assert chi_squared_p(counts, torch.softmax(edited.double(), 0).numpy()) > P_MIN
+    greedy, _ = sample(
+        LOGITS.expand(n, -1).clone(), make_rows(n, temperature=0.0), LogitEdits(bias, penalties)
+    )
+    assert set(greedy.tolist()) == {int(edited.argmax())}

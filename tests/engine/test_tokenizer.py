@@ -45,8 +45,8 @@ def test_raw_prompts_get_the_post_processors_special_tokens(model_dir: Path) -> 
     assert raw[0] == 256
     assert tokenizer.encode("<|bos|>hi", add_special_tokens=False) == raw
     assert tokenizer.decode(raw) == "hi"
-    assert tokenizer.token_text(257) == "<|eos|>"
-    assert tokenizer.token_text(10**6) == ""
+    assert tokenizer.token_bytes(257) == b"<|eos|>"
+    assert tokenizer.token_bytes(10**6) == b""
 
 
 def test_a_files_truncation_and_padding_are_off(model_dir: Path) -> None:

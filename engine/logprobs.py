@@ -1,0 +1,87 @@
+"""Log-probabilities of tokens, from the model's own logits.
+
+They are a log-softmax of what the model computed, before any bias, penalty, temperature or
+filter: what vLLM calls raw logprobs, and what an evaluation of the model wants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.contract import TokenLogprobs
+
+# Float32 values worked on at a time, so that a long prompt's logits are not copied as a whole.
+_MAX_VALUES = 1 << 23
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobRows:
+    """Name the rows of a batch whose drawn token is to be scored, and how many alternatives.
+
+    Both: [num_scored].
+    """
+
+    rows: NDArray[np.int64]
+    num_top: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptRows:
+    """Name prompt tokens to score, each by the logits of the token before it.
+
+    `slots` and `lens`: whose they are, in order, and how many, [num_prompts].
+    `logit_rows`: the computed tokens whose logits score them; `token_ids`: the prompt tokens
+    themselves; `num_top`: how many alternatives each wants. All three: [num_scored].
+    """
+
+    slots: list[int]
+    lens: list[int]
+    logit_rows: NDArray[np.int64]
+    token_ids: NDArray[np.int64]
+    num_top: NDArray[np.int64]
+
+
+@torch.inference_mode()
+def score_tokens(
+    logits: Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int64]
+) -> list[TokenLogprobs]:
+    """Score one token a row, with the row's likeliest tokens.
+
+    Args: `logits`: float32, [num_rows, vocab_size]. `token_ids`, `num_top`: [num_rows].
+    """
+    step = max(1, _MAX_VALUES // logits.shape[-1])
+    scored: list[TokenLogprobs] = []
+    for begin in range(0, len(token_ids), step):
+        part = slice(begin, begin + step)
+        scored += _score_part(logits[part], token_ids[part], num_top[part])
+    return scored
+
+
+def _score_part(
+    logits: Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int64]
+) -> list[TokenLogprobs]:
+    index = torch.from_numpy(token_ids).to(logits.device)[:, None]
+    chosen = logits.gather(1, index)
+    norms = logits.logsumexp(dim=-1, keepdim=True)
+    ranks = ((logits > chosen).sum(dim=-1) + 1).tolist()
+    logprobs = (chosen - norms).squeeze(1).tolist()
+    width = min(int(num_top.max()), logits.shape[-1])
+    if width == 0:
+        return [
+            TokenLogprobs(token_id, logprob, rank)
+            for token_id, logprob, rank in zip(token_ids.tolist(), logprobs, ranks, strict=True)
+        ]
+    largest = torch.topk(logits, width, dim=-1)
+    tops = (largest.values - norms).tolist()
+    top_ids = largest.indices.tolist()
+    return [
+        TokenLogprobs(token_id, logprob, rank, tuple(zip(ids[:n], top[:n], strict=True)))
+        for token_id, logprob, rank, ids, top, n in zip(
+            token_ids.tolist(), logprobs, ranks, top_ids, tops, num_top.tolist(), strict=True
+        )
+    ]

@@ -1,0 +1,30 @@
+"""Build the compiled CPU path, or say whether it is there: `python -m engine.native build`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from engine.native.library import BuildFailed, build, library_path, load
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m engine.native", description=__doc__)
+    parser.add_argument("command", choices=("build", "status"))
+    command = parser.parse_args().command
+    if command == "build":
+        started_s = time.perf_counter()
+        try:
+            path = build()
+        except BuildFailed as error:
+            sys.stderr.write(f"{error}\n")
+            return 1
+        sys.stdout.write(f"{path} ({time.perf_counter() - started_s:.1f} s)\n")
+    usable = load()
+    sys.stdout.write(f"{library_path()}: {'in use' if usable else 'not there, torch computes'}\n")
+    return 0 if usable else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,418 @@
+// The operators of `engine.native`, registered with torch: see `engine/native/ops.py` for what each
+// one computes and for its twin in torch. Tensors are contiguous, on the CPU, float32 or bfloat16;
+// the Python side checks, here it is asserted.
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/custom_class.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <vector>
+
+#include "attention.h"
+#include "linear.h"
+#include "rows.h"
+
+namespace {
+
+using at::Tensor;
+using sluice::AttentionShape;
+using sluice::BFloat16;
+
+template <typename T>
+T* data(const Tensor& tensor) {
+  return static_cast<T*>(tensor.data_ptr());
+}
+
+// Call `body` with a value of the tensor's element type.
+template <typename Body>
+void by_type(const Tensor& tensor, Body body) {
+  if (tensor.scalar_type() == at::kFloat)
+    body(float{});
+  else if (tensor.scalar_type() == at::kBFloat16)
+    body(BFloat16{});
+  else
+    TORCH_CHECK(false, "float32 or bfloat16, not ", tensor.scalar_type());
+}
+
+// So many rows that a thread has a few microseconds of work.
+int64_t grain(int64_t row_size) { return std::max<int64_t>(1, 16384 / row_size); }
+
+void rms_norm_out(const Tensor& x, const Tensor& weight, double eps, Tensor& out) {
+  const int64_t size = x.size(-1);
+  by_type(x, [&](auto type) {
+    using T = decltype(type);
+    const T *from = data<T>(x), *scale = data<T>(weight);
+    T* to = data<T>(out);
+    at::parallel_for(0, x.numel() / size, grain(size), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r)
+        sluice::rms_norm_row(from + r * size, scale, size, static_cast<float>(eps), to + r * size);
+    });
+  });
+}
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  TORCH_CHECK(x.is_contiguous() && weight.is_contiguous() && weight.numel() == x.size(-1));
+  Tensor out = at::empty_like(x);
+  rms_norm_out(x, weight, eps, out);
+  return out;
+}
+
+Tensor silu_mul(const Tensor& gate_up) {
+  TORCH_CHECK(gate_up.is_contiguous() && gate_up.dim() == 2);
+  const int64_t size = gate_up.size(1) / 2;
+  Tensor out = at::empty({gate_up.size(0), size}, gate_up.options());
+  by_type(gate_up, [&](auto type) {
+    using T = decltype(type);
+    const T* from = data<T>(gate_up);
+    T* to = data<T>(out);
+    at::parallel_for(0, gate_up.size(0), grain(size), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const T* gate = from + r * 2 * size;
+        sluice::silu_mul_row(gate, gate + size, size, to + r * size);
+      }
+    });
+  });
+  return out;
+}
+
+// One step's ragged batch; all of int32, as `engine.attention.backend.AttentionBatch`.
+struct Batch {
+  Batch(const Tensor& query_lens, const Tensor& context_lens, const Tensor& block_tables)
+      : num_seqs(query_lens.numel()),
+        table_width(block_tables.size(1)),
+        query_len(data<int32_t>(query_lens)),
+        context_len(data<int32_t>(context_lens)),
+        tables(data<int32_t>(block_tables)) {
+    TORCH_CHECK(query_lens.scalar_type() == at::kInt && context_lens.scalar_type() == at::kInt &&
+                block_tables.scalar_type() == at::kInt && block_tables.is_contiguous());
+  }
+
+  const int32_t* table(int64_t seq) const { return tables + seq * table_width; }
+
+  int64_t num_seqs, table_width;
+  const int32_t *query_len, *context_len, *tables;
+};
+
+// Where the batch's tokens lie in the cache, and how their attention is cut into tiles.
+struct Schedule {
+  struct Tile {
+    int64_t seq, token, num_tokens, position;
+  };
+
+  Schedule(const Batch& batch, int64_t block_size, int64_t tile_tokens) {
+    int64_t token = 0;
+    for (int64_t s = 0; s < batch.num_seqs; ++s) {
+      const int64_t start = batch.context_len[s] - batch.query_len[s];
+      for (int64_t i = 0; i < batch.query_len[s]; i += tile_tokens)
+        tiles.push_back({s, token + i, std::min<int64_t>(tile_tokens, batch.query_len[s] - i),
+                         start + i});
+      for (int64_t p = start; p < batch.context_len[s]; ++p) {
+        blocks.push_back(batch.table(s)[p / block_size]);
+        offsets.push_back(p % block_size);
+        positions.push_back(p);
+      }
+      token += batch.query_len[s];
+    }
+  }
+
+  std::vector<Tile> tiles;
+  std::vector<int64_t> blocks, offsets, positions;
+};
+
+template <typename T>
+void write_head(const AttentionShape& shape, const T* k, const T* v, int64_t block, int64_t offset,
+                int64_t kv_head, T* key_cache, T* value_cache) {
+  const int64_t dim = shape.head_dim, bs = shape.block_size;
+  const int64_t base = (block * shape.num_kv_heads + kv_head) * dim * bs;
+  for (int64_t d = 0; d < dim; ++d) key_cache[base + d * bs + offset] = k[d];
+  std::memcpy(value_cache + base + offset * dim, v, dim * sizeof(T));
+}
+
+// Norm and turn the query and key heads of merged projections in place, and store keys and values.
+void rotate_and_write(const AttentionShape& shape, const Schedule& schedule, Tensor& qkv,
+                      const Tensor& qk_norm, double eps, const Tensor& cos, const Tensor& sin,
+                      const Tensor& key_cache, const Tensor& value_cache) {
+  const int64_t dim = shape.head_dim, heads = shape.num_heads, kv_heads = shape.num_kv_heads;
+  const int64_t num_tokens = qkv.size(0), stride = qkv.size(1);
+  by_type(qkv, [&](auto type) {
+    using T = decltype(type);
+    T* rows = data<T>(qkv);
+    const T* weights = qk_norm.numel() ? data<T>(qk_norm) : nullptr;
+    at::parallel_for(0, num_tokens, grain(stride), [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) {
+        const T* c = data<T>(cos) + schedule.positions[n] * dim;
+        const T* s = data<T>(sin) + schedule.positions[n] * dim;
+        for (int64_t h = 0; h < heads + kv_heads; ++h) {
+          T* head = rows + n * stride + h * dim;
+          if (weights)
+            sluice::rms_norm_row(head, weights + h * dim, dim, static_cast<float>(eps), head);
+          sluice::rotate_head(head, c, s, dim);
+        }
+        const T* k = rows + n * stride + heads * dim;
+        for (int64_t h = 0; h < kv_heads; ++h)
+          write_head(shape, k + h * dim, k + (kv_heads + h) * dim, schedule.blocks[n],
+                     schedule.offsets[n], h, data<T>(key_cache), data<T>(value_cache));
+      }
+    });
+  });
+}
+
+// `queries` may be rows of merged projections: only the first num_heads heads of a row are read.
+void attend(const AttentionShape& shape, const Batch& batch, const Schedule& schedule,
+            const Tensor& queries, const Tensor& key_cache, const Tensor& value_cache,
+            Tensor& out) {
+  const int64_t kv_heads = shape.num_kv_heads, query_stride = queries.stride(0);
+  const int64_t num_tasks = static_cast<int64_t>(schedule.tiles.size()) * kv_heads;
+  by_type(queries, [&](auto type) {
+    using T = decltype(type);
+    const T *q = data<T>(queries), *k = data<T>(key_cache), *v = data<T>(value_cache);
+    T* to = data<T>(out);
+    at::parallel_for(0, num_tasks, 1, [&](int64_t begin, int64_t end) {
+      static thread_local sluice::Scratch scratch;
+      for (int64_t task = begin; task < end; ++task) {
+        const Schedule::Tile& tile = schedule.tiles[task / kv_heads];
+        sluice::attend_tile(shape, q + tile.token * query_stride, query_stride, tile.num_tokens,
+                            tile.position, task % kv_heads, k, v, batch.table(tile.seq),
+                            to + tile.token * out.size(1), out.size(1), scratch);
+      }
+    });
+  });
+}
+
+AttentionShape shape_of(const Tensor& key_cache, int64_t num_heads, int64_t window) {
+  const int64_t dim = key_cache.size(2), block_size = key_cache.size(3);
+  TORCH_CHECK(key_cache.is_contiguous() && dim % sluice::kLanes == 0 &&
+              block_size % sluice::kLanes == 0);
+  return {num_heads, key_cache.size(1), dim,
+          block_size, window,           1.0f / std::sqrt(static_cast<float>(dim))};
+}
+
+void write_kv(const Tensor& k, const Tensor& v, const Tensor& key_cache, const Tensor& value_cache,
+              const Tensor& query_lens, const Tensor& context_lens, const Tensor& block_tables) {
+  const AttentionShape shape = shape_of(key_cache, key_cache.size(1), 0);
+  const Batch batch(query_lens, context_lens, block_tables);
+  const Schedule schedule(batch, shape.block_size, 1);
+  const Tensor keys = k.contiguous(), values = v.contiguous();
+  const int64_t kv_heads = shape.num_kv_heads, dim = shape.head_dim;
+  by_type(keys, [&](auto type) {
+    using T = decltype(type);
+    for (int64_t n = 0; n < keys.size(0); ++n)
+      for (int64_t h = 0; h < kv_heads; ++h) {
+        const int64_t at = (n * kv_heads + h) * dim;
+        write_head(shape, data<T>(keys) + at, data<T>(values) + at, schedule.blocks[n],
+                   schedule.offsets[n], h, data<T>(key_cache), data<T>(value_cache));
+      }
+  });
+}
+
+Tensor paged_attention(const Tensor& q, const Tensor& key_cache, const Tensor& value_cache,
+                       const Tensor& query_lens, const Tensor& context_lens,
+                       const Tensor& block_tables, int64_t window) {
+  const AttentionShape shape = shape_of(key_cache, q.size(1), window);
+  const Batch batch(query_lens, context_lens, block_tables);
+  const Schedule schedule(batch, shape.block_size, shape.tile_tokens());
+  const Tensor queries = q.contiguous();
+  Tensor out = at::empty({q.size(0), q.size(1) * q.size(2)}, q.options());
+  attend(shape, batch, schedule, queries, key_cache, value_cache, out);
+  return out;
+}
+
+// Tell whether `few_rows_linear` can compute with such a weight, [in_features, out_features].
+bool has_few_rows(const Tensor& weight) {
+  const bool is_float = weight.scalar_type() == at::kFloat;
+  return (is_float || (weight.scalar_type() == at::kBFloat16 && sluice::kHasPairs)) &&
+         weight.size(0) % 2 == 0 && weight.size(1) % sluice::kLanes == 0;
+}
+
+template <typename Body>
+void by_few_rows_type(const Tensor& tensor, Body body) {
+  if (tensor.scalar_type() == at::kFloat) return body(float{});
+  if constexpr (sluice::kHasPairs) return body(BFloat16{});
+  TORCH_CHECK(false, "has_few_rows says where this is possible");
+}
+
+// Up to how many rows of this weight `few_rows_linear` takes, and is faster than what else there is.
+int64_t max_few_rows(const Tensor& weight) {
+  int64_t rows = 0;
+  if (has_few_rows(weight))
+    by_few_rows_type(weight, [&](auto type) {
+      rows = sluice::max_few_rows<decltype(type)>(weight.size(0), weight.size(1));
+    });
+  return rows;
+}
+
+Tensor few_rows_weight(const Tensor& weight) {
+  TORCH_CHECK(has_few_rows(weight));
+  const Tensor plain = weight.contiguous();
+  Tensor panels = at::empty_like(plain);
+  by_few_rows_type(plain, [&](auto type) {
+    using T = decltype(type);
+    sluice::fill_panels(data<T>(plain), plain.size(0), plain.size(1), 0, plain.size(1),
+                        data<T>(panels));
+  });
+  return panels;
+}
+
+Tensor few_rows_linear(const Tensor& x, const Tensor& panels, const std::optional<Tensor>& bias,
+                       const std::optional<Tensor>& residual) {
+  const int64_t num_rows = x.size(0), num_inputs = x.size(1), num_outputs = panels.size(1);
+  TORCH_CHECK(x.is_contiguous() && num_inputs == panels.size(0) &&
+              num_rows <= max_few_rows(panels));
+  Tensor out = at::empty({num_rows, num_outputs}, x.options());
+  by_few_rows_type(x, [&](auto type) {
+    using T = decltype(type);
+    const sluice::Addend<T> addend{bias ? data<T>(*bias) : nullptr,
+                                   residual ? data<T>(*residual) : nullptr};
+    const int64_t unit = 4 * sluice::kLanes;
+    at::parallel_for(0, (num_outputs + unit - 1) / unit, 4, [&](int64_t begin, int64_t end) {
+      sluice::multiply(data<T>(x), data<T>(panels), num_rows, num_inputs, num_outputs,
+                       begin * unit, std::min(end * unit, num_outputs), addend, data<T>(out));
+    });
+  });
+  return out;
+}
+
+// `engine.models.linear.Linear`: which of the layouts are there, and which one serves how many
+// rows, is decided there.
+class Linear {
+ public:
+  // `layouts`: plain, packed, few rows, bias; empty where absent.
+  explicit Linear(const Tensor* layouts)
+      : plain_(layouts[0]), packed_(layouts[1]), few_rows_(layouts[2]) {
+    if (few_rows_.numel()) max_few_rows_ = max_few_rows(few_rows_);
+    if (layouts[3].numel()) bias_ = layouts[3];
+  }
+
+  Tensor apply(const Tensor& x) const {
+    if (x.size(0) <= max_few_rows_) return few_rows_linear(x, few_rows_, bias_, std::nullopt);
+    if (takes_packed(x))
+      return packed().call(x, packed_, bias_, "none", c10::List<std::optional<at::Scalar>>(), "");
+    return bias_ ? at::addmm(*bias_, x, plain_) : at::mm(x, plain_);
+  }
+
+  Tensor add_to(const Tensor& residual, const Tensor& x) const {
+    if (x.size(0) <= max_few_rows_) return few_rows_linear(x, few_rows_, bias_, residual);
+    if (takes_packed(x)) return packed_binary().call(x, residual, packed_, bias_, "add");
+    Tensor out = at::addmm(residual, x, plain_);
+    return bias_ ? out.add_(*bias_) : out;
+  }
+
+ private:
+  using Packed = Tensor(const Tensor&, const Tensor&, const std::optional<Tensor>&,
+                        std::string_view, c10::List<std::optional<at::Scalar>>,
+                        std::optional<std::string_view>);
+  using PackedBinary = Tensor(const Tensor&, const Tensor&, const Tensor&,
+                              const std::optional<Tensor>&, std::string_view);
+
+  static const c10::TypedOperatorHandle<Packed>& packed() {
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
+                               .typed<Packed>();
+    return op;
+  }
+
+  static const c10::TypedOperatorHandle<PackedBinary>& packed_binary() {
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("mkldnn::_linear_pointwise", "binary")
+                               .typed<PackedBinary>();
+    return op;
+  }
+
+  bool takes_packed(const Tensor& x) const {
+    return packed_.is_mkldnn() && (x.size(0) > 1 || !plain_.numel());
+  }
+
+  Tensor plain_, packed_, few_rows_;
+  int64_t max_few_rows_ = 0;
+  std::optional<Tensor> bias_;
+};
+
+struct Layer {
+  int64_t window;
+  Tensor input_norm;
+  Linear qkv;
+  Tensor qk_norm;
+  Linear out;
+  Tensor mlp_norm;
+  Linear gate_up, down;
+};
+
+// `engine.models.decoder.Decoder.forward` in one call: no Python between two operators.
+class Decoder : public torch::CustomClassHolder {
+ public:
+  // `layers` holds `kPerLayer` tensors a layer, in the order that the loop reads them; a bias or
+  // norm that a model has not is empty. `head` is the layouts and bias of the last product.
+  Decoder(int64_t num_heads, double eps, Tensor embedding, std::vector<Tensor> layers,
+          std::vector<int64_t> windows, Tensor norm, std::vector<Tensor> head, Tensor cos,
+          Tensor sin)
+      : num_heads_(num_heads),
+        eps_(eps),
+        embedding_(std::move(embedding)),
+        norm_(std::move(norm)),
+        head_(head.data()),
+        cos_(std::move(cos)),
+        sin_(std::move(sin)) {
+    TORCH_CHECK(layers.size() == windows.size() * kPerLayer && head.size() == 4);
+    for (size_t i = 0; i < windows.size(); ++i) {
+      const Tensor* t = &layers[i * kPerLayer];
+      layers_.push_back({windows[i], t[0], Linear(t + 1), t[5], Linear(t + 6), t[10],
+                         Linear(t + 11), Linear(t + 15)});
+    }
+  }
+
+  // `key_cache` and `value_cache` are those of all layers. Returns logits, of the weights' type.
+  Tensor forward(const Tensor& token_ids, const std::optional<Tensor>& logit_rows,
+                 const Tensor& key_cache, const Tensor& value_cache, const Tensor& query_lens,
+                 const Tensor& context_lens, const Tensor& block_tables) const {
+    const Batch batch(query_lens, context_lens, block_tables);
+    AttentionShape shape = shape_of(key_cache.select(0, 0), num_heads_, 0);
+    const Schedule schedule(batch, shape.block_size, shape.tile_tokens());
+    Tensor x = embedding_.index_select(0, token_ids);
+    Tensor normed = at::empty_like(x);
+    Tensor attended = at::empty({x.size(0), num_heads_ * shape.head_dim}, x.options());
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      const Layer& layer = layers_[i];
+      const Tensor keys = key_cache.select(0, i), values = value_cache.select(0, i);
+      shape.window = layer.window;
+      rms_norm_out(x, layer.input_norm, eps_, normed);
+      Tensor qkv = layer.qkv.apply(normed);
+      rotate_and_write(shape, schedule, qkv, layer.qk_norm, eps_, cos_, sin_, keys, values);
+      attend(shape, batch, schedule, qkv, keys, values, attended);
+      x = layer.out.add_to(x, attended);
+      rms_norm_out(x, layer.mlp_norm, eps_, normed);
+      x = layer.down.add_to(x, silu_mul(layer.gate_up.apply(normed)));
+    }
+    if (logit_rows) x = x.index_select(0, *logit_rows);
+    return head_.apply(rms_norm(x, norm_, eps_));
+  }
+
+ private:
+  static constexpr size_t kPerLayer = 19;
+
+  int64_t num_heads_;
+  double eps_;
+  Tensor embedding_;
+  std::vector<Layer> layers_;
+  Tensor norm_;
+  Linear head_;
+  Tensor cos_, sin_;
+};
+
+}  // namespace
+
+TORCH_LIBRARY(sluice, m) {
+  m.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", &rms_norm);
+  m.def("silu_mul(Tensor gate_up) -> Tensor", &silu_mul);
+  m.def("max_few_rows(Tensor weight) -> int", &max_few_rows);
+  m.def("few_rows_weight(Tensor weight) -> Tensor", &few_rows_weight);
+  m.def("few_rows_linear(Tensor x, Tensor panels, Tensor? bias, Tensor? residual) -> Tensor",
+        &few_rows_linear);
+  m.def("write_kv", &write_kv);
+  m.def("paged_attention", &paged_attention);
+  m.class_<Decoder>("Decoder")
+      .def(torch::init<int64_t, double, Tensor, std::vector<Tensor>, std::vector<int64_t>, Tensor,
+                       std::vector<Tensor>, Tensor, Tensor>())
+      .def("forward", &Decoder::forward);
+}

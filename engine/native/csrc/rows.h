@@ -1,0 +1,65 @@
+// What happens to one row of activations between two matrix products. Sums are in float32.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "vectors.h"
+
+namespace sluice {
+
+// Scale a row to unit root mean square, then by `weight`; `x` and `out` may be the same.
+template <typename T>
+void rms_norm_row(const T* x, const T* weight, int64_t size, float eps, T* out) {
+  const int64_t vector_end = size - size % kLanes;
+  Floats squares{};
+  for (int64_t i = 0; i < vector_end; i += kLanes) {
+    const Floats values = load(x + i);
+    squares += values * values;
+  }
+  float total = sum(squares);
+  for (int64_t i = vector_end; i < size; ++i) total += to_float(x[i]) * to_float(x[i]);
+  const float scale = 1.0f / std::sqrt(total / static_cast<float>(size) + eps);
+  for (int64_t i = 0; i < vector_end; i += kLanes)
+    store(out + i, load(x + i) * scale * load(weight + i));
+  for (int64_t i = vector_end; i < size; ++i)
+    put(out + i, to_float(x[i]) * scale * to_float(weight[i]));
+}
+
+// Gate `up` by SiLU of `gate`: gate / (1 + e^-gate) * up.
+template <typename T>
+void silu_mul_row(const T* gate, const T* up, int64_t size, T* out) {
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    const Floats g = load(gate + i);
+    store(out + i, g / (1.0f + exponential(-g)) * load(up + i));
+  }
+  for (; i < size; ++i) {
+    const float g = to_float(gate[i]);
+    put(out + i, g / (1.0f + std::exp(-g)) * to_float(up[i]));
+  }
+}
+
+// Turn one head by its position, in place. `cos` and `sin` are rows of the table of
+// `engine.models.rotary`: both halves alike, the first half of `sin` negated.
+template <typename T>
+void rotate_head(T* head, const T* cos, const T* sin, int64_t dim) {
+  const int64_t half = dim / 2;
+  T* low = head;
+  T* high = head + half;
+  int64_t i = 0;
+  for (; i + kLanes <= half; i += kLanes) {
+    const Floats a = load(low + i), b = load(high + i);
+    const Floats c = load(cos + i), s = load(sin + half + i);
+    store(low + i, a * c - b * s);
+    store(high + i, b * c + a * s);
+  }
+  for (; i < half; ++i) {
+    const float a = to_float(low[i]), b = to_float(high[i]);
+    const float c = to_float(cos[i]), s = to_float(sin[half + i]);
+    put(low + i, a * c - b * s);
+    put(high + i, b * c + a * s);
+  }
+}
+
+}  // namespace sluice
