@@ -11,7 +11,7 @@ the newest token of a row is need not be known: the engine has it on the device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.contract import DecodeRows, EngineInfo, NewSequence, SequenceSlice, StepPlan
 from engine.kv.block_pool import BlockPool
@@ -44,6 +44,7 @@ class Composer:
         self, info: EngineInfo, pool: BlockPool, waiting: WaitingQueue, running: RunningSet
     ) -> None:
         self._max_num_batched_tokens = info.max_num_batched_tokens
+        self._max_num_prompt_logprobs = info.max_num_prompt_logprobs
         self._pool = pool
         self._waiting = waiting
         self._running = running
@@ -58,7 +59,7 @@ class Composer:
             if not victim.is_paused:
                 self._waiting.push(victim, now)
         rows, decodes = self._decode()
-        draft = _Draft(self._max_num_batched_tokens - len(decodes))
+        draft = _Draft(self._max_num_batched_tokens - len(decodes), self._max_num_prompt_logprobs)
         self._continue_prefills(draft)
         # A victim must not take back at once what it has just given.
         if not victims:
@@ -98,13 +99,14 @@ class Composer:
         for sequence in list(self._running.prefilling):
             if not draft.budget:
                 return
-            self._slice(sequence, (), draft)
+            if draft.has_room_for(sequence):
+                self._slice(sequence, (), draft)
 
     def _admit(self, draft: _Draft) -> None:
         while draft.budget and not self._running.is_full:
             sequence = self._waiting.peek()
             # A token in flight must land first: the engine is handed all tokens on admission.
-            if sequence is None or sequence.num_in_flight:
+            if sequence is None or sequence.num_in_flight or not draft.has_room_for(sequence):
                 return
             hit = self._fit(sequence)
             if hit is None:
@@ -123,6 +125,10 @@ class Composer:
         """
         pool = self._pool
         hit = sequence.table.match(sequence.token_ids)
+        known = sequence.prompt_logprobs
+        if known is not None:
+            # What is still to be scored must be computed, whoever computed it before.
+            hit = hit[: (len(known) - 1) // pool.block_size]
         num_new = sequence.table.blocks_missing(sequence.num_tokens) - len(hit)
         reserve = 0
         if len(self._running):
@@ -146,6 +152,9 @@ class Composer:
         """Plan the next chunk of a prefill; its last one draws a token."""
         start = sequence.num_computed
         n_tokens = min(draft.budget, sequence.num_tokens - start)
+        if sequence.prompt_logprobs is not None:
+            n_tokens = min(n_tokens, draft.num_prompt_logprobs)
+            draft.num_prompt_logprobs -= n_tokens
         samples = start + n_tokens == sequence.num_tokens
         assert sequence.num_tokens < sequence.pause_at, "a paused sequence is never admitted"
         draft.budget -= n_tokens
@@ -158,18 +167,26 @@ class Composer:
 
 
 class _Draft:
-    """Gather slices while there is budget, in tokens."""
+    """Gather slices while there is budget, in tokens, those of scored prompts besides."""
 
-    __slots__ = ("admitted", "budget", "sequences", "slices")
+    __slots__ = ("admitted", "budget", "num_prompt_logprobs", "sequences", "slices")
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, num_prompt_logprobs: int) -> None:
         self.budget = budget
+        self.num_prompt_logprobs = num_prompt_logprobs
         self.admitted: list[NewSequence] = []
         self.slices: list[SequenceSlice] = []
         self.sequences: list[Sequence] = []
 
+    def has_room_for(self, sequence: Sequence) -> bool:
+        return sequence.prompt_logprobs is None or self.num_prompt_logprobs > 0
+
 
 def _new_sequence(sequence: Sequence, hit: list[int]) -> NewSequence:
+    params = sequence.request.params
+    if params.prompt_logprobs is not None and sequence.prompt_logprobs is None:
+        # They are complete: after a preemption nothing is scored again.
+        params = replace(params, prompt_logprobs=None)
     return NewSequence(
         slot=sequence.slot,
         request_id=sequence.request.request_id,
@@ -177,5 +194,5 @@ def _new_sequence(sequence: Sequence, hit: list[int]) -> NewSequence:
         num_prompt_tokens=sequence.num_prompt_tokens,
         num_computed=sequence.num_computed,
         block_ids=hit,
-        params=sequence.request.params,
+        params=params,
     )

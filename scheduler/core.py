@@ -22,12 +22,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import repeat
 
-from engine.contract import EngineInfo, StepPlan, StepResult
+from engine.contract import EngineInfo, StepPlan, StepResult, TokenLogprobs
 from engine.kv.block_pool import BlockPool
 from engine.kv.table import BlockTable
 from scheduler.composer import Composer, Step
 from scheduler.policies.base import Policy
+from scheduler.prompt_groups import PromptGroups
 from scheduler.request import Admit, FinishReason, Reject, RejectCode, Request, RequestOutput
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence, Status
@@ -79,6 +81,7 @@ class Scheduler:
         # Each row may want a token of the budget, so that decoding rows always go on together.
         self._running = RunningSet(min(info.max_num_seqs, info.max_num_batched_tokens))
         self._composer = Composer(info, self._pool, self._waiting, self._running)
+        self._groups = PromptGroups()
         self._sequences: dict[str, Sequence] = {}
         self._in_flight: deque[Step] = deque()
         self._num_offered = 0
@@ -94,6 +97,7 @@ class Scheduler:
         assert request.prompt_token_ids, "a prompt has at least one token"
         assert request.params.max_tokens >= 1, "at least one token is asked for"
         assert request.granted_tokens is None or request.granted_tokens >= 1
+        assert request.params.prompt_logprobs is None or self.info.max_num_prompt_logprobs
         refusal = self._refuse(request)
         if refusal is not None:
             self._counts.num_rejected += 1
@@ -106,9 +110,10 @@ class Scheduler:
             info=self.info,
         )
         self._num_offered += 1
-        num_ahead = len(self._waiting)
+        num_ahead = len(self._waiting) + self._groups.num_held
         self._sequences[request.request_id] = sequence
-        self._waiting.push(sequence, now)
+        if not self._hold(sequence):
+            self._waiting.push(sequence, now)
         return Admit(num_ahead)
 
     def plan(self, now: float) -> StepPlan | None:
@@ -128,17 +133,20 @@ class Scheduler:
         assert step.plan.step_id == result.step_id, "steps are reported in plan order"
         outputs: list[RequestOutput] = []
         if result.failed:
-            outputs += self._end_failed(step, result)
+            outputs += self._end_failed(step, result, now)
             sequence_of_slot = step.sequence_of_slot()
             sampling = [sequence_of_slot[slot] for slot in result.slots]
         else:
             sampling = step.sampling
-        self._publish(step)
+        self._publish(step, now)
+        if result.prompt_logprobs:
+            outputs += self._take_prompt_logprobs(step, result)
         charge = self._waiting.policy.charge
-        for sequence, token_id in zip(sampling, result.token_ids, strict=True):
+        logprobs = result.logprobs or repeat(None, len(sampling))
+        for sequence, token_id, scored in zip(sampling, result.token_ids, logprobs, strict=True):
             if sequence.status is not Status.FINISHED:
                 charge(sequence.request, 1, now)
-                outputs.append(self._accept(sequence, token_id))
+                outputs.append(self._accept(sequence, token_id, scored, now))
         return outputs
 
     def fail_step(self, step_id: int, reason: str, now: float) -> list[RequestOutput]:
@@ -162,7 +170,9 @@ class Scheduler:
         for sequence in evicted:
             sequence.table.forget()
             sequence.lose_kv()
-        outputs = [self._end(sequence, FinishReason.ERROR, error=reason) for sequence in failed]
+        outputs = [
+            self._end(sequence, FinishReason.ERROR, now, error=reason) for sequence in failed
+        ]
         # A row sent back earlier may have had a token in one of the lost steps.
         for sequence in {s: None for step in lost for s in (*step.decodes, *step.slices)}:
             sequence.lose_in_flight()
@@ -173,7 +183,7 @@ class Scheduler:
     def cancel(self, request_id: str, now: float) -> RequestOutput | None:
         """End a request and free what it holds; None where it is not live."""
         sequence = self._sequences.get(request_id)
-        return None if sequence is None else self._end(sequence, FinishReason.CANCELLED)
+        return None if sequence is None else self._end(sequence, FinishReason.CANCELLED, now)
 
     def extend(self, request_id: str, granted_tokens: int | None, now: float) -> None:
         """Let a request draw up to `granted_tokens` output tokens in all; a grant never shrinks.
@@ -198,7 +208,7 @@ class Scheduler:
         sequence.limit = sequence.pause_at
         if len(sequence.token_ids) < sequence.limit:
             return None
-        return self._end(sequence, FinishReason.LENGTH)
+        return self._end(sequence, FinishReason.LENGTH, now)
 
     def reset(self, reason: str, now: float) -> list[RequestOutput]:
         """End every request with an error and forget all KV, as after the engine's own reset."""
@@ -208,7 +218,7 @@ class Scheduler:
             sequence.table.forget()
             sequence.lose_kv()
         live = list(self._sequences.values())
-        return [self._end(sequence, FinishReason.ERROR, error=reason) for sequence in live]
+        return [self._end(sequence, FinishReason.ERROR, now, error=reason) for sequence in live]
 
     def snapshot(self) -> Snapshot:
         counts = self._counts
@@ -243,7 +253,7 @@ class Scheduler:
                 f"{self.max_sequence_len - 1} that this server has room for.",
                 RejectCode.CONTEXT_LENGTH_EXCEEDED,
             )
-        if len(self._waiting) >= self._max_num_queued:
+        if len(self._waiting) + self._groups.num_held >= self._max_num_queued:
             return Reject(
                 "The queue is full.", RejectCode.OVERLOADED, retry_after_s=_QUEUE_FULL_RETRY_S
             )
@@ -251,45 +261,73 @@ class Scheduler:
 
     def _queue(self, sequence: Sequence, now: float) -> None:
         """Let a sequence wait for a slot; a paused one would only stand in the way."""
-        if not sequence.is_paused and sequence not in self._waiting:
+        if not (sequence.is_paused or sequence.is_held) and sequence not in self._waiting:
             self._waiting.push(sequence, now)
 
-    def _end_failed(self, step: Step, result: StepResult) -> list[RequestOutput]:
+    def _hold(self, sequence: Sequence) -> bool:
+        """Hold a sequence back where another of its group is to compute what they share."""
+        shares_blocks = (
+            sequence.request.group is not None
+            and self._prefix_caching
+            and sequence.num_prompt_tokens > self.info.block_size
+        )
+        return shares_blocks and self._groups.join(sequence)
+
+    def _end_failed(self, step: Step, result: StepResult, now: float) -> list[RequestOutput]:
         """End the rows that the engine gave up on; the others of the step are good."""
         sequence_of_slot = step.sequence_of_slot()
         failed = [(sequence_of_slot[slot], reason) for slot, reason in result.failed.items()]
         return [
-            self._end(sequence, FinishReason.ERROR, error=reason)
+            self._end(sequence, FinishReason.ERROR, now, error=reason)
             for sequence, reason in failed
             if sequence.status is not Status.FINISHED
         ]
 
-    def _publish(self, step: Step) -> None:
+    def _publish(self, step: Step, now: float) -> None:
         """Make the blocks findable that a step which has come back filled."""
         for sequence, chunk in zip(step.slices, step.plan.slices, strict=True):
             if sequence.status is Status.RUNNING:
                 sequence.table.publish(sequence.token_ids, chunk.start + chunk.n_tokens)
+            if chunk.sample and sequence.request.group is not None:
+                for follower in self._groups.release(sequence):
+                    self._queue(follower, now)
         block_size = self.info.block_size
         for sequence, position in zip(step.decodes, step.plan.decodes.positions, strict=True):
             if not (position + 1) % block_size and sequence.status is Status.RUNNING:
                 sequence.table.publish(sequence.token_ids, position + 1)
 
-    def _accept(self, sequence: Sequence, token_id: int) -> RequestOutput:
+    def _take_prompt_logprobs(self, step: Step, result: StepResult) -> list[RequestOutput]:
+        """Hand out the prompts that this step has finished scoring."""
+        outputs = [
+            sequence.take_prompt_logprobs(chunk.start, result.prompt_logprobs[chunk.slot])
+            for sequence, chunk in zip(step.slices, step.plan.slices, strict=True)
+            if chunk.slot in result.prompt_logprobs and sequence.status is not Status.FINISHED
+        ]
+        return [output for output in outputs if output is not None]
+
+    def _accept(
+        self, sequence: Sequence, token_id: int, scored: TokenLogprobs | None, now: float
+    ) -> RequestOutput:
         """Append a token that has landed, and end the sequence if it is its last."""
         sequence.token_ids.append(token_id)
         self._counts.num_output_tokens += 1
+        logprobs = None if scored is None else (scored,)
         if token_id in sequence.end_token_ids:
-            return self._end(sequence, FinishReason.STOP)
+            return self._end(sequence, FinishReason.STOP, now, logprobs=logprobs)
         if len(sequence.token_ids) >= sequence.limit:
-            return self._end(sequence, FinishReason.LENGTH, token_ids=(token_id,))
-        return sequence.output((token_id,), None)
+            return self._end(
+                sequence, FinishReason.LENGTH, now, token_ids=(token_id,), logprobs=logprobs
+            )
+        return sequence.output((token_id,), None, None, logprobs)
 
     def _end(
         self,
         sequence: Sequence,
         finish_reason: FinishReason,
+        now: float,
         *,
         token_ids: tuple[int, ...] = (),
+        logprobs: tuple[TokenLogprobs, ...] | None = None,
         error: str | None = None,
     ) -> RequestOutput:
         if sequence.status is Status.RUNNING:
@@ -298,12 +336,16 @@ class Scheduler:
             self._waiting.remove(sequence)
         sequence.status = Status.FINISHED
         del self._sequences[sequence.request.request_id]
+        if sequence.request.group is not None:
+            leader = self._groups.leave(sequence)
+            if leader is not None:
+                self._queue(leader, now)
         counts = self._counts
         counts.num_finished += 1
         if sequence.was_admitted:
             counts.num_prompt_tokens += sequence.num_prompt_tokens
             counts.num_cached_tokens += sequence.num_cached_tokens
-        return sequence.output(token_ids, finish_reason, error)
+        return sequence.output(token_ids, finish_reason, error, logprobs)
 
 
 @dataclass(slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import NamedTuple
 
-from engine.contract import SamplingParams
+from engine.contract import SamplingParams, TokenLogprobs
 
 
 class Band(IntEnum):
@@ -34,6 +35,10 @@ class Request:
     share KV only within a salt. `granted_tokens` is how many output tokens the caller has
     reserved; the request pauses there until `Scheduler.extend` or `finish_granted` answers, and
     None is without bound. `arrival_s` is on the scheduler's clock.
+
+    Requests of one salt and one `group` have the same prompt: it is computed for the first of
+    them, and the others then share its blocks. One that asks for `prompt_logprobs` computes all
+    of its prompt itself.
     """
 
     request_id: str
@@ -47,6 +52,7 @@ class Request:
     band: Band = Band.DEFAULT
     slo: Slo = field(default_factory=Slo)
     granted_tokens: int | None = None
+    group: str | None = None
 
 
 class FinishReason(StrEnum):
@@ -58,13 +64,19 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOutput:
+class RequestOutput(NamedTuple):
     """Report what one step, or one command, did for a request.
 
     `token_ids` are new in this step; an end token is not among them, but `num_output_tokens`,
     which is cumulative, counts it. `num_cached_tokens` of the prompt came from the prefix cache.
     `error` is for logs, never for the caller.
+
+    `logprobs` go with `token_ids`, where they were asked for; that of an end token follows them.
+    `prompt_logprobs` come once and whole, with the first token or before it: one for each token of
+    the prompt, None for the first.
+
+    A named tuple, since there is one for each row of each step, and a frozen dataclass takes
+    three times as long to make.
     """
 
     request_id: str
@@ -73,6 +85,8 @@ class RequestOutput:
     num_cached_tokens: int
     num_output_tokens: int
     error: str | None = None
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
 
 
 class RejectCode(StrEnum):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence as Many
 from enum import Enum
 
-from engine.contract import EngineInfo
+from engine.contract import EngineInfo, TokenLogprobs
 from engine.kv.table import BlockTable
 from scheduler.request import FinishReason, Request, RequestOutput
 
@@ -26,11 +27,16 @@ class Sequence:
     was launched, not what has come back. A decoding row has `num_computed == num_tokens - 1`.
 
     A sequence ends at `limit` tokens and draws none beyond `pause_at`, the lesser of the limit
-    and what its request was granted. One that waits is in the queue unless it is paused.
+    and what its request was granted. One that waits is in the queue unless it is paused, or held
+    for the leader of its group.
+
+    `prompt_logprobs` are those that have come back, of the prompt's first tokens; it is None
+    where they are not asked for, and once they are complete.
     """
 
     __slots__ = (
         "end_token_ids",
+        "is_held",
         "limit",
         "num_cached_tokens",
         "num_computed",
@@ -39,6 +45,7 @@ class Sequence:
         "num_tokens",
         "ordinal",
         "pause_at",
+        "prompt_logprobs",
         "request",
         "slot",
         "status",
@@ -62,6 +69,10 @@ class Sequence:
         self.slot = NO_SLOT
         self.status = Status.WAITING
         self.was_admitted = False
+        self.is_held = False
+        self.prompt_logprobs: list[TokenLogprobs | None] | None = None
+        if params.prompt_logprobs is not None:
+            self.prompt_logprobs = [None]
         self.limit = min(self.num_prompt_tokens + params.max_tokens, max_len)
         self.pause_at = self.num_prompt_tokens
         self.grant(request.granted_tokens)
@@ -99,11 +110,30 @@ class Sequence:
         """Forget the tokens of steps that will never come back; they will be drawn again."""
         self.num_tokens = len(self.token_ids)
 
+    def take_prompt_logprobs(
+        self, start: int, logprobs: Many[TokenLogprobs]
+    ) -> RequestOutput | None:
+        """Take those that a slice from `start` has scored; returns them all once complete.
+
+        After a preemption a slice may score again what is known already.
+        """
+        known = self.prompt_logprobs
+        if known is None:
+            return None
+        assert start < len(known), "prompts are scored without gaps"
+        known += logprobs[len(known) - 1 - start :]
+        if len(known) < self.num_prompt_tokens:
+            return None
+        self.prompt_logprobs = None
+        return self.output((), None, prompt_logprobs=tuple(known))
+
     def output(
         self,
         token_ids: tuple[int, ...],
         finish_reason: FinishReason | None,
         error: str | None = None,
+        logprobs: tuple[TokenLogprobs, ...] | None = None,
+        prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None,
     ) -> RequestOutput:
         """Report to the caller of the request."""
         return RequestOutput(
@@ -113,4 +143,6 @@ class Sequence:
             self.num_cached_tokens,
             len(self.token_ids) - self.num_prompt_tokens,
             error,
+            logprobs,
+            prompt_logprobs,
         )

@@ -66,6 +66,11 @@ class EngineService:
         return self._thread.is_alive() and not self._stopping and not self._broken
 
     @property
+    def stopping(self) -> bool:
+        """Tell whether `stop` was called: what ends with an error now is no fault."""
+        return self._stopping
+
+    @property
     def last_progress_s(self) -> float:
         """Say when, on the clock, a step last came back; an idle service is always up to date."""
         return self._clock() if self._idle else self._progress_s

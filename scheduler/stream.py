@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from engine.contract import TokenLogprobs
 from scheduler.request import FinishReason, RequestOutput
 
 
@@ -17,7 +18,9 @@ from scheduler.request import FinishReason, RequestOutput
 class StreamDelta:
     """Give what is new since the last delta; the counts are cumulative.
 
-    `finish_reason` is set on the last one. `error` is for logs, never for the caller.
+    `finish_reason` is set on the last one. `error` is for logs, never for the caller. `logprobs`
+    go with `token_ids`, and that of an end token follows them; `prompt_logprobs` are in one delta,
+    which may have no tokens.
     """
 
     token_ids: list[int]
@@ -25,17 +28,30 @@ class StreamDelta:
     num_cached_tokens: int
     num_output_tokens: int
     error: str | None
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
 
 
 class TokenStream:
     """Read a request's tokens with `next`, or `async for`; call `cancel` when done, always."""
 
-    __slots__ = ("_ended", "_latest", "_on_cancel", "_token_ids", "_waiter", "request_id")
+    __slots__ = (
+        "_ended",
+        "_latest",
+        "_logprobs",
+        "_on_cancel",
+        "_prompt_logprobs",
+        "_token_ids",
+        "_waiter",
+        "request_id",
+    )
 
     def __init__(self, request_id: str, on_cancel: Callable[[str], None]) -> None:
         self.request_id = request_id
         self._on_cancel = on_cancel
         self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprobs] | None = None
+        self._prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
         self._latest: RequestOutput | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
@@ -44,6 +60,12 @@ class TokenStream:
         """Merge a step's output into the slot; for the service."""
         assert output.request_id == self.request_id
         self._token_ids += output.token_ids
+        if output.logprobs is not None:
+            if self._logprobs is None:
+                self._logprobs = []
+            self._logprobs += output.logprobs
+        if output.prompt_logprobs is not None:
+            self._prompt_logprobs = output.prompt_logprobs
         self._latest = output
         self._ended = output.finish_reason is not None
         if self._waiter is not None and not self._waiter.done():
@@ -78,12 +100,16 @@ class TokenStream:
 
     def _take(self) -> StreamDelta:
         latest, token_ids = self._latest, self._token_ids
+        logprobs, prompt_logprobs = self._logprobs, self._prompt_logprobs
         assert latest is not None
         self._latest, self._token_ids = None, []
+        self._logprobs = self._prompt_logprobs = None
         return StreamDelta(
             token_ids,
             latest.finish_reason,
             latest.num_cached_tokens,
             latest.num_output_tokens,
             latest.error,
+            logprobs,
+            prompt_logprobs,
         )

@@ -30,6 +30,7 @@ def make_request(
     granted_tokens: int | None = None,
     stop_token_ids: tuple[int, ...] = (),
     ignore_eos: bool = False,
+    group: str | None = None,
 ) -> Request:
     """Make a request of a tenant with one key."""
     return Request(
@@ -44,6 +45,7 @@ def make_request(
         arrival_s=arrival_s,
         band=band,
         granted_tokens=granted_tokens,
+        group=group,
     )
 
 

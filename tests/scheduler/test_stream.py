@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from engine.contract import TokenLogprobs
 from scheduler.request import FinishReason, RequestOutput
 from scheduler.stream import StreamDelta, TokenStream
 
@@ -27,6 +28,20 @@ async def test_slow_reader_finds_everything_merged() -> None:
     stream.push(output(2, 3, total=3))
     stream.push(output(total=4, end=FinishReason.STOP))
     assert await stream.next() == StreamDelta([1, 2, 3], FinishReason.STOP, 8, 4, None)
+
+
+async def test_slow_reader_finds_logprobs_merged() -> None:
+    """Logprobs merge like the tokens that they go with, and a prompt's come in one delta."""
+    stream = make_stream()
+    scored = [TokenLogprobs(token_id, -0.5, 1) for token_id in range(4)]
+    prompt = (None, scored[3])
+    stream.push(RequestOutput("r", (), None, 8, 0, prompt_logprobs=prompt))
+    for token_id in (0, 1):
+        stream.push(RequestOutput("r", (token_id,), None, 8, 1, logprobs=(scored[token_id],)))
+    assert await stream.next() == StreamDelta([0, 1], None, 8, 1, None, scored[:2], prompt)
+    stream.push(RequestOutput("r", (2,), None, 8, 3, logprobs=(scored[2],)))
+    stream.push(output(total=4, end=FinishReason.STOP))
+    assert await stream.next() == StreamDelta([2], FinishReason.STOP, 8, 4, None, [scored[2]])
 
 
 async def test_waiting_reader_is_woken_by_each_output() -> None:

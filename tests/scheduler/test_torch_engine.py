@@ -42,6 +42,7 @@ def expected(model_dir: Path, prompts: list[list[int]]) -> list[list[int]]:
     return [reference_greedy(model, prompt, MAX_TOKENS) for prompt in prompts]
 
 
+@pytest.mark.parametrize("native", ["off", "auto"])
 @pytest.mark.parametrize("budget", [1, 7, 16, 17, 2048])
 @pytest.mark.parametrize("prefix_caching", [True, False], ids=["cache", "no cache"])
 @pytest.mark.parametrize(
@@ -55,6 +56,8 @@ def test_greedy_tokens_equal_transformers(
     prefix_caching: bool,
     block_size: int,
     num_blocks: int,
+    native: str,
+    native_library: bool,
 ) -> None:
     """Whatever the chunks, the blocks, the cache and the preemptions, the tokens are the same."""
     engine = TorchEngine(
@@ -65,8 +68,10 @@ def test_greedy_tokens_equal_transformers(
             max_num_seqs=8,
             max_num_batched_tokens=budget,
             num_threads=1,
+            native=native,
         )
     )
+    assert engine.uses_native == (native == "auto" and native_library)
     scheduler = Scheduler(engine.info, policy=Fcfs(), prefix_caching=prefix_caching)
     order = list(range(len(prompts)))
     random.Random(budget).shuffle(order)
