@@ -57,7 +57,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         try:
             store = await stack.enter_async_context(open_store(settings))
         except BaseException:
-            loading.cancel()
+            # A thread cannot be stopped; its own failure, if any, must not hide this one.
+            await asyncio.gather(loading, return_exceptions=True)
             raise
         model = await loading
         await stack.enter_async_context(_running(model))

@@ -51,6 +51,7 @@ class GatewayError(Exception):
 class InvalidRequest(GatewayError):
     """Mend the field that `param` names."""
 
+    code = "invalid_value"
     message = "The request is not valid."
 
 

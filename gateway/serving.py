@@ -2,8 +2,10 @@
 
 The public API and the admin API listen on ports of their own, so that a proxy that exposes one
 cannot expose the other by a trick with paths. uvicorn's own signal handling closes listeners at
-once and knows one server; here a first SIGTERM or SIGINT withdraws readiness, then lets running
-requests end for `DRAIN_S`, and a second one stops at once.
+once, knows one server, and cuts what is left off without a word. Here a first SIGTERM or SIGINT
+withdraws readiness and lets running requests end, for `DRAIN_S` at most and with the listeners
+open; a second one ends the wait. Requests that are left then get a 503, or an `error` event in
+their stream, before the listeners close.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -24,10 +26,14 @@ from gateway.app import Gateway, open_gateway
 from gateway.domain import IssuedKey
 from gateway.services.local_access import announced
 from gateway.settings import Settings
+from scheduler.service import EngineService
 
 logger = logging.getLogger(__name__)
 
 DRAIN_S: Final = 10
+_DRAIN_POLL_S: Final = 0.05
+# For the last answers to be written, once nothing computes any more.
+_CLOSE_S: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +63,37 @@ async def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
             api, admin = f"{url_of(public_socket)}/v1", url_of(admin_socket)
             with announced(settings.data_dir, api=api, admin=admin, token=gateway.local_token):
                 servers = (ApiServer(gateway.public), ApiServer(gateway.admin))
-                with _on_signals(lambda: _stop(gateway, servers)):
-                    sockets = ([public_socket], [admin_socket])
-                    running = asyncio.gather(*map(ApiServer.serve, servers, sockets))
-                    await asyncio.gather(*map(ApiServer.wait_started, servers))
+                sockets = ([public_socket], [admin_socket])
+                running = asyncio.gather(*map(ApiServer.serve, servers, sockets))
+                await asyncio.gather(*map(ApiServer.wait_started, servers))
+                with _signals() as signals:
                     on_ready(_ready(settings, gateway, api=api, admin=admin))
-                    await running
+                    until: list[asyncio.Future[Any]] = [running, signals.next()]
+                    await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
+                    await _drain(gateway, signals.next())
+                for server in servers:
+                    server.should_exit = True
+                await running
 
 
-def _stop(gateway: Gateway, servers: Sequence[ApiServer]) -> None:
-    """Handle a signal: drain at the first, stop at the second."""
+async def _drain(gateway: Gateway, hurry: asyncio.Future[None]) -> None:
+    """Let requests end by themselves until the time is over or a signal says so; end the rest."""
     gateway.draining = True
-    for server in servers:
-        server.force_exit = server.should_exit
-        server.should_exit = True
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + DRAIN_S
+    services = [model.service for model in gateway.models]
+    # The scheduler belongs to another thread and has no event for "idle": it is polled.
+    while (  # noqa: ASYNC110
+        loop.time() < deadline and not hurry.done() and any(map(_is_busy, services))
+    ):
+        await asyncio.sleep(_DRAIN_POLL_S)
+    for service in services:
+        await asyncio.to_thread(service.stop)
+
+
+def _is_busy(service: EngineService) -> bool:
+    now = service.snapshot()
+    return service.healthy and now.running + now.queued > 0
 
 
 def _ready(settings: Settings, gateway: Gateway, *, api: str, admin: str) -> Ready:
@@ -114,7 +137,7 @@ class ApiServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=DRAIN_S,
+                timeout_graceful_shutdown=_CLOSE_S,
                 backlog=4096,
             )
         )
@@ -132,16 +155,41 @@ class ApiServer(uvicorn.Server):
         await self._listening.wait()
 
 
+class _Signals:
+    """Hand out SIGTERM and SIGINT one by one."""
+
+    def __init__(self) -> None:
+        self._waiting: list[asyncio.Future[None]] = []
+        self._early = 0
+
+    def next(self) -> asyncio.Future[None]:
+        """Return a future of the next signal that no earlier future took."""
+        future = asyncio.get_running_loop().create_future()
+        if self._early:
+            self._early -= 1
+            future.set_result(None)
+        else:
+            self._waiting.append(future)
+        return future
+
+    def receive(self) -> None:
+        if self._waiting:
+            self._waiting.pop(0).set_result(None)
+        else:
+            self._early += 1
+
+
 @contextlib.contextmanager
-def _on_signals(stop: Callable[[], None]) -> Generator[None]:
+def _signals() -> Generator[_Signals]:
     loop = asyncio.get_running_loop()
-    signals = (signal.SIGTERM, signal.SIGINT)
-    for number in signals:
-        loop.add_signal_handler(number, stop)
+    signals = _Signals()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, signals.receive)
     try:
-        yield
+        yield signals
     finally:
-        for number in signals:
+        for number in numbers:
             loop.remove_signal_handler(number)
 
 

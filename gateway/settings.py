@@ -14,6 +14,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from gateway.data_dir import default_data_dir
+
 
 class Settings(BaseSettings):
     """Hold what an operator can set for one process; nothing here changes while it runs."""
@@ -27,7 +29,7 @@ class Settings(BaseSettings):
     )
 
     data_dir: Path = Field(
-        default_factory=lambda: Path.home() / ".local/share/sluice",
+        default_factory=default_data_dir,
         description="Where secrets and the embedded stores live.",
     )
     host: str = Field(default="127.0.0.1", description="Address of the public API.")
@@ -91,6 +93,12 @@ class Settings(BaseSettings):
     init_admin_token: SecretStr | None = Field(
         default=None, description="The admin token of the first start; unset: drawn."
     )
+
+    @field_validator("block_size", mode="before")
+    @classmethod
+    def _read_integer(cls, value: object) -> object:
+        # A Literal of integers does not take the strings that an environment holds.
+        return int(value) if isinstance(value, str) and value.isdigit() else value
 
     @field_validator("init_tenants", "init_keys", mode="before")
     @classmethod

@@ -34,6 +34,10 @@ class Server:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Signal the server and return its exit code."""
         self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for the server's end and return its exit code."""
         code = self.process.wait(60)
         if self.process.stdout:
             self.process.stdout.close()

@@ -48,19 +48,19 @@ def credential(scope: Scope) -> str:
 
     Raises: `AuthenticationFailed` without one, `InvalidRequest` with two different ones.
     """
-    bearer = api_key = None
+    tokens = set()
     for name, value in scope["headers"]:
         if name == b"authorization":
             scheme, _, rest = value.partition(b" ")
             if scheme.lower() == b"bearer":
-                bearer = rest.strip()
+                tokens.add(rest.strip())
         elif name == b"x-api-key":
-            api_key = value.strip()
-    if bearer and api_key and bearer != api_key:
+            tokens.add(value.strip())
+    tokens.discard(b"")
+    if len(tokens) > 1:
         raise InvalidRequest(
-            "The request carries two different keys; send one.", code="ambiguous_credentials"
+            "The request carries different keys; send one.", code="ambiguous_credentials"
         )
-    token = bearer or api_key
-    if not token:
+    if not tokens:
         raise AuthenticationFailed
-    return str(token.decode("latin-1"))
+    return str(tokens.pop().decode("latin-1"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
 
 from starlette.types import Send
 
@@ -14,7 +15,7 @@ from gateway.api.errors import error_body
 from gateway.api.schemas import CompletionTokensDetails, PromptTokensDetails, Usage
 from gateway.api.sse import DONE, EventStream, event
 from gateway.errors import GatewayError
-from gateway.services.inference import Generation, Piece
+from gateway.services.generation import Generation, Piece
 from scheduler.request import FinishReason
 
 logger = logging.getLogger(__name__)
@@ -23,9 +24,12 @@ OnPiece = Callable[[int, Piece], Awaitable[None]]
 
 
 async def stream_answer(
-    send: Send, generations: Sequence[Generation], chunks: Chunks, *, include_usage: bool
+    send: Send,
+    generations: Sequence[Generation],
+    chunks: Chunks,
+    usage: Callable[[], Usage] | None,
 ) -> None:
-    """Write every piece as it comes, then the usage, then `[DONE]`.
+    """Write every piece as it comes, then the `usage` if asked for, then `[DONE]`.
 
     The headers wait for the first token, so that a failure before it still gets a status; a
     later one becomes an `error` event, after which the stream ends without `[DONE]`.
@@ -38,13 +42,12 @@ async def stream_answer(
         nonlocal remaining
         data = b"" if opened[index] else chunks.opening(index)
         opened[index] = True
-        if piece.text:
-            data += chunks.text(index, piece.text)
+        data += chunks.piece(index, piece)
         if piece.finish_reason is not None:
             data += chunks.finish(index, piece.finish_reason)
             remaining -= 1
             if not remaining:
-                data += (chunks.usage(usage_of(generations)) if include_usage else b"") + DONE
+                data += (chunks.usage(usage()) if usage else b"") + DONE
         if data:
             await events.write(data, last=not remaining)
 
@@ -57,26 +60,35 @@ async def stream_answer(
         await events.write(event(error_body(exc)), last=True)
 
 
-async def collect_answer(generations: Sequence[Generation]) -> list[tuple[str, str]]:
-    """Wait for every generation; return its whole text and finish reason."""
-    texts: list[list[str]] = [[] for _ in generations]
-    reasons = [""] * len(generations)
+async def collect_answer(generations: Sequence[Generation]) -> list[Piece]:
+    """Wait for every generation; return each as one piece."""
+    pieces: list[list[Piece]] = [[] for _ in generations]
 
     async def keep(index: int, piece: Piece) -> None:
-        texts[index].append(piece.text)
-        reasons[index] = piece.finish_reason or ""
+        pieces[index].append(piece)
 
     await _read_all(generations, keep)
-    return [("".join(parts), reason) for parts, reason in zip(texts, reasons, strict=True)]
+    return [_joined(parts) for parts in pieces]
 
 
-def usage_of(generations: Sequence[Generation]) -> Usage:
-    """Sum the tokens of an answer's generations."""
-    prompt = sum(g.num_prompt_tokens for g in generations)
+def usage_of(generations: Sequence[Generation], *, choices_per_prompt: int = 1) -> Usage:
+    """Sum the tokens of an answer's generations; a prompt counts once for all of its choices."""
+    leaders = generations[::choices_per_prompt]
+    prompt = sum(g.num_prompt_tokens for g in leaders)
+    cached = sum(g.num_cached_tokens for g in leaders)
     output = sum(g.num_output_tokens for g in generations)
-    cached = sum(g.num_cached_tokens for g in generations)
     return Usage(
         prompt, output, prompt + output, PromptTokensDetails(cached), CompletionTokensDetails()
+    )
+
+
+def _joined(parts: Sequence[Piece]) -> Piece:
+    return Piece(
+        "".join(part.text for part in parts),
+        parts[-1].finish_reason,
+        list(chain.from_iterable(part.logprobs for part in parts)),
+        parts[-1].end_logprobs,
+        parts[0].prompt_logprobs,
     )
 
 
@@ -95,6 +107,7 @@ async def _read_all(generations: Sequence[Generation], on_piece: OnPiece) -> Non
     finally:
         for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _read(index: int, generation: Generation, on_piece: OnPiece, turn: asyncio.Lock) -> None:

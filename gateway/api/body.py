@@ -14,8 +14,8 @@ MAX_BODY_BYTES: Final = 4 << 20
 
 T = TypeVar("T")
 
-_PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
-_FIELD = re.compile(r"(?:unknown|required) field `(?P<field>[^`]*)`")
+_PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$", re.DOTALL)
+_FIELD = re.compile(r"(?:unknown|required) field `(?P<field>.*)`", re.DOTALL)
 
 
 class ClientGone(Exception):
@@ -72,11 +72,12 @@ def _invalid_field(text: str) -> InvalidRequest:
     """Turn msgspec's text, `… - at `$.messages[0].role``, into a message and a `param`."""
     path = ""
     if found := _PATH.search(text):
-        path = found["path"]
+        path = found["path"].removesuffix("[...]")
         text = text[: found.start()]
     if named := _FIELD.search(text):
         path = f"{path}.{named['field']}" if path else named["field"]
     param = path or None
+    code = "unknown_parameter" if text.startswith("Object contains unknown") else "invalid_type"
     where = f" (at '{param}')" if param and not named else ""
     text = text.replace("Object missing", "Missing").replace("Object contains unknown", "Unknown")
-    return InvalidRequest(f"{text}{where}.", param=param, code="invalid_type")
+    return InvalidRequest(f"{text}{where}.", param=param, code=code)

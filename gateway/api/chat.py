@@ -2,25 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from gateway.api.body import JsonBody
-from gateway.api.chunks import ChatChunks, Envelope
-from gateway.api.sampling import requested_max_tokens, sampling_params, stop_strings
+from gateway.api.chunks import ChatChunks
+from gateway.api.endpoint import Answer
+from gateway.api.logprobs import chat_logprobs
+from gateway.api.sampling import (
+    choice_params,
+    num_choices,
+    refuse_unsupported,
+    requested_max_tokens,
+    sampling_params,
+    stop_strings,
+)
 from gateway.api.schemas import (
     AssistantMessage,
     ChatChoice,
     ChatCompletion,
     ChatMessage,
     ChatRequest,
-    Usage,
+    ResponseFormat,
 )
 from gateway.errors import InvalidRequest
+from gateway.services.generation import Piece
 from gateway.services.inference import Job, Message
 from gateway.services.models import ServedModel
 
 ROLES: Final = ("system", "developer", "user", "assistant")
 MAX_MESSAGES: Final = 1024
+
+# What this server does not do → the values that ask for nothing.
+_NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
+    "service_tier": (None, "auto", "default"),
+    "response_format": (None, ResponseFormat("text")),
+    "tools": (None, []),
+    "tool_choice": (None, "none", "auto"),
+    "functions": (None, []),
+    "function_call": (None, "none", "auto"),
+    "modalities": (None, ["text"]),
+    "audio": (None,),
+    "prediction": (None,),
+    "reasoning_effort": (None,),
+    "verbosity": (None,),
+    "web_search_options": (None,),
+    "prompt_cache_retention": (None,),
+    "store": (None, False),
+}
+_NEUTRAL_IN_MESSAGE: Final[dict[str, tuple[Any, ...]]] = {
+    "name": (None,),
+    "audio": (None,),
+    "function_call": (None,),
+    "tool_calls": (None, []),
+    "tool_call_id": (None,),
+}
 
 
 class Chat:
@@ -30,40 +65,47 @@ class Chat:
     id_prefix = "chatcmpl"
 
     def jobs(self, body: ChatRequest, model: ServedModel, request_id: str) -> list[Job]:
-        """Build the one job of a chat request. Raises: `InvalidRequest`."""
-        bound = requested_max_tokens(body)
-        params = sampling_params(
-            body,
-            max_tokens=bound or model.info.max_model_len,
-            vocab_size=model.info.vocab_size,
-            capabilities=model.info.capabilities,
+        """Build a job a choice. Raises: `InvalidRequest`."""
+        refuse_unsupported(
+            {field: getattr(body, field) not in neutral for field, neutral in _NEUTRAL.items()}
         )
+        bound = requested_max_tokens(body)
+        params = sampling_params(body, model.info, max_tokens=bound or model.info.max_model_len)
+        prompt, stop = _messages(body.messages), stop_strings(body)
+        n = num_choices(body)
         return [
             Job(
-                request_id=request_id,
-                prompt=_messages(body.messages),
-                params=params,
-                stop=stop_strings(body),
+                request_id=f"{request_id}-{choice}",
+                prompt=prompt,
+                params=choice_params(params, choice),
+                stop=stop,
                 clip_max_tokens=bound is None,
+                group=request_id if n > 1 else None,
             )
+            for choice in range(n)
         ]
 
-    def chunks(self, envelope: Envelope, *, include_usage: bool) -> ChatChunks:
-        return ChatChunks(envelope, include_usage=include_usage)
+    def chunks(self, answer: Answer[ChatRequest], *, include_usage: bool) -> ChatChunks:
+        tokenizer = answer.model.tokenizer if answer.body.logprobs else None
+        return ChatChunks(answer.envelope, include_usage=include_usage, tokenizer=tokenizer)
 
-    def document(
-        self, envelope: Envelope, texts: list[tuple[str, str]], usage: Usage
-    ) -> ChatCompletion:
+    def document(self, answer: Answer[ChatRequest], pieces: list[Piece]) -> ChatCompletion:
+        tokenizer, envelope = answer.model.tokenizer, answer.envelope
         choices = [
-            ChatChoice(index, AssistantMessage(text), reason)
-            for index, (text, reason) in enumerate(texts)
+            ChatChoice(
+                index,
+                AssistantMessage(piece.text),
+                piece.finish_reason or "stop",
+                chat_logprobs(tokenizer, piece.logprobs) if answer.body.logprobs else None,
+            )
+            for index, piece in enumerate(pieces)
         ]
         return ChatCompletion(
             envelope.id,
             envelope.created_s,
             envelope.model,
             choices,
-            usage,
+            answer.usage(),
             system_fingerprint=envelope.fingerprint,
         )
 
@@ -73,7 +115,6 @@ def _messages(messages: list[ChatMessage]) -> tuple[Message, ...]:
         raise InvalidRequest(
             f"'messages' must hold 1 to {MAX_MESSAGES} messages, not {len(messages)}.",
             param="messages",
-            code="invalid_value",
         )
     return tuple(_message(index, message) for index, message in enumerate(messages))
 
@@ -83,8 +124,13 @@ def _message(index: int, message: ChatMessage) -> Message:
         raise InvalidRequest(
             f"Unknown role; choose one of {', '.join(ROLES)}.",
             param=f"messages[{index}].role",
-            code="invalid_value",
         )
+    refuse_unsupported(
+        {
+            f"messages[{index}].{field}": getattr(message, field) not in neutral
+            for field, neutral in _NEUTRAL_IN_MESSAGE.items()
+        }
+    )
     # Templates know the older word; OpenAI defines the two as the same rank.
     role = "system" if message.role == "developer" else message.role
     return Message(role, _text(index, message))
@@ -95,12 +141,20 @@ def _text(index: int, message: ChatMessage) -> str:
     if isinstance(message.content, str):
         return message.content
     if message.content is None:
-        raise InvalidRequest("The message has no content.", param=where, code="invalid_value")
-    for number, part in enumerate(message.content):
-        if part.type != "text" or part.text is None:
-            raise InvalidRequest(
-                "Only text parts, {'type': 'text', 'text': …}, are supported.",
-                param=f"{where}[{number}]",
-                code="invalid_value",
-            )
-    return "".join(part.text or "" for part in message.content)
+        raise InvalidRequest("The message has no content.", param=where)
+    return "".join(_part(f"{where}[{number}]", part) for number, part in enumerate(message.content))
+
+
+def _part(where: str, part: dict[str, Any]) -> str:
+    text = part.get("text")
+    if part.get("type") != "text" or not isinstance(text, str):
+        raise InvalidRequest(
+            "Only text parts, {'type': 'text', 'text': …}, are supported.", param=where
+        )
+    if unknown := set(part) - {"type", "text"}:
+        raise InvalidRequest(
+            "A text part holds nothing but 'type' and 'text'.",
+            param=f"{where}.{min(unknown)}",
+            code="unknown_parameter",
+        )
+    return text

@@ -6,13 +6,17 @@ encoded for each chunk.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 
+from engine.tokenizer import Tokenizer
+from gateway.api.logprobs import TextLogprobsWriter, chat_logprobs
 from gateway.api.schemas import Usage
 from gateway.api.sse import event
+from gateway.services.generation import Piece
 
 _json = msgspec.json.encode
 
@@ -31,7 +35,7 @@ class Chunks(Protocol):
     """Frame the events of one answer; `index` numbers the choice."""
 
     def opening(self, index: int) -> bytes: ...
-    def text(self, index: int, text: str) -> bytes: ...
+    def piece(self, index: int, piece: Piece) -> bytes: ...
     def finish(self, index: int, reason: str) -> bytes: ...
     def usage(self, usage: Usage) -> bytes: ...
 
@@ -39,7 +43,10 @@ class Chunks(Protocol):
 class ChatChunks:
     """Frame `chat.completion.chunk` objects."""
 
-    def __init__(self, envelope: Envelope, *, include_usage: bool) -> None:
+    def __init__(
+        self, envelope: Envelope, *, include_usage: bool, tokenizer: Tokenizer | None = None
+    ) -> None:
+        self._tokenizer = tokenizer
         head = {
             "id": envelope.id,
             "object": "chat.completion.chunk",
@@ -53,28 +60,42 @@ class ChatChunks:
         self._tail = b',"usage":null}' if include_usage else b"}"
 
     def opening(self, index: int) -> bytes:
-        return self._chunk(index, b'{"role":"assistant","content":"","refusal":null}', b"null")
+        return self._chunk(index, b'{"role":"assistant","content":"","refusal":null}')
 
-    def text(self, index: int, text: str) -> bytes:
-        return self._chunk(index, b'{"content":%b}' % _json(text), b"null")
+    def piece(self, index: int, piece: Piece) -> bytes:
+        if not piece.text and not piece.logprobs:
+            return b""
+        logprobs = b"null"
+        if self._tokenizer is not None and piece.logprobs:
+            logprobs = _json(chat_logprobs(self._tokenizer, piece.logprobs))
+        return self._chunk(index, b'{"content":%b}' % _json(piece.text), logprobs)
 
     def finish(self, index: int, reason: str) -> bytes:
-        return self._chunk(index, b"{}", _json(reason))
+        return self._chunk(index, b"{}", reason=_json(reason))
 
     def usage(self, usage: Usage) -> bytes:
         return event(b'%b,"choices":[],"usage":%b}' % (self._head, _json(usage)))
 
-    def _chunk(self, index: int, delta: bytes, reason: bytes) -> bytes:
+    def _chunk(
+        self, index: int, delta: bytes, logprobs: bytes = b"null", reason: bytes = b"null"
+    ) -> bytes:
         return event(
-            b'%b,"choices":[{"index":%d,"delta":%b,"logprobs":null,"finish_reason":%b}]%b'
-            % (self._head, index, delta, reason, self._tail)
+            b'%b,"choices":[{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}]%b'
+            % (self._head, index, delta, logprobs, reason, self._tail)
         )
 
 
 class TextChunks:
-    """Frame streamed `text_completion` objects."""
+    """Frame streamed `text_completion` objects; `writers` spell logprobs, one a choice."""
 
-    def __init__(self, envelope: Envelope, *, include_usage: bool) -> None:
+    def __init__(
+        self,
+        envelope: Envelope,
+        *,
+        include_usage: bool,
+        writers: Sequence[TextLogprobsWriter] = (),
+    ) -> None:
+        self._writers = writers
         head = {
             "id": envelope.id,
             "object": "text_completion",
@@ -88,17 +109,26 @@ class TextChunks:
     def opening(self, index: int) -> bytes:
         return b""
 
-    def text(self, index: int, text: str) -> bytes:
-        return self._chunk(index, text, b"null")
+    def piece(self, index: int, piece: Piece) -> bytes:
+        logprobs = b"null"
+        if self._writers:
+            spelled = self._writers[index].write(piece)
+            if spelled.tokens:
+                logprobs = _json(spelled)
+        if not piece.text and logprobs == b"null":
+            return b""
+        return self._chunk(index, piece.text, logprobs)
 
     def finish(self, index: int, reason: str) -> bytes:
-        return self._chunk(index, "", _json(reason))
+        return self._chunk(index, "", reason=_json(reason))
 
     def usage(self, usage: Usage) -> bytes:
         return event(b'%b,"choices":[],"usage":%b}' % (self._head, _json(usage)))
 
-    def _chunk(self, index: int, text: str, reason: bytes) -> bytes:
+    def _chunk(
+        self, index: int, text: str, logprobs: bytes = b"null", reason: bytes = b"null"
+    ) -> bytes:
         return event(
-            b'%b,"choices":[{"index":%d,"text":%b,"logprobs":null,"finish_reason":%b}]%b'
-            % (self._head, index, _json(text), reason, self._tail)
+            b'%b,"choices":[{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}]%b'
+            % (self._head, index, _json(text), logprobs, reason, self._tail)
         )

@@ -6,10 +6,21 @@ from array import array
 from typing import Any, Final
 
 from gateway.api.body import JsonBody
-from gateway.api.chunks import Envelope, TextChunks
-from gateway.api.sampling import requested_max_tokens, sampling_params, stop_strings
-from gateway.api.schemas import CompletionRequest, TextChoice, TextCompletion, Usage
+from gateway.api.chunks import TextChunks
+from gateway.api.endpoint import Answer
+from gateway.api.logprobs import TextLogprobsWriter
+from gateway.api.ranges import shown
+from gateway.api.sampling import (
+    choice_params,
+    num_choices,
+    refuse_unsupported,
+    requested_max_tokens,
+    sampling_params,
+    stop_strings,
+)
+from gateway.api.schemas import CompletionRequest, TextChoice, TextCompletion
 from gateway.errors import InvalidRequest
+from gateway.services.generation import Piece
 from gateway.services.inference import Job
 from gateway.services.models import ServedModel
 
@@ -26,42 +37,70 @@ class Completions:
     id_prefix = "cmpl"
 
     def jobs(self, body: CompletionRequest, model: ServedModel, request_id: str) -> list[Job]:
-        """Build a job a prompt. Raises: `InvalidRequest`."""
-        bound = requested_max_tokens(body)
-        params = sampling_params(
-            body,
-            max_tokens=bound or DEFAULT_MAX_TOKENS,
-            vocab_size=model.info.vocab_size,
-            capabilities=model.info.capabilities,
+        """Build a job a prompt and choice, the choices of a prompt together.
+
+        Raises: `InvalidRequest`.
+        """
+        n = num_choices(body)
+        refuse_unsupported(
+            {
+                "service_tier": body.service_tier not in (None, "auto", "default"),
+                "best_of": body.best_of not in (None, n),
+                "suffix": bool(body.suffix),
+            }
         )
-        stop = stop_strings(body)
+        bound = requested_max_tokens(body)
+        params = sampling_params(body, model.info, max_tokens=bound or DEFAULT_MAX_TOKENS)
+        prompts, stop = _prompts(body.prompt), stop_strings(body)
+        if len(prompts) * n > MAX_PROMPTS:
+            raise InvalidRequest(
+                f"'prompt' and 'n' ask for {len(prompts) * n} choices; {MAX_PROMPTS} is the most.",
+                param="n" if len(prompts) <= MAX_PROMPTS else "prompt",
+            )
         return [
             Job(
-                request_id=f"{request_id}-{index}",
+                request_id=f"{request_id}-{index}-{choice}",
                 prompt=prompt,
-                params=params,
+                params=choice_params(params, choice, prompt=index if body.seed is None else 0),
                 stop=stop,
                 clip_max_tokens=bound is None,
                 prompt_param=param,
+                echo=bool(body.echo),
+                group=f"{request_id}-{index}" if n > 1 else None,
             )
-            for index, (param, prompt) in enumerate(_prompts(body.prompt))
+            for index, (param, prompt) in enumerate(prompts)
+            for choice in range(n)
         ]
 
-    def chunks(self, envelope: Envelope, *, include_usage: bool) -> TextChunks:
-        return TextChunks(envelope, include_usage=include_usage)
+    def chunks(self, answer: Answer[CompletionRequest], *, include_usage: bool) -> TextChunks:
+        return TextChunks(answer.envelope, include_usage=include_usage, writers=_writers(answer))
 
-    def document(
-        self, envelope: Envelope, texts: list[tuple[str, str]], usage: Usage
-    ) -> TextCompletion:
-        choices = [TextChoice(index, *answer) for index, answer in enumerate(texts)]
+    def document(self, answer: Answer[CompletionRequest], pieces: list[Piece]) -> TextCompletion:
+        envelope, writers = answer.envelope, _writers(answer)
+        choices = [
+            TextChoice(
+                index,
+                piece.text,
+                piece.finish_reason or "stop",
+                writers[index].write(piece) if writers else None,
+            )
+            for index, piece in enumerate(pieces)
+        ]
         return TextCompletion(
             envelope.id,
             envelope.created_s,
             envelope.model,
             choices,
-            usage,
+            answer.usage(),
             system_fingerprint=envelope.fingerprint,
         )
+
+
+def _writers(answer: Answer[CompletionRequest]) -> list[TextLogprobsWriter]:
+    if answer.body.logprobs is None:
+        return []
+    tokenizer = answer.model.tokenizer
+    return [TextLogprobsWriter(tokenizer, generation.echo) for generation in answer.generations]
 
 
 def _prompts(prompt: str | list[Any]) -> list[tuple[str, str | array[int]]]:
@@ -69,15 +108,9 @@ def _prompts(prompt: str | list[Any]) -> list[tuple[str, str | array[int]]]:
     if isinstance(prompt, str):
         return [("prompt", prompt)]
     if not prompt:
-        raise InvalidRequest("The prompt is empty.", param="prompt", code="invalid_value")
-    if _is_id(prompt[0]):
+        raise InvalidRequest("The prompt is empty.", param="prompt")
+    if _is_integer(prompt[0]):
         return [("prompt", _ids(prompt, "prompt"))]
-    if len(prompt) > MAX_PROMPTS:
-        raise InvalidRequest(
-            f"'prompt' takes up to {MAX_PROMPTS} prompts, not {len(prompt)}.",
-            param="prompt",
-            code="invalid_value",
-        )
     params = (f"prompt[{index}]" for index in range(len(prompt)))
     return [(param, _one(item, param)) for param, item in zip(params, prompt, strict=True)]
 
@@ -94,15 +127,18 @@ def _one(item: Any, param: str) -> str | array[int]:
 
 def _ids(items: list[Any], param: str) -> array[int]:
     for index, item in enumerate(items):
-        if not _is_id(item):
+        where = f"{param}[{index}]"
+        if not _is_integer(item):
             raise InvalidRequest(
-                "Token ids are integers from 0 up; do not mix them with texts.",
-                param=f"{param}[{index}]",
+                "Token ids are integers; do not mix them with texts.",
+                param=where,
                 code="invalid_type",
             )
+        if not 0 <= item <= _INT32_MAX:
+            raise InvalidRequest(f"Token id {shown(item)} is outside the vocabulary.", param=where)
     return array("i", items)
 
 
-def _is_id(item: Any) -> bool:
-    # bool is an int in Python, and -1 must be named as an id, not as a wrong type of prompt.
-    return isinstance(item, int) and not isinstance(item, bool) and abs(item) <= _INT32_MAX
+def _is_integer(item: Any) -> bool:
+    # bool is an int in Python.
+    return isinstance(item, int) and not isinstance(item, bool)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from gateway.api.answer import collect_answer, stream_answer, usage_of
 from gateway.api.body import ClientGone, JsonBody, read_body
@@ -23,7 +24,8 @@ from gateway.api.chunks import Chunks, Envelope
 from gateway.api.schemas import SamplingFields, Usage
 from gateway.domain import Principal
 from gateway.errors import InvalidRequest
-from gateway.services.inference import Generation, InferenceService, Job
+from gateway.services.generation import Generation, Piece
+from gateway.services.inference import InferenceService, Job
 from gateway.services.models import ModelRegistry, ServedModel
 
 Body = TypeVar("Body", bound=SamplingFields)
@@ -36,10 +38,21 @@ class AnswerKind(Protocol[Body]):
     id_prefix: str
 
     def jobs(self, body: Body, model: ServedModel, request_id: str) -> list[Job]: ...
-    def chunks(self, envelope: Envelope, *, include_usage: bool) -> Chunks: ...
-    def document(
-        self, envelope: Envelope, texts: list[tuple[str, str]], usage: Usage
-    ) -> msgspec.Struct: ...
+    def chunks(self, answer: Answer[Body], *, include_usage: bool) -> Chunks: ...
+    def document(self, answer: Answer[Body], pieces: list[Piece]) -> msgspec.Struct: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[Body]):
+    """Hold what shaping an answer needs to know about it."""
+
+    body: Body
+    model: ServedModel
+    generations: Sequence[Generation]
+    envelope: Envelope
+
+    def usage(self) -> Usage:
+        return usage_of(self.generations, choices_per_prompt=self.body.n or 1)
 
 
 class InferenceEndpoint:
@@ -54,7 +67,7 @@ class InferenceEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await self._answer(scope, receive, send)
+            await self._answer(scope, receive, _until_gone(send))
         except ClientGone:
             return
 
@@ -70,13 +83,15 @@ class InferenceEndpoint:
         envelope = Envelope(
             f"{kind.id_prefix}-{request_id}", int(time.time()), model.name, model.fingerprint
         )
+        answer = Answer(body, model, generations, envelope)
         async with ClientWatch(receive, generations):
             if body.stream:
-                chunks = kind.chunks(envelope, include_usage=include_usage)
-                await stream_answer(send, generations, chunks, include_usage=include_usage)
+                chunks = kind.chunks(answer, include_usage=include_usage)
+                await stream_answer(
+                    send, generations, chunks, answer.usage if include_usage else None
+                )
                 return
-            texts = await collect_answer(generations)
-            document = kind.document(envelope, texts, usage_of(generations))
+            document = kind.document(answer, await collect_answer(generations))
             response = Response(msgspec.json.encode(document), media_type="application/json")
             await response(scope, receive, send)
 
@@ -103,9 +118,25 @@ def wants_usage(body: SamplingFields) -> bool:
         raise InvalidRequest(
             "'stream_options' is only allowed when 'stream' is true.",
             param="stream_options",
-            code="invalid_value",
         )
     return body.stream_options.include_usage
+
+
+def _until_gone(send: Send) -> Send:
+    """Raise `ClientGone` where a write finds the connection closed."""
+
+    async def write(message: Message) -> None:
+        try:
+            await send(message)
+        except OSError:
+            raise ClientGone from None
+        except RuntimeError as exc:
+            # uvloop's answer to a write on a transport that the client has just closed.
+            if not str(exc).startswith("unable to perform operation on"):
+                raise
+            raise ClientGone from None
+
+    return write
 
 
 class ClientWatch:

@@ -91,7 +91,7 @@ def on_http_exception(request: Request, exc: Exception) -> Response:
     method, path = request.scope["method"], request.scope["path"]
     if exc.status_code == 404:
         text, code = (
-            f"There is no {method} {path}. GET /openapi.json lists the routes.",
+            f"There is no {method} {path}.",
             "not_found",
         )
     elif exc.status_code == 405:

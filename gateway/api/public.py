@@ -52,13 +52,14 @@ def public_app(
 
 def with_errors(routes: list[Route]) -> ASGIApp:
     """Wrap routes so that every answer has an id and every error OpenAI's shape."""
-    return RequestId(
-        Starlette(
-            routes=routes,
-            exception_handlers={
-                GatewayError: on_gateway_error,
-                HTTPException: on_http_exception,
-                Exception: on_unexpected,
-            },
-        )
+    app = Starlette(
+        routes=routes,
+        exception_handlers={
+            GatewayError: on_gateway_error,
+            HTTPException: on_http_exception,
+            Exception: on_unexpected,
+        },
     )
+    # A redirect would be answered before the key is checked, to a place the Host header names.
+    app.router.redirect_slashes = False
+    return RequestId(app)

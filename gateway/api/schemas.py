@@ -11,22 +11,29 @@ from typing import Any, Literal
 
 import msgspec
 
+from gateway.api.logprobs import ChatLogprobs, TextLogprobs
+
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     include_usage: bool = False
     include_obfuscation: bool = False
 
 
-class TextPart(msgspec.Struct, forbid_unknown_fields=True):
-    type: str
-    text: str | None = None
-
-
 class ChatMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """Hold one turn; an answer of ours, sent back as it came, is one.
+
+    The fields of type Any are OpenAI's for what this server does not do; empty ones pass.
+    """
+
     role: str
-    content: str | list[TextPart] | None = None
+    content: str | list[dict[str, Any]] | None = None
     name: str | None = None
     refusal: str | None = None
+    annotations: Any = None
+    audio: Any = None
+    function_call: Any = None
+    tool_calls: Any = None
+    tool_call_id: Any = None
 
 
 class ResponseFormat(msgspec.Struct):
@@ -51,6 +58,8 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     n: int | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
     logit_bias: dict[str, float] | None = None
     service_tier: str | None = None
     user: str | None = None
@@ -58,15 +67,27 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ChatRequest(SamplingFields, forbid_unknown_fields=True, kw_only=True):
-    """Decode the body of `POST /v1/chat/completions`."""
+    """Decode the body of `POST /v1/chat/completions`.
+
+    The fields of type Any are OpenAI's for what this server does not do; neutral values pass.
+    """
 
     messages: list[ChatMessage]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     response_format: ResponseFormat | None = None
-    tools: list[Any] | None = None
+    tools: Any = None
     tool_choice: Any = None
+    functions: Any = None
+    function_call: Any = None
+    modalities: Any = None
+    audio: Any = None
+    prediction: Any = None
+    reasoning_effort: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
+    prompt_cache_retention: Any = None
     parallel_tool_calls: bool | None = None
     store: bool | None = None
     safety_identifier: str | None = None
@@ -114,7 +135,7 @@ class ChatChoice(msgspec.Struct):
     index: int
     message: AssistantMessage
     finish_reason: str
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class ChatCompletion(msgspec.Struct):
@@ -132,7 +153,7 @@ class TextChoice(msgspec.Struct):
     index: int
     text: str
     finish_reason: str
-    logprobs: None = None
+    logprobs: TextLogprobs | None = None
 
 
 class TextCompletion(msgspec.Struct):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.cli.exits import CliError, Exit
+from gateway.data_dir import default_data_dir
 from gateway.services.local_access import read_local_access
 
 _TIMEOUT_S = 30.0
@@ -37,15 +38,16 @@ def find_server(data_dir: Path | None) -> AdminAccess:
         if not token:
             raise CliError("SLUICE_ADMIN_URL is set, SLUICE_ADMIN_TOKEN is not", Exit.AUTH)
         return AdminAccess(url.rstrip("/"), token)
-    directory = data_dir or Path(
-        os.environ.get("SLUICE_DATA_DIR") or Path.home() / ".local/share/sluice"
-    )
+    named = data_dir or os.environ.get("SLUICE_DATA_DIR")
     try:
+        directory = Path(named) if named else default_data_dir()
         local = read_local_access(directory)
+    except FileNotFoundError as exc:
+        raise CliError(str(exc)) from None
     except PermissionError:
         raise CliError(
-            f"{directory} belongs to another user: run as that user, or set SLUICE_ADMIN_URL "
-            "and SLUICE_ADMIN_TOKEN",
+            f"{named or 'the data directory'} belongs to another user: run as that user, or set "
+            "SLUICE_ADMIN_URL and SLUICE_ADMIN_TOKEN",
             Exit.AUTH,
         ) from None
     if local is None:

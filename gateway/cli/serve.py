@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+import tomllib
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -59,6 +60,8 @@ def serve(
     # Read by OpenMP when torch is imported: threads that wait must not spin beside the gateway.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    # Anyone can send malformed HTTP; a line for each would be theirs to fill the log with.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     sys.exit(_run({name: value for name, value in flags.items() if value is not None}, banner))
 
 
@@ -75,6 +78,12 @@ def _run(flags: dict[str, Any], banner: Banner) -> int:
     say = _print_json if banner is Banner.JSON else _print_text
     try:
         settings = Settings(**flags)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        print(f"sluice: sluice.toml is not TOML: {exc}", file=sys.stderr)
+        return 2
+    except OSError as exc:
+        print(f"sluice: {exc}", file=sys.stderr)
+        return 2
     except pydantic.ValidationError as exc:
         for error in exc.errors():
             name = ".".join(str(part) for part in error["loc"])

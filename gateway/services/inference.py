@@ -1,9 +1,7 @@
 """From a principal's prompt to text: tokenise, check, submit, and turn tokens back into text.
 
 `start` raises every refusal before anything is computed, so a caller can still answer with a
-status. It returns a `Generation`, which owns the request's place in the scheduler: whoever
-holds it must call `close`, on every path; closing is synchronous, idempotent and needs no
-cancellation shield.
+status. It returns a `Generation`, which owns the request's place in the scheduler.
 
 Threads: everything runs on the event loop but tokenisation, which runs in a small pool because
 a long prompt takes milliseconds.
@@ -12,7 +10,6 @@ a long prompt takes milliseconds.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -21,26 +18,21 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from engine.contract import SamplingParams
-from engine.detokenizer import Detokenizer
 from engine.errors import ChatTemplateError
-from engine.stop_strings import StopStrings
 from engine.tokenizer import InvalidText
 from gateway.domain import Principal
 from gateway.errors import (
     ContextLengthExceeded,
     GatewayError,
-    InternalFailure,
     InvalidRequest,
     Overloaded,
     TenantLimited,
 )
 from gateway.services.cache_salt import cache_salt
+from gateway.services.generation import Echo, Generation
 from gateway.services.models import ServedModel
 from scheduler.errors import Rejected
-from scheduler.request import Band, FinishReason, Request
-from scheduler.stream import TokenStream
-
-logger = logging.getLogger(__name__)
+from scheduler.request import Band, Request
 
 # No tokenizer in use turns more than this many characters into one token; a longer prompt
 # cannot fit, and is refused before it costs a tokenisation.
@@ -60,7 +52,8 @@ class Job:
     """Say what to generate: from chat messages, a text, or token ids.
 
     `params.max_tokens` is refused if it does not fit the context; with `clip_max_tokens` (the
-    client set no bound) it is lowered to what fits.
+    client set no bound) it is lowered to what fits. Jobs of one `group` have the same prompt,
+    which is computed once. With `echo` the text begins with the prompt.
     """
 
     request_id: str
@@ -69,61 +62,8 @@ class Job:
     stop: tuple[str, ...] = ()
     clip_max_tokens: bool = False
     prompt_param: str = "messages"
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Carry new text, and with the last piece why the generation ended (`stop`, `length`)."""
-
-    text: str
-    finish_reason: str | None = None
-
-
-class Generation:
-    """Read one request's text as it is computed.
-
-    Attributes: `num_prompt_tokens`, and, growing while it runs, `num_cached_tokens` and
-    `num_output_tokens`.
-    """
-
-    def __init__(
-        self, stream: TokenStream, detokenizer: Detokenizer, stops: StopStrings, prompt: int
-    ) -> None:
-        self._stream = stream
-        self._detokenizer = detokenizer
-        self._stops = stops
-        self.num_prompt_tokens = prompt
-        self.num_cached_tokens = 0
-        self.num_output_tokens = 0
-        self.finished = False
-
-    async def next(self) -> Piece:
-        """Wait for more text. Raises: `InternalFailure` if the engine failed the request."""
-        assert not self.finished, "next() after the last piece"
-        delta = await self._stream.next()
-        self.num_cached_tokens = delta.num_cached_tokens
-        self.num_output_tokens = delta.num_output_tokens
-        if delta.finish_reason is FinishReason.ERROR:
-            self.finished = True
-            raise InternalFailure(
-                "The engine failed while computing this request.", detail=delta.error
-            )
-        text, stopped = self._stops.push(self._detokenizer.push(delta.token_ids))
-        if stopped:
-            self.close()
-            return Piece(text, FinishReason.STOP.value)
-        if delta.finish_reason is None:
-            return Piece(text)
-        self.finished = True
-        tail, stopped = self._stops.push(self._detokenizer.finish())
-        if stopped:
-            return Piece(text + tail, FinishReason.STOP.value)
-        return Piece(text + tail + self._stops.finish(), delta.finish_reason.value)
-
-    def close(self) -> None:
-        """Give back the slot and the KV blocks, within one step; a second call does nothing."""
-        self.finished = True
-        self._stream.cancel()
+    echo: bool = False
+    group: str | None = None
 
 
 class InferenceService:
@@ -159,12 +99,22 @@ class InferenceService:
                 self._salt_key, model=model.name, tenant_id=str(principal.tenant_id)
             ),
             arrival_s=self._clock(),
+            group=job.group,
         )
         try:
             stream = model.service.submit(request)
         except Rejected as exc:
             raise _refusal(exc) from None
-        return Generation(stream, model.tokenizer.detokenizer(), StopStrings(job.stop), len(prompt))
+        return Generation(
+            stream,
+            model.tokenizer.detokenizer(),
+            job.stop,
+            num_prompt_tokens=len(prompt),
+            min_tokens=params.min_tokens,
+            echo=_echo(model, job, prompt) if job.echo else None,
+            waits_for_prompt_logprobs=params.prompt_logprobs is not None,
+            is_stopping=lambda: model.service.stopping,
+        )
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -176,7 +126,7 @@ class InferenceService:
         try:
             return await loop.run_in_executor(self._pool, _encode, model, job)
         except (ChatTemplateError, InvalidText) as exc:
-            raise InvalidRequest(str(exc), param=job.prompt_param, code="invalid_value") from None
+            raise InvalidRequest(str(exc), param=job.prompt_param) from None
 
 
 def _encode(model: ServedModel, job: Job) -> array[int]:
@@ -212,7 +162,6 @@ def _checked_ids(ids: array[int], vocab_size: int, param: str) -> array[int]:
             raise InvalidRequest(
                 f"Token id {token_id} is outside the vocabulary of {vocab_size}.",
                 param=f"{param}[{index}]",
-                code="invalid_value",
             )
     return ids
 
@@ -221,7 +170,7 @@ def _fit_context(model: ServedModel, job: Job, num_prompt_tokens: int) -> Sampli
     """Return the parameters with a `max_tokens` that fits the context."""
     context = model.info.max_model_len
     if num_prompt_tokens == 0:
-        raise InvalidRequest("The prompt is empty.", param=job.prompt_param, code="invalid_value")
+        raise InvalidRequest("The prompt is empty.", param=job.prompt_param)
     room = context - num_prompt_tokens
     wanted = job.params.max_tokens
     if job.clip_max_tokens and room >= 1:
@@ -234,6 +183,11 @@ def _fit_context(model: ServedModel, job: Job, num_prompt_tokens: int) -> Sampli
             param=job.prompt_param,
         )
     return job.params if wanted == job.params.max_tokens else replace(job.params, max_tokens=wanted)
+
+
+def _echo(model: ServedModel, job: Job, prompt: array[int]) -> Echo:
+    text = job.prompt if isinstance(job.prompt, str) else model.tokenizer.decode(prompt)
+    return Echo(text, prompt)
 
 
 def _refusal(exc: Rejected) -> GatewayError:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from gateway.domain import Organisation, Tenant, is_name
 from gateway.errors import InvalidRequest, NotFound
 from gateway.ports import OrganisationStore, TenantStore
+
+# Shares are divided by weights: bounds keep the quotients exact enough to be fair.
+WEIGHT_MIN, WEIGHT_MAX = 1e-3, 1e6
 
 
 class TenantService:
@@ -18,13 +20,15 @@ class TenantService:
         self._organisations = organisations
 
     async def create(self, name: str, *, weight: float = 1.0) -> Tenant:
-        """Make a tenant. `weight` is its share beside the others', finite and above 0.
+        """Make a tenant. `weight` is its share beside the others'.
 
         Raises: `InvalidRequest`: name or weight; `Conflict`: the name is taken.
         """
         require_name(name, param="name")
-        if not math.isfinite(weight) or weight <= 0:
-            raise InvalidRequest("'weight' must be a finite number above 0.", param="weight")
+        if not WEIGHT_MIN <= weight <= WEIGHT_MAX:  # NaN fails this too
+            raise InvalidRequest(
+                f"'weight' must be between {WEIGHT_MIN:g} and {WEIGHT_MAX:g}.", param="weight"
+            )
         organisation = await self.organisation()
         return await self._tenants.add(organisation.id, name, weight)
 

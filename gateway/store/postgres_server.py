@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -139,6 +140,11 @@ def _run(argv: list[str], directory: Path, placement: Placement, stdin: str = ""
     # A single-user session reports SQL errors on its output and still exits with 0.
     if done.returncode or "ERROR:" in done.stderr + done.stdout:
         lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        if "could not look up effective user ID" in done.stderr:
+            raise StartupFailed(
+                f"user {os.geteuid()} has no entry in the password file, which PostgreSQL needs: "
+                "add one, or set SLUICE_DATABASE_URL and SLUICE_REDIS_URL"
+            )
         raise StartupFailed(
             f"{Path(argv[0]).name} could not make the embedded database: "
             f"{lines[-1].strip() if lines else f'exit status {done.returncode}'}"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import httpx
 import pytest
 
 from engine.chat_template import ChatTemplate
+from engine.config import EngineConfig
+from engine.contract import EngineInfo
 from engine.demo import MODEL_DIR
+from engine.runner import TorchEngine
 from engine.simulated import SimulatedEngine
 from engine.step_cost import load_profile
 from engine.tokenizer import Tokenizer
@@ -63,21 +67,70 @@ async def model(tokenizer: Tokenizer) -> AsyncIterator[ServedModel]:
     )
     service = EngineService(Scheduler(engine.info, policy=Fcfs()), engine)
     service.start()
-    yield ServedModel(
-        name=MODEL,
+    yield _served(MODEL, service, engine.info, tokenizer)
+    service.stop()
+
+
+@pytest.fixture(scope="session")
+def torch_engine() -> Iterator[TorchEngine]:
+    """The demo model, which can do all of the sampling surface."""
+    engine = TorchEngine(EngineConfig(model_dir=MODEL_DIR, block_size=16, num_blocks=256))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+async def demo(tokenizer: Tokenizer, torch_engine: TorchEngine) -> AsyncIterator[ServedModel]:
+    torch_engine.reset()
+    service = EngineService(Scheduler(torch_engine.info, policy=Fcfs()), KeptOpen(torch_engine))
+    service.start()
+    yield _served("demo", service, torch_engine.info, tokenizer)
+    service.stop()
+
+
+@pytest.fixture
+async def demo_client(demo: ServedModel) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the API over the demo model."""
+    async with _client(demo) as client:
+        yield client
+
+
+@pytest.fixture
+async def client(model: ServedModel) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the API over the simulated engine."""
+    async with _client(model) as client:
+        yield client
+
+
+class KeptOpen:
+    """Share an engine between services that each believe to own it."""
+
+    def __init__(self, engine: TorchEngine) -> None:
+        self._engine = engine
+        self.info = engine.info
+        self.launch, self.collect, self.reset = engine.launch, engine.collect, engine.reset
+
+    def close(self) -> None:
+        self._engine.reset()
+
+
+def _served(
+    name: str, service: EngineService, info: EngineInfo, tokenizer: Tokenizer
+) -> ServedModel:
+    return ServedModel(
+        name=name,
         service=service,
-        info=engine.info,
+        info=info,
         tokenizer=tokenizer,
         chat_template=ChatTemplate.from_dir(MODEL_DIR),
         created_s=1_700_000_000,
         fingerprint="fp_test",
         aliases=("gpt-4o-mini",),
     )
-    service.stop()
 
 
-@pytest.fixture
-async def client(model: ServedModel) -> AsyncIterator[httpx.AsyncClient]:
+@asynccontextmanager
+async def _client(model: ServedModel) -> AsyncIterator[httpx.AsyncClient]:
     inference = InferenceService(salt_key=b"salt" * 8)
     app = public_app(
         models=ModelRegistry([model]),
@@ -89,7 +142,7 @@ async def client(model: ServedModel) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     headers = {"authorization": f"Bearer {KEY}"}
     async with httpx.AsyncClient(
-        transport=transport, base_url="http://test", headers=headers
+        transport=transport, base_url="http://test", headers=headers, timeout=60
     ) as client:
         yield client
     inference.close()

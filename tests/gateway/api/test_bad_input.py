@@ -81,7 +81,6 @@ async def test_body_that_is_no_request(client: httpx.AsyncClient, path: str, bod
         ({"n": 9}, "n"),
         ({"n": 2**31}, "n"),
         ({"n": True}, "n"),
-        ({"n": 2}, "n"),
         ({"stop": ["a"] * 5}, "stop"),
         ({"stop": ""}, "stop"),
         ({"stop": [1]}, "stop[0]"),
@@ -89,13 +88,29 @@ async def test_body_that_is_no_request(client: httpx.AsyncClient, path: str, bod
         ({"stop_token_ids": [10**6]}, "stop_token_ids[0]"),
         ({"presence_penalty": 3}, "presence_penalty"),
         ({"presence_penalty": 1}, "presence_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 1.5}, "repetition_penalty"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens"),
+        ({"min_tokens": 1}, "min_tokens"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"100000": 1}}, "logit_bias"),
+        ({"logit_bias": {str(i): 1 for i in range(301)}}, "logit_bias"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"logprobs": True}, "logprobs"),
         ({"tools": [{}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"service_tier": "flex"}, "service_tier"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"chat_template_kwargs": {}}, "chat_template_kwargs"),
+        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"logit_bias": {"5": "x"}}, "logit_bias"),
+        ({"messages": [MESSAGES[0] | {"name": "bob"}]}, "messages[0].name"),
+        ({"messages": [MESSAGES[0] | {"tool_calls": [{}]}]}, "messages[0].tool_calls"),
         ({"messages": []}, "messages"),
         ({"messages": "hi"}, "messages"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
@@ -131,11 +146,14 @@ async def test_bad_chat_field_is_named(
         ({"prompt": [True]}, "prompt[0]"),
         ({"prompt": [5, -1]}, "prompt[1]"),
         ({"prompt": [10**6]}, "prompt[0]"),
+        ({"prompt": [1, 2**31]}, "prompt[1]"),
         ({"prompt": [[5], [2**40]]}, "prompt[1][0]"),
         ({"prompt": [[5], [5, 10**6]]}, "prompt[1][1]"),
         ({"prompt": ["a"] * 129}, "prompt"),
         ({"prompt": {"a": 1}}, "prompt"),
-        ({"prompt": "x", "echo": True}, "echo"),
+        ({"prompt": "x", "n": 9}, "n"),
+        ({"prompt": ["x"] * 100, "n": 2}, "n"),
+        ({"prompt": "x", "logprobs": 21}, "logprobs"),
         ({"prompt": "x", "suffix": "y"}, "suffix"),
         ({"prompt": "x", "best_of": 3}, "best_of"),
         ({"prompt": "x", "logprobs": 3}, "logprobs"),
@@ -211,12 +229,15 @@ async def test_key_in_the_other_header(client: httpx.AsyncClient) -> None:
     alone = await client.get("/v1/models", headers={"authorization": "", "x-api-key": "test-key"})
     assert alone.status_code == 200
     check(await client.get("/v1/models", headers={"x-api-key": "other"}), 400)
+    twice = [("authorization", "Bearer other"), ("authorization", "Bearer test-key")]
+    check(await client.get("/v1/models", headers=twice), 400)
 
 
 async def test_unknown_route_and_method(client: httpx.AsyncClient) -> None:
     """The router's own refusals have the same shape."""
     assert check(await client.get("/v1/nope"), 404)["code"] == "not_found"
     assert check(await client.get(CHAT), 405)["code"] == "method_not_allowed"
+    assert check(await client.post(f"{CHAT}/"), 404)["code"] == "not_found"
 
 
 async def test_bug_of_ours_is_a_blank_500(

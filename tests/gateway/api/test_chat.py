@@ -152,3 +152,36 @@ async def test_context_bounds_the_answer_without_max_tokens(client: httpx.AsyncC
     body = {key: value for key, value in BODY.items() if key != "max_tokens"}
     usage = (await client.post(PATH, json=body)).json()["usage"]
     assert usage["total_tokens"] == 256
+
+
+async def test_own_answer_may_be_sent_back(client: httpx.AsyncClient) -> None:
+    """A conversation goes on with the answer as it came, and with the SDK's own null fields."""
+    answer = (await client.post(PATH, json=BODY)).json()["choices"][0]["message"]
+    dumped = answer | {"audio": None, "function_call": None, "tool_calls": None}
+    for message in (answer, dumped):
+        messages = [*BODY["messages"], message, {"role": "user", "content": "And then?"}]
+        response = await client.post(PATH, json=BODY | {"messages": messages})
+        assert response.status_code == 200, response.text
+
+
+async def test_neutral_values_ask_for_nothing(client: httpx.AsyncClient) -> None:
+    """What asks for nothing is not refused, whether or not this server could do more."""
+    neutral = {
+        "n": 1,
+        "tools": [],
+        "tool_choice": "none",
+        "functions": None,
+        "function_call": "none",
+        "modalities": ["text"],
+        "response_format": {"type": "text"},
+        "service_tier": "auto",
+        "store": False,
+        "logprobs": False,
+        "presence_penalty": 0,
+        "logit_bias": {},
+        "stream_options": None,
+        "metadata": {"run": "1"},
+        "user": "u",
+    }
+    response = await client.post(PATH, json=BODY | neutral)
+    assert response.status_code == 200, response.text

@@ -68,3 +68,12 @@ async def test_default_length_is_openais(client: httpx.AsyncClient) -> None:
     """Without max_tokens this endpoint generates 16."""
     body = (await client.post(PATH, json={"model": "sim", "prompt": "x", "seed": 1})).json()
     assert body["usage"]["completion_tokens"] == 16
+
+
+async def test_equal_prompts_without_a_seed_get_answers_of_their_own(
+    client: httpx.AsyncClient,
+) -> None:
+    """Who repeats a prompt to sample from it gets samples, not copies."""
+    body = {"model": "sim", "prompt": ["a"] * 5, "max_tokens": 8}
+    answers = (await client.post(PATH, json=body)).json()["choices"]
+    assert len({answer["text"] for answer in answers}) == 5

@@ -1,0 +1,148 @@
+"""One running request, read as text.
+
+Tokens become text incrementally; stop strings are cut across token borders; log-probabilities
+stay with their tokens. Where the result could depend on how many tokens a slow reader finds at
+once (a stop string in the middle of them), tokens are taken one by one, so that text, usage and
+log-probabilities are the same however the stream is read.
+
+Whoever holds a `Generation` must call `close`, on every path; closing is synchronous,
+idempotent and needs no cancellation shield.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from engine.contract import TokenLogprobs
+from engine.detokenizer import Detokenizer
+from engine.stop_strings import StopStrings
+from gateway.errors import InternalFailure, Overloaded
+from scheduler.request import FinishReason
+from scheduler.stream import StreamDelta, TokenStream
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """Hold a prompt that is to be repeated in front of its completion."""
+
+    text: str
+    token_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Carry new text, and with the last piece why the generation ended (`stop`, `length`).
+
+    `logprobs` are those of this piece's tokens, `end_logprobs` that of the end token, which is
+    no part of the text. `prompt_logprobs` come once, with the first piece: an entry a prompt
+    token, the first of them None.
+    """
+
+    text: str
+    finish_reason: str | None = None
+    logprobs: Sequence[TokenLogprobs] = ()
+    end_logprobs: Sequence[TokenLogprobs] = ()
+    prompt_logprobs: Sequence[TokenLogprobs | None] = ()
+
+
+class Generation:
+    """Read one request's text as it is computed.
+
+    Attributes: `num_prompt_tokens`; `echo`, None unless asked for; and, growing while it runs,
+    `num_cached_tokens` and `num_output_tokens`.
+    """
+
+    def __init__(
+        self,
+        stream: TokenStream,
+        detokenizer: Detokenizer,
+        stop: Sequence[str],
+        *,
+        num_prompt_tokens: int,
+        min_tokens: int = 0,
+        echo: Echo | None = None,
+        waits_for_prompt_logprobs: bool = False,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._stream = stream
+        self._is_stopping = is_stopping
+        self._detokenizer = detokenizer
+        self._stops = StopStrings(stop)
+        self._has_stops = bool(stop)
+        self._min_tokens = min_tokens
+        self._waits_for_prompt_logprobs = waits_for_prompt_logprobs
+        self._prefix = echo.text if echo else ""
+        self.echo = echo
+        self.num_prompt_tokens = num_prompt_tokens
+        self.num_cached_tokens = 0
+        self.num_output_tokens = 0
+
+    async def next(self) -> Piece:
+        """Wait for more text.
+
+        Raises: `InternalFailure` if the engine failed the request, `Overloaded` if it was ended
+        because the server stops.
+        """
+        delta = await self._stream.next()
+        while self._waits_for_prompt_logprobs and _is_incomplete(delta):
+            delta = await self._stream.next()
+        self.num_cached_tokens = delta.num_cached_tokens
+        if delta.finish_reason is FinishReason.ERROR:
+            if self._is_stopping():
+                raise Overloaded("The server is shutting down.", code="shutting_down")
+            raise InternalFailure(
+                "The engine failed while computing this request.", detail=delta.error
+            )
+        piece = self._stopping(delta) if self._has_stops else self._plain(delta)
+        if not self._prefix and not self._waits_for_prompt_logprobs:
+            return piece
+        prefix, self._prefix = self._prefix, ""
+        self._waits_for_prompt_logprobs = False
+        return replace(piece, text=prefix + piece.text, prompt_logprobs=delta.prompt_logprobs or ())
+
+    def close(self) -> None:
+        """Give back the slot and the KV blocks, within one step; a second call does nothing."""
+        self._stream.cancel()
+
+    def _plain(self, delta: StreamDelta) -> Piece:
+        """Take all tokens of a delta at once."""
+        self.num_output_tokens = delta.num_output_tokens
+        text = self._detokenizer.push(delta.token_ids)
+        if delta.finish_reason is None:
+            return Piece(text, None, delta.logprobs or ())
+        return self._last(text + self._detokenizer.finish(), delta.finish_reason, delta)
+
+    def _stopping(self, delta: StreamDelta) -> Piece:
+        """Take a delta's tokens one by one, and end where a stop string is complete."""
+        logprobs = delta.logprobs or ()
+        text: list[str] = []
+        for index, token_id in enumerate(delta.token_ids):
+            self.num_output_tokens += 1
+            new = self._detokenizer.push((token_id,))
+            if self.num_output_tokens < self._min_tokens:
+                text.append(new)
+                continue
+            emitted, stopped = self._stops.push(new)
+            text.append(emitted)
+            if stopped:
+                self.close()
+                return Piece("".join(text), FinishReason.STOP.value, logprobs[: index + 1])
+        if delta.finish_reason is None:
+            return Piece("".join(text), None, logprobs)
+        # An end token counts although it is no part of the text.
+        self.num_output_tokens = delta.num_output_tokens
+        tail, stopped = self._stops.push(self._detokenizer.finish())
+        text.append(tail if stopped else tail + self._stops.finish())
+        reason = FinishReason.STOP if stopped else delta.finish_reason
+        return self._last("".join(text), reason, delta)
+
+    @staticmethod
+    def _last(text: str, reason: FinishReason, delta: StreamDelta) -> Piece:
+        logprobs, num_tokens = delta.logprobs or (), len(delta.token_ids)
+        return Piece(text, reason.value, logprobs[:num_tokens], logprobs[num_tokens:])
+
+
+def _is_incomplete(delta: StreamDelta) -> bool:
+    """Tell whether a prompt's log-probabilities are still to come, and its first token too."""
+    return delta.prompt_logprobs is None and not delta.token_ids and delta.finish_reason is None

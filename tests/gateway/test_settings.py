@@ -1,0 +1,62 @@
+"""Where settings come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.settings import Settings
+
+# A value of each setting as an environment spells it.
+SPELLED = {
+    "data_dir": "/srv/sluice",
+    "host": "0.0.0.0",
+    "port": "8080",
+    "admin_host": "::1",
+    "admin_port": "8081",
+    "database_url": "postgresql://u@h/d",
+    "redis_url": "redis://h",
+    "model": "/models/m",
+    "model_name": "m",
+    "load_format": "dummy",
+    "engine": "simulated",
+    "engine_profile": "p",
+    "dtype": "bfloat16",
+    "block_size": "16",
+    "num_blocks": "7",
+    "kv_cache_bytes": "1000000",
+    "max_model_len": "100",
+    "max_num_seqs": "3",
+    "max_num_batched_tokens": "64",
+    "max_num_queued": "5",
+    "num_threads": "2",
+    "prefix_caching": "false",
+    "init_organisation": "o",
+    "init_tenants": "a, b",
+    "init_keys": "k1,k2",
+    "init_admin_token": "t",
+}
+
+
+def test_every_setting_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each variable of the README is read, in the form that an environment can hold."""
+    assert SPELLED.keys() == Settings.model_fields.keys()
+    for name, value in SPELLED.items():
+        monkeypatch.setenv(f"SLUICE_{name.upper()}", value)
+    settings = Settings()
+    default = Settings.model_construct()
+    for name in SPELLED:
+        assert getattr(settings, name) != getattr(default, name), name
+    assert settings.block_size == 16
+    assert settings.init_tenants == ("a", "b")
+
+
+def test_flags_beat_environment_beats_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nearer to the command, the stronger."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sluice.toml").write_text("port = 1\nadmin_port = 2\nmax_num_seqs = 3\n")
+    monkeypatch.setenv("SLUICE_PORT", "11")
+    monkeypatch.setenv("SLUICE_ADMIN_PORT", "12")
+    settings = Settings(port=21)
+    assert (settings.port, settings.admin_port, settings.max_num_seqs) == (21, 12, 3)
