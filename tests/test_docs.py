@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.models.registry import markdown_table
 from gateway.settings import Settings
 
 ROOT = Path(__file__).parent.parent
@@ -44,6 +45,11 @@ def test_benchmark_report_has_the_one_shape(path: Path) -> None:
     assert {"machine", "versions", "commit", "figures", "samples"} <= set(report)
     for figure in report["figures"].values():
         assert set(figure) == {"value", "unit", "goal", "met"}
+
+
+def test_the_table_of_architectures_is_the_registrys() -> None:
+    """What the README says is supported is what the registry supports."""
+    assert markdown_table().strip() in README
 
 
 def test_links_lead_somewhere() -> None:

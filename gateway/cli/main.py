@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import keys, tenants
+from gateway.cli import bench, keys, tenants
 from gateway.cli.exits import CliError
 from gateway.cli.serve import serve
 
@@ -27,6 +27,7 @@ app = typer.Typer(
 app.command()(serve)
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(keys.app, name="keys")
+app.add_typer(bench.app, name="bench")
 
 
 def _print_version(wanted: bool) -> None:

@@ -61,6 +61,47 @@ def write_report(
     return path
 
 
+def update_report(
+    name: str,
+    part: str,
+    figures: Mapping[str, Figure],
+    samples: Mapping[str, Any],
+    *,
+    directory: Path,
+    device: Mapping[str, Any] | None = None,
+    commit: str | None = None,
+) -> Path:
+    """Put one part's figures into `<directory>/<name>.json`, beside those of the other parts.
+
+    For benches whose parts run one at a time. `parts` says when and at which commit each was
+    measured; the fields at the top are the newest part's. What another machine measured goes.
+    `device` describes a device besides the machine; `commit` is for trees without their history.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{name}.json"
+    here = {**machine(), **(device or {})}
+    before = json.loads(path.read_text()) if path.exists() else {}
+    if before.get("machine") != here:
+        before = {}
+    replaced = set(before.get("parts", {}).get(part, {}).get("figures", ())) | set(figures)
+    kept = {key: figure for key, figure in before.get("figures", {}).items() if key not in replaced}
+    now = {
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit or _commit(),
+    }
+    document = {
+        "name": name,
+        **now,
+        "machine": here,
+        "versions": _versions(),
+        "parts": {**before.get("parts", {}), part: {**now, "figures": list(figures)}},
+        "figures": {**kept, **{key: asdict(figure) for key, figure in figures.items()}},
+        "samples": {**before.get("samples", {}), part: samples},
+    }
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    return path
+
+
 def machine() -> dict[str, Any]:
     """Describe what the figures were measured on."""
     return {

@@ -1,0 +1,60 @@
+"""Measures what a machine can do at best: copy memory, and multiply matrices, through torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+from scheduler.bench.roofline import Ceilings
+
+_ROUNDS = 5
+_Work = Callable[[], object]
+
+
+def measure_ceilings(*, device: str, dtype: str) -> Ceilings:
+    """Time large copies and products of random numbers; each ceiling is the best of a few medians.
+
+    The best, because a ceiling that a neighbour lowered would flatter whatever is held against it.
+    """
+    import torch
+
+    target = torch.device(device)
+    large = target.type == "cuda"
+    num_bytes = 1 << 30 if large else 256 << 20
+    size = 8192 if large else 2048
+    generator = torch.Generator(target).manual_seed(0)
+    # Random content: zeros run faster than real data would on some devices.
+    source = torch.rand(num_bytes // 4, generator=generator, device=target)
+    copy = torch.empty_like(source)
+    a = torch.randn(size, size, generator=generator, device=target).to(getattr(torch, dtype))
+    b = torch.randn(size, size, generator=generator, device=target).to(getattr(torch, dtype))
+    product = torch.empty_like(a)
+    time_s = _time_on_device_s if large else _time_on_host_s
+    copy_s = _best_s(time_s, lambda: copy.copy_(source))
+    product_s = _best_s(time_s, lambda: torch.mm(a, b, out=product))
+    return Ceilings(2 * num_bytes / copy_s, 2 * size**3 / product_s)
+
+
+def _best_s(time_s: Callable[[_Work], float], work: _Work) -> float:
+    """Return the least of two medians of the time that `work` takes, after a warm-up."""
+    work()
+    return min(median(time_s(work) for _ in range(_ROUNDS)) for _ in range(2))
+
+
+def _time_on_host_s(work: _Work) -> float:
+    started_s = time.perf_counter()
+    work()
+    return time.perf_counter() - started_s
+
+
+def _time_on_device_s(work: _Work) -> float:
+    import torch
+
+    # torch types this constructor not at all.
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1000

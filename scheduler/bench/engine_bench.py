@@ -1,0 +1,83 @@
+"""Runs workloads on a model, one after another; knows which there are and what the suite is."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+from scheduler.bench.decode_sweep import decode_sweep
+from scheduler.bench.part import Part, Row
+from scheduler.bench.report import Figure
+from scheduler.bench.roofline import Ceilings
+from scheduler.bench.setup import Bench, Options, open_bench, run_conditions
+from scheduler.bench.step_profile import profile
+from scheduler.bench.workloads import mixed, nano, prefill, shared_prefix
+
+WORKLOADS: Mapping[str, Callable[[Bench], Part]] = {
+    "decode-sweep": decode_sweep,
+    "prefill": prefill,
+    "mixed": mixed,
+    "shared-prefix": shared_prefix,
+    "nano": nano,
+    "profile": profile,
+}
+DEFAULT_WORKLOADS = ("decode-sweep", "prefill", "mixed", "shared-prefix", "nano")
+
+
+def measure(options: Options, workloads: Sequence[str]) -> Iterator[tuple[str, Part]]:
+    """Open a model and measure workload after workload; titles say what a part measured."""
+    with open_bench(options) as bench:
+        subject = f"{bench.slug} {bench.info.dtype}"
+        if options.native == "off":
+            subject += " torch alone"
+        conditions = {**run_conditions(), "compiled_operators": bench.uses_native}
+        parts = [("ceilings", partial(ceilings_part, bench.ceilings, bench.dtype_name))]
+        parts += [(workload, partial(WORKLOADS[workload], bench)) for workload in workloads]
+        for title, run in parts:
+            part = run()
+            part.samples["conditions"] = conditions | {"load_average": os.getloadavg()[0]}
+            yield f"{title} {subject}", part
+
+
+def suite(options: Options) -> list[tuple[Options, tuple[str, ...]]]:
+    """List the runs behind the figures that the documents quote for a CPU."""
+    small = replace(options, shape="llama-30m", model_dir=None, dtype="float32", batches=None)
+    half = replace(small, dtype="bfloat16")
+    large = replace(half, shape="qwen3-0.5b", rounds=min(3, options.rounds))
+    return [
+        (small, (*DEFAULT_WORKLOADS, "profile")),
+        (replace(small, native="off"), ("decode-sweep",)),
+        (half, ("decode-sweep",)),
+        (replace(half, native="off"), ("decode-sweep",)),
+        (replace(large, batches=(1, 8)), ("decode-sweep",)),
+        (replace(large, peers=False), ("profile",)),
+    ]
+
+
+def as_json(parts: Mapping[str, Part]) -> str:
+    """Give all figures and samples as one JSON document on one line."""
+    figures: dict[str, Figure] = {}
+    for part in parts.values():
+        figures |= part.figures
+    document: dict[str, Any] = {
+        "figures": {key: asdict(figure) for key, figure in figures.items()},
+        "samples": {title: part.samples for title, part in parts.items()},
+    }
+    return json.dumps(document)
+
+
+def ceilings_part(ceilings: Ceilings, dtype_name: str) -> Part:
+    """State the ceilings that the shares are of."""
+    copy, product = ceilings.copy_bytes_per_s / 1e9, ceilings.flop_per_s / 1e9
+    return Part(
+        {
+            "copy_gb_per_s": Figure(copy, "GB/s"),
+            f"matmul_{dtype_name}_gflop_per_s": Figure(product, "GFLOP/s"),
+        },
+        {},
+        [Row(f"copy {copy:.1f} GB/s, matmul {product:,.0f} GFLOP/s", None)],
+    )

@@ -1,0 +1,207 @@
+"""Opens what a bench runs on: an engine, the peer beside it, and the machine's ceilings.
+
+Engine and peer load the same weights (random ones that transformers has saved, where it is
+installed), compute in the same dtype, and share the process and so the threads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.config import EngineConfig
+from engine.contract import Engine, EngineInfo
+from engine.demo import MODEL_DIR
+from engine.models.hf_config import load_model_config
+from scheduler.bench.drive import BenchError, Driver
+from scheduler.bench.roofline import Ceilings, ModelWork
+from scheduler.bench.shapes import SHAPES, write_config
+from scheduler.bench.transformers_peer import TransformersPeer, is_installed, save_checkpoint
+
+_DTYPE_NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_KV_CACHE_BYTES_CPU = 2 << 30
+DEMO = "demo"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Say what to measure and how long; `None` leaves the choice to the engine or the workload.
+
+    `model_dir` is measured instead of `shape` where it is given; without weights in it, or with
+    `dummy`, they are random, and there is no peer with `dummy`. `scale` multiplies the requests of
+    `nano` and their lengths.
+    """
+
+    shape: str = "llama-30m"
+    model_dir: Path | None = None
+    dummy: bool = False
+    dtype: str | None = None
+    device: str = "cpu"
+    num_threads: int | None = None
+    batches: tuple[int, ...] | None = None
+    rounds: int = 5
+    scale: float = 0.125
+    native: str = "auto"
+    peers: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Hold what a workload measures with; `slug` names the model in figures.
+
+    `uses_native` tells whether the compiled operators compute, where that was left to the engine.
+    """
+
+    options: Options
+    slug: str
+    uses_native: bool
+    own_dtype: str
+    engine: Engine
+    peer: TransformersPeer | None
+    work: ModelWork
+    ceilings: Ceilings
+    draw: random.Random
+
+    @property
+    def info(self) -> EngineInfo:
+        return self.engine.info
+
+    @property
+    def dtype_name(self) -> str:
+        return _DTYPE_NAMES[self.info.dtype]
+
+    @property
+    def subject(self) -> str:
+        """Name in a figure what is measured: the model, and what is not as it comes by itself."""
+        torch_alone = "_torch" if self.options.native == "off" else ""
+        dtype = "" if self.info.dtype == self.own_dtype else f"_{self.dtype_name}"
+        return f"{self.slug}{torch_alone}{dtype}"
+
+    def driver(self) -> Driver:
+        """Start over with an empty KV cache."""
+        self.engine.reset()
+        return Driver(self.engine)
+
+    def prompt(self, num_tokens: int) -> list[int]:
+        """Draw a prompt that no other shares a beginning with."""
+        return [self.draw.randrange(self.info.vocab_size) for _ in range(num_tokens)]
+
+
+@contextmanager
+def open_bench(options: Options) -> Iterator[Bench]:
+    """Load the model, and the peer where it is wanted and installed; measure the ceilings.
+
+    Raises: `EngineError`, `BenchError`: it cannot be measured, in one line.
+    """
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as scratch:
+        model_dir, load_format = _prepare(options, Path(scratch))
+        config = load_model_config(model_dir)
+        engine, uses_native = _load_engine(
+            EngineConfig(
+                model_dir=model_dir,
+                load_format=load_format,
+                dtype=options.dtype,
+                device=options.device,
+                kv_cache_bytes=_kv_cache_bytes(options.device),
+                num_threads=options.num_threads,
+                native=options.native,
+            )
+        )
+        peer = None
+        try:
+            dtype = engine.info.dtype
+            if options.peers and load_format == "auto" and is_installed():
+                peer = TransformersPeer(model_dir, dtype=dtype, device=options.device)
+            name = options.shape if options.model_dir is None else options.model_dir.resolve().name
+            yield Bench(
+                options=options,
+                slug=re.sub(r"[^a-z0-9]+", "_", name.lower()),
+                uses_native=uses_native,
+                own_dtype=config.dtype,
+                engine=engine,
+                peer=peer,
+                work=ModelWork(config, 4 if dtype == "float32" else 2),
+                ceilings=_measure_ceilings(options.device, dtype),
+                draw=random.Random(7),
+            )
+        finally:
+            if peer is not None:
+                peer.close()
+            engine.close()
+
+
+def describe_device(device: str) -> tuple[str, dict[str, Any]]:
+    """Return the name of the report for a device, and what to say of it there."""
+    import torch
+
+    if not device.startswith("cuda"):
+        return "engine-cpu", {}
+    name = torch.cuda.get_device_name(device)
+    memory_gib = round(torch.cuda.get_device_properties(device).total_memory / 2**30, 1)
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return f"gpu-{slug}", {"gpu": name, "gpu_memory_gib": memory_gib, "cuda": torch.version.cuda}
+
+
+def run_conditions() -> dict[str, Any]:
+    """Say what else decides a figure: how many threads compute, and how they wait."""
+    import torch
+
+    return {
+        "torch_threads": torch.get_num_threads(),
+        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
+    }
+
+
+def _prepare(options: Options, scratch: Path) -> tuple[Path, str]:
+    """Find or make the model directory, and say how its weights are loaded."""
+    if options.model_dir is None and options.shape == DEMO:
+        return MODEL_DIR, "auto"
+    if options.model_dir is not None and any(options.model_dir.glob("*.safetensors")):
+        return options.model_dir, "dummy" if options.dummy else "auto"
+    if options.model_dir is not None:
+        # Refused here if there is no config, or none that the engine knows.
+        load_model_config(options.model_dir)
+        config = json.loads((options.model_dir / "config.json").read_bytes())
+    elif options.shape in SHAPES:
+        config = SHAPES[options.shape]
+    else:
+        names = ", ".join((*SHAPES, DEMO))
+        raise BenchError(f"no shape is called {options.shape!r}: choose one of {names}")
+    write_config(config, scratch)
+    load_model_config(scratch)
+    if not options.peers or options.dummy or not is_installed():
+        return scratch, "dummy"
+    save_checkpoint(config, scratch)
+    return scratch, "auto"
+
+
+def _load_engine(config: EngineConfig) -> tuple[Engine, bool]:
+    """Load the model, and tell whether the compiled operators compute it."""
+    from engine.runner import TorchEngine
+
+    engine = TorchEngine(config)
+    return engine, engine.uses_native
+
+
+def _kv_cache_bytes(device: str) -> int:
+    """Take enough for every workload: on a GPU half of what is free, before the weights come."""
+    import torch
+
+    if not device.startswith("cuda") or not torch.cuda.is_available():
+        return _KV_CACHE_BYTES_CPU
+    free_bytes, _ = torch.cuda.mem_get_info(device)
+    return int(free_bytes) // 2
+
+
+def _measure_ceilings(device: str, dtype: str) -> Ceilings:
+    from scheduler.bench.ceilings import measure_ceilings
+
+    return measure_ceilings(device=device, dtype=dtype)

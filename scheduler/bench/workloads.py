@@ -1,0 +1,158 @@
+"""What the engine bench measures beside the decode sweep; a function is one workload.
+
+Every request is as long as it is asked to be (end tokens are ignored), and greedy but in `nano`.
+Prompts are random token ids, new ones each round, so that no round finds another's in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+
+from scheduler.bench.drive import Job, Run, percentile
+from scheduler.bench.part import Part, Row
+from scheduler.bench.report import Figure, at_least
+from scheduler.bench.setup import Bench
+
+_SHARED_PREFIX_TOKENS = 1000
+_NANO_REQUESTS = 256
+_NANO_TOKENS = (100, 1024)
+_SHARED_PREFIX_GOAL = 6.7
+
+
+def prefill(bench: Bench) -> Part:
+    """Compute prompts of 512 tokens (2,048 on a GPU), one token drawn from each."""
+    num_prompts, num_tokens = (8, 2048) if bench.options.device != "cpu" else (4, 512)
+    num_tokens = min(num_tokens, bench.info.max_model_len - 1)
+
+    def jobs() -> list[Job]:
+        return [
+            Job(prompt=bench.prompt(num_tokens), num_output_tokens=1) for _ in range(num_prompts)
+        ]
+
+    runs = _rounds(bench, jobs)
+    rates = [run.num_prompt_tokens / run.wall_s for run in runs]
+    floor_s = num_prompts * bench.work.prefill(num_tokens).floor_s(bench.ceilings)
+    share = median(floor_s / run.wall_s for run in runs)
+    name = f"prefill_{bench.subject}"
+    return Part(
+        {
+            f"{name}_tokens_per_s": Figure(median(rates), "tokens/s"),
+            f"{name}_roofline_share": Figure(share, "share"),
+        },
+        {"tokens_per_s": rates, "num_prompts": num_prompts, "num_prompt_tokens": num_tokens},
+        [
+            Row(
+                f"{num_prompts} × {num_tokens}",
+                median(rates),
+                share_of_ceiling=share,
+                note="prompt tokens",
+            )
+        ],
+    )
+
+
+def mixed(bench: Bench) -> Part:
+    """Let eight rows decode while a prompt of 512 tokens comes in every eighth step, eight times.
+
+    What counts is that the rows keep going: the longest gaps between their tokens.
+    """
+
+    def jobs() -> list[Job]:
+        decoding = [Job(prompt=bench.prompt(64), num_output_tokens=128) for _ in range(8)]
+        coming = [
+            Job(prompt=bench.prompt(512), num_output_tokens=16, after_steps=8 * number)
+            for number in range(1, 9)
+        ]
+        return decoding + coming
+
+    runs = _rounds(bench, jobs)
+    rates = [run.output_tokens_per_s for run in runs]
+    gaps_ms = [percentile(run.gaps_s, 0.99) * 1000 for run in runs]
+    name = f"mixed_{bench.subject}"
+    return Part(
+        {
+            f"{name}_output_tokens_per_s": Figure(median(rates), "tokens/s"),
+            f"{name}_gap_p99_ms": Figure(median(gaps_ms), "ms"),
+        },
+        {
+            "output_tokens_per_s": rates,
+            "gap_p99_ms": gaps_ms,
+            "gap_p50_ms": [percentile(run.gaps_s, 0.5) * 1000 for run in runs],
+        },
+        [
+            Row(
+                "8 decode, 8 × 512 come",
+                median(rates),
+                note=f"gap p99 {median(gaps_ms):.1f} ms",
+            )
+        ],
+    )
+
+
+def shared_prefix(bench: Bench) -> Part:
+    """Time first tokens behind a shared 1,000-token prefix: the first request, then four others.
+
+    The followers come one at a time, after the first has finished; each ends in 16 tokens of its
+    own.
+    """
+    firsts: list[float] = []
+    followers: list[float] = []
+    speedups: list[float] = []
+    for number in range(bench.options.rounds + 1):
+        driver, prefix = bench.driver(), bench.prompt(_SHARED_PREFIX_TOKENS)
+        ttft_s = [
+            driver.run([Job(prompt=prefix + bench.prompt(16), num_output_tokens=2)]).ttft_s[0]
+            for _ in range(5)
+        ]
+        if number:
+            firsts.append(ttft_s[0])
+            followers.append(median(ttft_s[1:]))
+            speedups.append(ttft_s[0] / median(ttft_s[1:]))
+    is_standard = bench.subject == "llama_30m"
+    name = "shared_prefix" if is_standard else f"shared_prefix_{bench.subject}"
+    goal = at_least(median(speedups), _SHARED_PREFIX_GOAL, "ratio")
+    return Part(
+        {f"{name}_ttft_speedup": goal},
+        {"first_ttft_s": firsts, "follower_ttft_s": followers, "speedup": speedups},
+        [
+            Row(
+                "1,000 tokens shared",
+                None,
+                note=f"first token {median(speedups):.1f}× sooner than the first's",
+            )
+        ],
+    )
+
+
+def nano(bench: Bench) -> Part:
+    """Run 256 requests at once, 100 to 1,024 tokens in and out, both times `scale`.
+
+    Source: the bench of nano-vllm, its bench.py: lengths, temperature, no end tokens.
+    """
+    scale = bench.options.scale
+    num_requests = max(1, round(_NANO_REQUESTS * scale))
+    low, high = (max(1, round(n * scale)) for n in _NANO_TOKENS)
+
+    def jobs() -> list[Job]:
+        return [
+            Job(
+                prompt=bench.prompt(bench.draw.randint(low, high)),
+                num_output_tokens=bench.draw.randint(low, high),
+                temperature=0.6,
+            )
+            for _ in range(num_requests)
+        ]
+
+    runs = _rounds(bench, jobs)
+    rates = [run.output_tokens_per_s for run in runs]
+    return Part(
+        {f"nano_{bench.subject}_output_tokens_per_s": Figure(median(rates), "tokens/s")},
+        {"output_tokens_per_s": rates, "num_requests": num_requests, "num_tokens": [low, high]},
+        [Row(f"{num_requests} × {low}–{high} in and out", median(rates))],
+    )
+
+
+def _rounds(bench: Bench, jobs: Callable[[], list[Job]]) -> list[Run]:
+    """Run new jobs a round, each with an empty cache; the first round warms up."""
+    return [bench.driver().run(jobs()) for _ in range(bench.options.rounds + 1)][1:]

@@ -1,0 +1,34 @@
+"""The log-probabilities that the engine gives the tokens of a prompt."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.config import EngineConfig
+from engine.contract import NewSequence, SamplingParams, SequenceSlice, StepPlan
+from engine.runner import TorchEngine
+
+
+def prompt_logprobs(model_dir: Path, device: str, dtype: str, prompt: Sequence[int]) -> list[float]:
+    """Score all tokens of `prompt` but the first, in one step."""
+    engine = TorchEngine(
+        EngineConfig(
+            model_dir=model_dir,
+            device=device,
+            dtype=dtype,
+            block_size=16,
+            num_blocks=16,
+            max_num_seqs=1,
+            num_threads=1,
+        )
+    )
+    n = len(prompt)
+    params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0)
+    sequence = NewSequence(0, "scored", array("i", prompt), n, 0, (), params)
+    chunk = SequenceSlice(0, 0, n, tuple(range(-(-n // 16))), True)
+    plan = StepPlan(1, admitted=(sequence,), slices=(chunk,))
+    result = engine.collect(engine.launch(plan))
+    engine.close()
+    return [entry.logprob for entry in result.prompt_logprobs[0]]
