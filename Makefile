@@ -48,6 +48,8 @@ $(VENV)/bin/python:
 $(VENV)/.installed: pyproject.toml requirements.lock | $(VENV)/bin/python
 	@echo "Installing Sluice into $(VENV) (about a minute) …" >&2
 	@$(PIP) install --quiet --constraint requirements.lock --editable .
+	@# Without a C++ compiler everything runs on torch alone.
+	@$(BIN)/python -m engine.native build || true
 	@touch $@
 
 $(VENV)/.tested: $(VENV)/.installed

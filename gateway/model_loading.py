@@ -92,7 +92,7 @@ def _engine(settings: Settings, source: _Source, tokenizer: Tokenizer) -> Engine
     config = EngineConfig(
         model_dir=source.model_dir,
         load_format=settings.load_format,
-        dtype=settings.dtype,
+        dtype=settings.dtype or _demo_dtype(source),
         device=device,
         block_size=settings.block_size,
         num_blocks=settings.num_blocks,
@@ -101,10 +101,16 @@ def _engine(settings: Settings, source: _Source, tokenizer: Tokenizer) -> Engine
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_model_len=settings.max_model_len,
         num_threads=settings.num_threads,
+        native=settings.native,
     )
     from engine.runner import TorchEngine
 
     return TorchEngine(config)
+
+
+def _demo_dtype(source: _Source) -> str | None:
+    """Serve the demo as its figures were measured; a model of the user's as it runs fastest."""
+    return "float32" if source.model_dir == MODEL_DIR else None
 
 
 def _device(settings: Settings) -> str:

@@ -62,7 +62,7 @@ class Settings(BaseSettings):
         default="cpu-demo", description="The step-cost profile that prices a simulated engine."
     )
     dtype: Literal["float32", "bfloat16"] | None = Field(
-        default=None, description="Type of weights and KV cache; unset: float32 on a CPU."
+        default=None, description="Type of weights and KV cache; unset: what computes fastest."
     )
     block_size: Literal[16, 32, 64] = Field(default=64, description="Tokens in a KV block.")
     num_blocks: int | None = Field(default=None, ge=1, description="KV blocks; unset: by memory.")
@@ -77,6 +77,9 @@ class Settings(BaseSettings):
     max_num_queued: int = Field(default=2048, ge=1, description="Requests waiting at most.")
     num_threads: int | None = Field(
         default=None, ge=1, description="Threads of the CPU engine; unset: cores − 1, at least 1."
+    )
+    native: Literal["auto", "off"] = Field(
+        default="auto", description="Compiled operators of the CPU engine, where they are built."
     )
     prefix_caching: bool = Field(default=True, description="Share KV blocks of equal prefixes.")
 

@@ -31,6 +31,7 @@ SPELLED = {
     "max_num_batched_tokens": "64",
     "max_num_queued": "5",
     "num_threads": "2",
+    "native": "off",
     "prefix_caching": "false",
     "init_organisation": "o",
     "init_tenants": "a, b",
