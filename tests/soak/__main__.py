@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import subprocess
 import sys
@@ -12,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import uvloop
 
 from scheduler.bench.report import BENCHMARKS_DIR, Figure, at_least, at_most, write_report
 from tests.live_server import start_server
@@ -37,7 +38,7 @@ def start(directory: Path) -> Part:
 
 def sdk_streams(directory: Path) -> Part:
     """Run 200 concurrent SDK streams, six rounds."""
-    result = asyncio.run(streams.concurrent_streams(directory / "data", num_streams=200, rounds=6))
+    result = uvloop.run(streams.concurrent_streams(directory / "data", num_streams=200, rounds=6))
     growth = result.rss_mib[-1] / result.rss_mib[1]
     figures = {
         "streams": Figure(200 * 6, "streams"),
@@ -59,8 +60,8 @@ def sdk_streams(directory: Path) -> Part:
 
 def disconnects(directory: Path) -> Part:
     """Drop 1,000 clients, half of them streaming, one at a time and in groups."""
-    single = asyncio.run(streams.disconnects(directory / "a", num_each=250, together=1))
-    grouped = asyncio.run(streams.disconnects(directory / "b", num_each=250, together=25))
+    single = uvloop.run(streams.disconnects(directory / "a", num_each=250, together=1))
+    grouped = uvloop.run(streams.disconnects(directory / "b", num_each=250, together=25))
     figures, samples = {}, {}
     for mode in ("streaming", "plain"):
         times = [t for r in (single, grouped) for t in getattr(r, f"{mode}_s")]
@@ -75,7 +76,7 @@ def disconnects(directory: Path) -> Part:
 
 def http_ratio(directory: Path) -> Part:
     """Compare tokens/s over HTTP with the engine alone."""
-    rounds = asyncio.run(
+    rounds = uvloop.run(
         throughput.over_http(directory / "data", num_requests=200, num_output_tokens=64, rounds=5)
     )
     ratio = median(r["http_tokens_per_s"] / r["alone_tokens_per_s"] for r in rounds)

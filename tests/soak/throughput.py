@@ -73,7 +73,8 @@ def engine_alone(bodies: list[dict[str, Any]]) -> float:
     from scheduler.policies.fcfs import Fcfs
     from scheduler.request import Band, Request
 
-    engine = TorchEngine(EngineConfig(model_dir=MODEL_DIR))
+    # As `sluice serve` runs the demo model.
+    engine = TorchEngine(EngineConfig(model_dir=MODEL_DIR, dtype="float32"))
 
     def run() -> float:
         scheduler = Scheduler(engine.info, policy=Fcfs())
