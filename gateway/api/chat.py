@@ -95,7 +95,7 @@ class Chat:
             ChatChoice(
                 index,
                 AssistantMessage(piece.text),
-                piece.finish_reason or "stop",
+                piece.ended_by,
                 chat_logprobs(tokenizer, piece.logprobs) if answer.body.logprobs else None,
             )
             for index, piece in enumerate(pieces)

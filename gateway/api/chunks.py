@@ -74,7 +74,7 @@ class ChatChunks:
         return self._chunk(index, b"{}", reason=_json(reason))
 
     def usage(self, usage: Usage) -> bytes:
-        return event(b'%b,"choices":[],"usage":%b}' % (self._head, _json(usage)))
+        return _usage_chunk(self._head, usage)
 
     def _chunk(
         self, index: int, delta: bytes, logprobs: bytes = b"null", reason: bytes = b"null"
@@ -123,7 +123,7 @@ class TextChunks:
         return self._chunk(index, "", reason=_json(reason))
 
     def usage(self, usage: Usage) -> bytes:
-        return event(b'%b,"choices":[],"usage":%b}' % (self._head, _json(usage)))
+        return _usage_chunk(self._head, usage)
 
     def _chunk(
         self, index: int, text: str, logprobs: bytes = b"null", reason: bytes = b"null"
@@ -132,3 +132,7 @@ class TextChunks:
             b'%b,"choices":[{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}]%b'
             % (self._head, index, _json(text), logprobs, reason, self._tail)
         )
+
+
+def _usage_chunk(head: bytes, usage: Usage) -> bytes:
+    return event(b'%b,"choices":[],"usage":%b}' % (head, _json(usage)))

@@ -81,7 +81,7 @@ class Completions:
             TextChoice(
                 index,
                 piece.text,
-                piece.finish_reason or "stop",
+                piece.ended_by,
                 writers[index].write(piece) if writers else None,
             )
             for index, piece in enumerate(pieces)

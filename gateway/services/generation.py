@@ -45,6 +45,12 @@ class Piece:
     end_logprobs: Sequence[TokenLogprobs] = ()
     prompt_logprobs: Sequence[TokenLogprobs | None] = ()
 
+    @property
+    def ended_by(self) -> str:
+        """Return the finish reason of a last piece."""
+        assert self.finish_reason is not None, "more is to come"
+        return self.finish_reason
+
 
 class Generation:
     """Read one request's text as it is computed.
