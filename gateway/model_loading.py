@@ -22,8 +22,8 @@ from engine.step_cost import load_profile
 from engine.tokenizer import Tokenizer
 from gateway.services.models import ServedModel
 from gateway.settings import Settings
+from scheduler.config import first_come
 from scheduler.core import Scheduler
-from scheduler.policies.fcfs import Fcfs
 from scheduler.service import EngineService
 
 logger = logging.getLogger(__name__)
@@ -56,9 +56,9 @@ def load_model(settings: Settings, *, version: str) -> ServedModel:
         )
     scheduler = Scheduler(
         info,
-        policy=Fcfs(),
-        prefix_caching=settings.prefix_caching,
-        max_num_queued=settings.max_num_queued,
+        first_come(
+            prefix_caching=settings.prefix_caching, max_num_queued=settings.max_num_queued
+        ),
     )
     return ServedModel(
         name=source.name,

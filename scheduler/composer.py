@@ -11,14 +11,16 @@ the newest token of a row is need not be known: the engine has it on the device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from engine.contract import DecodeRows, EngineInfo, NewSequence, SequenceSlice, StepPlan
 from engine.kv.block_pool import BlockPool
+from scheduler.accounts import Accounts
+from scheduler.fair_tree import FairTree
 from scheduler.preemption import make_room
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence
-from scheduler.waiting import WaitingQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +43,21 @@ class Composer:
     """Compose steps for one engine from what runs and what waits."""
 
     def __init__(
-        self, info: EngineInfo, pool: BlockPool, waiting: WaitingQueue, running: RunningSet
+        self,
+        info: EngineInfo,
+        pool: BlockPool,
+        waiting: FairTree,
+        running: RunningSet,
+        accounts: Accounts,
+        requeue: Callable[[Sequence, float], None],
     ) -> None:
         self._max_num_batched_tokens = info.max_num_batched_tokens
         self._max_num_prompt_logprobs = info.max_num_prompt_logprobs
         self._pool = pool
         self._waiting = waiting
         self._running = running
+        self._accounts = accounts
+        self._requeue = requeue
 
     def compose(self, step_id: int, now: float) -> Step | None:
         """Plan the next step, or return None where there is nothing to compute.
@@ -56,19 +66,17 @@ class Composer:
         """
         victims = make_room(self._running, self._pool)
         for victim in victims:
-            if not victim.is_paused:
-                self._waiting.push(victim, now)
+            self._requeue(victim, now)
         rows, decodes = self._decode()
         draft = _Draft(self._max_num_batched_tokens - len(decodes), self._max_num_prompt_logprobs)
         self._continue_prefills(draft)
         # A victim must not take back at once what it has just given.
         if not victims:
-            self._admit(draft)
+            self._admit(draft, now)
         if not decodes and not draft.slices:
             return None
         sampling = decodes.copy()
         for sequence, chunk in zip(draft.sequences, draft.slices, strict=True):
-            self._waiting.policy.charge(sequence.request, chunk.n_tokens, now)
             if chunk.sample:
                 sampling.append(sequence)
         released, preempted = self._running.take_changes()
@@ -102,18 +110,19 @@ class Composer:
             if draft.has_room_for(sequence):
                 self._slice(sequence, (), draft)
 
-    def _admit(self, draft: _Draft) -> None:
+    def _admit(self, draft: _Draft, now: float) -> None:
         while draft.budget and not self._running.is_full:
-            sequence = self._waiting.peek()
+            sequence = self._waiting.peek(now)
             # A token in flight must land first: the engine is handed all tokens on admission.
             if sequence is None or sequence.num_in_flight or not draft.has_room_for(sequence):
                 return
             hit = self._fit(sequence)
             if hit is None:
                 return
-            self._waiting.remove(sequence)
+            self._waiting.remove(sequence, now)
             self._running.admit(sequence)
             new_block_ids = self._start(sequence, hit)
+            self._accounts.admit(sequence, now)
             draft.admitted.append(_new_sequence(sequence, hit))
             self._slice(sequence, new_block_ids, draft)
 

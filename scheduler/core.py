@@ -27,15 +27,18 @@ from itertools import repeat
 from engine.contract import EngineInfo, StepPlan, StepResult, TokenLogprobs
 from engine.kv.block_pool import BlockPool
 from engine.kv.table import BlockTable
+from scheduler.accounts import Accounts
 from scheduler.composer import Composer, Step
-from scheduler.policies.base import Policy
+from scheduler.config import PRESETS, SchedulerConfig
+from scheduler.estimates import Estimates
+from scheduler.fair_tree import FairTree
 from scheduler.prompt_groups import PromptGroups
 from scheduler.request import Admit, FinishReason, Reject, RejectCode, Request, RequestOutput
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence, Status
-from scheduler.waiting import WaitingQueue
 
 _QUEUE_FULL_RETRY_S = 1.0
+_MIXED = PRESETS["mixed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +66,20 @@ class Snapshot:
 class Scheduler:
     """Decide what an engine of the limits `info` computes next; see the module."""
 
-    def __init__(
-        self,
-        info: EngineInfo,
-        *,
-        policy: Policy,
-        prefix_caching: bool = True,
-        max_num_queued: int = 10_000,
-    ) -> None:
+    def __init__(self, info: EngineInfo, config: SchedulerConfig = _MIXED) -> None:
         assert info.depth in (1, 2), "the rules of the module hold for two steps in flight"
         self.info = info
         self.max_sequence_len = min(info.max_model_len, info.num_blocks * info.block_size)
-        self._prefix_caching = prefix_caching
-        self._max_num_queued = max_num_queued
+        self.config = config
         self._pool = BlockPool(info.num_blocks, info.block_size)
-        self._waiting = WaitingQueue(policy)
+        self._waiting = FairTree(config.fairness)
+        self._accounts = Accounts(config.fairness, self._waiting)
+        self._estimates = Estimates(config.fairness)
         # Each row may want a token of the budget, so that decoding rows always go on together.
         self._running = RunningSet(min(info.max_num_seqs, info.max_num_batched_tokens))
-        self._composer = Composer(info, self._pool, self._waiting, self._running)
+        self._composer = Composer(
+            info, self._pool, self._waiting, self._running, self._accounts, self._queue
+        )
         self._groups = PromptGroups()
         self._sequences: dict[str, Sequence] = {}
         self._in_flight: deque[Step] = deque()
@@ -104,7 +103,7 @@ class Scheduler:
             return refusal
         sequence = Sequence(
             request,
-            BlockTable(self._pool, request.cache_salt, caching=self._prefix_caching),
+            BlockTable(self._pool, request.cache_salt, caching=self.config.prefix_caching),
             ordinal=self._num_offered,
             max_len=self.max_sequence_len,
             info=self.info,
@@ -112,8 +111,9 @@ class Scheduler:
         self._num_offered += 1
         num_ahead = len(self._waiting) + self._groups.num_held
         self._sequences[request.request_id] = sequence
+        self._waiting.enrol(sequence, now)
         if not self._hold(sequence):
-            self._waiting.push(sequence, now)
+            self._push(sequence, now)
         return Admit(num_ahead)
 
     def plan(self, now: float) -> StepPlan | None:
@@ -141,11 +141,10 @@ class Scheduler:
         self._publish(step, now)
         if result.prompt_logprobs:
             outputs += self._take_prompt_logprobs(step, result)
-        charge = self._waiting.policy.charge
+        self._accounts.take_outputs([s for s in sampling if s.status is not Status.FINISHED], now)
         logprobs = result.logprobs or repeat(None, len(sampling))
         for sequence, token_id, scored in zip(sampling, result.token_ids, logprobs, strict=True):
             if sequence.status is not Status.FINISHED:
-                charge(sequence.request, 1, now)
                 outputs.append(self._accept(sequence, token_id, scored, now))
         return outputs
 
@@ -253,7 +252,7 @@ class Scheduler:
                 f"{self.max_sequence_len - 1} that this server has room for.",
                 RejectCode.CONTEXT_LENGTH_EXCEEDED,
             )
-        if len(self._waiting) + self._groups.num_held >= self._max_num_queued:
+        if len(self._waiting) + self._groups.num_held >= self.config.admission.max_num_queued:
             return Reject(
                 "The queue is full.", RejectCode.OVERLOADED, retry_after_s=_QUEUE_FULL_RETRY_S
             )
@@ -262,13 +261,17 @@ class Scheduler:
     def _queue(self, sequence: Sequence, now: float) -> None:
         """Let a sequence wait for a slot; a paused one would only stand in the way."""
         if not (sequence.is_paused or sequence.is_held) and sequence not in self._waiting:
-            self._waiting.push(sequence, now)
+            self._push(sequence, now)
+
+    def _push(self, sequence: Sequence, now: float) -> None:
+        self._estimates.update(sequence)
+        self._waiting.push(sequence, now)
 
     def _hold(self, sequence: Sequence) -> bool:
         """Hold a sequence back where another of its group is to compute what they share."""
         shares_blocks = (
             sequence.request.group is not None
-            and self._prefix_caching
+            and self.config.prefix_caching
             and sequence.num_prompt_tokens > self.info.block_size
         )
         return shares_blocks and self._groups.join(sequence)
@@ -333,7 +336,9 @@ class Scheduler:
         if sequence.status is Status.RUNNING:
             self._running.release(sequence)
         elif sequence in self._waiting:
-            self._waiting.remove(sequence)
+            self._waiting.remove(sequence, now)
+        self._accounts.end(sequence, now)
+        self._waiting.expel(sequence)
         sequence.status = Status.FINISHED
         del self._sequences[sequence.request.request_id]
         if sequence.request.group is not None:

@@ -1,9 +1,10 @@
 """The errors of this package.
 
     SchedulerError
-    └── Rejected    a request was not taken in
+    ├── Rejected         a request was not taken in
+    └── UnknownPolicy    a configuration names a policy that does not exist
 
-Its message is fit for the caller who sent the request.
+Their messages are fit for whoever sent the request or the configuration.
 """
 
 from __future__ import annotations
@@ -23,3 +24,15 @@ class Rejected(SchedulerError):
         self.reason = reason
         self.code = code
         self.retry_after_s = retry_after_s
+
+
+class UnknownPolicy(SchedulerError):
+    """Choose one of `known`, or three of them for tenants, keys and requests: `vtc/vtc/edf`."""
+
+    def __init__(self, policy: str, known: list[str]) -> None:
+        super().__init__(
+            f"There is no policy {policy!r}: choose one of {', '.join(known)}, "
+            "or three for tenants, keys and requests, as in vtc/vtc/edf."
+        )
+        self.policy = policy
+        self.known = known

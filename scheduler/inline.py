@@ -10,12 +10,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
-from engine.contract import Engine, StepPlan, StepResult
-from scheduler.core import Scheduler
+from engine.contract import Engine, EngineInfo, StepPlan, StepResult
 from scheduler.request import RequestOutput
 
 OnStep = Callable[[StepPlan, StepResult], None]
+
+
+class Planner(Protocol):
+    """Plan steps and take their results, as `scheduler.core.Scheduler` does."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    def plan(self, now: float) -> StepPlan | None: ...
+
+    def report(self, result: StepResult, now: float) -> list[RequestOutput]: ...
+
+    def reset(self, reason: str, now: float) -> list[RequestOutput]: ...
 
 
 class InlineLoop:
@@ -26,7 +39,7 @@ class InlineLoop:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        scheduler: Planner,
         engine: Engine,
         clock: Callable[[], float],
         *,

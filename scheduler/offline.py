@@ -31,10 +31,10 @@ from engine.detokenizer import Detokenizer
 from engine.errors import ChatTemplateError
 from engine.stop_strings import StopStrings
 from engine.tokenizer import InvalidText, Tokenizer
+from scheduler.config import first_come
 from scheduler.core import Scheduler
 from scheduler.errors import Rejected
 from scheduler.inline import InlineLoop
-from scheduler.policies.fcfs import Fcfs
 from scheduler.progress import Progress
 from scheduler.request import FinishReason, Reject, Request, RequestOutput
 
@@ -83,10 +83,8 @@ class LLM:
         self._engine = _load_engine(config)
         self._scheduler = Scheduler(
             self._engine.info,
-            policy=Fcfs(),
-            prefix_caching=prefix_caching,
             # All prompts of a call wait here at once.
-            max_num_queued=1 << 62,
+            first_come(prefix_caching=prefix_caching, max_num_queued=1 << 62),
         )
         self._loop = InlineLoop(self._scheduler, self._engine, time.monotonic)
         self._num_requests = 0

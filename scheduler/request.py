@@ -21,10 +21,15 @@ class Band(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """Promise a time to the first token and a time for each token after it, in seconds."""
+    """Promise a time to the first token and a time for each token after it, in seconds.
+
+    The promise per token is cumulative: token k is due `k * tpot_s` after the first one was, so
+    tokens that come early buy time for later ones. `max_gap_s` bounds each single gap besides.
+    """
 
     ttft_s: float | None = None
     tpot_s: float | None = None
+    max_gap_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +39,8 @@ class Request:
     `request_id` is unique among live requests. `cache_salt` roots its prefix cache: requests
     share KV only within a salt. `granted_tokens` is how many output tokens the caller has
     reserved; the request pauses there until `Scheduler.extend` or `finish_granted` answers, and
-    None is without bound. `arrival_s` is on the scheduler's clock.
+    None is without bound. `arrival_s` is on the scheduler's clock. Nobody waits for the first
+    token beyond `expires_s`, where it is given.
 
     Requests of one salt and one `group` have the same prompt: it is computed for the first of
     them, and the others then share its blocks. One that asks for `prompt_logprobs` computes all
@@ -52,16 +58,21 @@ class Request:
     band: Band = Band.DEFAULT
     slo: Slo = field(default_factory=Slo)
     granted_tokens: int | None = None
+    expires_s: float | None = None
     group: str | None = None
 
 
 class FinishReason(StrEnum):
-    """Say why a request ended: an end token, a bound on tokens, its caller, or a fault."""
+    """Say why a request ended: an end token, a bound on tokens, its caller, a fault, or the time.
+
+    `EXPIRED` is work that nobody would have been served by any more when its turn came.
+    """
 
     STOP = "stop"
     LENGTH = "length"
     CANCELLED = "cancelled"
     ERROR = "error"
+    EXPIRED = "expired"
 
 
 class RequestOutput(NamedTuple):
@@ -90,9 +101,10 @@ class RequestOutput(NamedTuple):
 
 
 class RejectCode(StrEnum):
-    """Say what kind of refusal it is: the request's size, our load, or our state."""
+    """Say what kind of refusal it is: the request's size, the tenant's share, our load or state."""
 
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+    TENANT_LIMITED = "rate_limit_exceeded"
     OVERLOADED = "overloaded"
     UNAVAILABLE = "unavailable"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Sequence as Many
 from enum import Enum
@@ -32,22 +33,37 @@ class Sequence:
 
     `prompt_logprobs` are those that have come back, of the prompt's first tokens; it is None
     where they are not asked for, and once they are complete.
+
+    `num_charged` tokens of the prompt are paid for, `num_prepaid` of the output before they are
+    drawn; `num_ran` tokens have ever been computed or found. What is expected of it when it begins
+    to wait: `num_uncached` tokens to compute, `expected_output` tokens in all to draw, `service_s`
+    seconds of work, the next token due at `deadline_s` and so to be begun by `start_by_s`.
+    `counter` is kept by the policy that orders it.
     """
 
     __slots__ = (
+        "counter",
+        "deadline_s",
         "end_token_ids",
+        "expected_output",
         "is_held",
         "limit",
         "num_cached_tokens",
+        "num_charged",
         "num_computed",
         "num_preemptions",
+        "num_prepaid",
         "num_prompt_tokens",
+        "num_ran",
         "num_tokens",
+        "num_uncached",
         "ordinal",
         "pause_at",
         "prompt_logprobs",
         "request",
+        "service_s",
         "slot",
+        "start_by_s",
         "status",
         "table",
         "token_ids",
@@ -65,7 +81,13 @@ class Sequence:
         self.num_prompt_tokens = self.num_tokens = len(self.token_ids)
         self.num_computed = 0
         self.num_cached_tokens = 0
+        self.num_charged = self.num_prepaid = self.num_ran = 0
         self.num_preemptions = 0
+        self.counter = 0.0
+        self.num_uncached = self.num_prompt_tokens
+        self.expected_output = float(params.max_tokens)
+        self.service_s = 0.0
+        self.deadline_s = self.start_by_s = math.inf
         self.slot = NO_SLOT
         self.status = Status.WAITING
         self.was_admitted = False
@@ -79,6 +101,15 @@ class Sequence:
         self.end_token_ids = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             self.end_token_ids |= info.eos_token_ids
+
+    def head(self, now: float) -> Sequence:
+        """Be what is served next of itself, as a child of the fair tree."""
+        return self
+
+    @property
+    def weight(self) -> float:
+        """Weigh as much as its siblings: shares are for tenants."""
+        return 1.0
 
     @property
     def num_in_flight(self) -> int:
@@ -100,8 +131,13 @@ class Sequence:
         granted_len = self.limit if num_tokens is None else self.num_prompt_tokens + num_tokens
         self.pause_at = max(self.pause_at, min(self.limit, granted_len))
 
+    def note_progress(self) -> None:
+        """Remember how far it has come, before that is lost."""
+        self.num_ran = max(self.num_ran, self.num_computed)
+
     def lose_kv(self) -> None:
         """Go back to where nothing is computed; known tokens and those in flight stay."""
+        self.note_progress()
         self.num_computed = 0
         self.slot = NO_SLOT
         self.status = Status.WAITING

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from engine.contract import EngineInfo, SamplingParams, StepPlan, StepResult
 from engine.simulated import SimulatedEngine, draw_token
 from engine.step_cost import LinearCost, StepCost
+from scheduler.config import first_come
 from scheduler.core import Scheduler
-from scheduler.policies.fcfs import Fcfs
 from scheduler.request import Admit, Band, FinishReason, Reject, Request, RequestOutput
 
 UNIT_COST = StepCost("unit", small=LinearCost(1.0, 0.0), large=LinearCost(1.0, 0.0))
@@ -114,9 +114,7 @@ class Driver:
         self.engine = engine
         self.scheduler = Scheduler(
             engine.info,
-            policy=Fcfs(),
-            prefix_caching=prefix_caching,
-            max_num_queued=max_num_queued,
+            first_come(prefix_caching=prefix_caching, max_num_queued=max_num_queued),
         )
         self.now = 0.0
         self.plans: list[StepPlan] = []

@@ -48,6 +48,10 @@ class BlockTable:
             found.append(block_id)
         return found
 
+    def count_found(self, token_ids: array[int]) -> int:
+        """Count the leading tokens whose computed blocks `match` would find now."""
+        return len(self.match(token_ids)) * self._pool.block_size
+
     def blocks_missing(self, num_tokens: int) -> int:
         """Count the blocks that holding `num_tokens` tokens would add."""
         return -(-num_tokens // self._pool.block_size) - len(self.block_ids)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from engine.contract import Engine, SamplingParams, StepPlan, StepResult
+from scheduler.config import first_come
 from scheduler.core import Scheduler
 from scheduler.inline import InlineLoop
-from scheduler.policies.fcfs import Fcfs
 from scheduler.request import Admit, FinishReason, Request
 
 
@@ -71,7 +71,7 @@ class Driver:
 
     def __init__(self, engine: Engine, *, prefix_caching: bool = True) -> None:
         self._scheduler = Scheduler(
-            engine.info, policy=Fcfs(), prefix_caching=prefix_caching, max_num_queued=1 << 62
+            engine.info, first_come(prefix_caching=prefix_caching, max_num_queued=1 << 62)
         )
         self._run = Run()
         self._step_started_s = 0.0

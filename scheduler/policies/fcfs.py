@@ -1,18 +1,12 @@
-"""First come, first served: by arrival alone, whatever tenant or band a request is of."""
+"""First come, first served: by arrival alone."""
 
 from __future__ import annotations
 
-from scheduler.request import Request
+from scheduler.policies.base import Child, Key, Policy
 
 
-class Fcfs:
-    """Order requests by the time of their arrival."""
+class Fcfs(Policy):
+    """Order children by the arrival of their heads."""
 
-    def key(self, request: Request, now: float) -> tuple[float, ...]:
-        return (request.arrival_s,)
-
-    def activate(self, request: Request, now: float) -> None:
-        """Nothing to learn: arrival times do not depend on who waits."""
-
-    def charge(self, request: Request, num_tokens: int, now: float) -> None:
-        """Nothing to learn: arrival times do not depend on what was computed."""
+    def key(self, child: Child, now: float) -> Key:
+        return (child.head(now).request.arrival_s,)

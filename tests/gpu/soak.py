@@ -22,9 +22,9 @@ from engine.runner import TorchEngine
 from scheduler.bench.drive import Driver, Job
 from scheduler.bench.part import Part
 from scheduler.bench.report import Figure, at_least, at_most
+from scheduler.config import first_come
 from scheduler.core import Scheduler
 from scheduler.inline import InlineLoop
-from scheduler.policies.fcfs import Fcfs
 from scheduler.request import Admit, FinishReason, Request, RequestOutput
 from tests.checkpoints import make_tiny
 from tests.gpu.deadline import Deadline
@@ -96,7 +96,7 @@ class _Soak:
         # Each alone, in a scheduler of its own: nothing beside it, nothing before it.
         self._expected = [Driver(engine).run([job]).tokens[0] for job in jobs]
         engine.reset()
-        self.scheduler = Scheduler(engine.info, policy=Fcfs())
+        self.scheduler = Scheduler(engine.info, first_come())
         self._loop = InlineLoop(self.scheduler, engine, time.monotonic)
 
     def wave(self) -> None:

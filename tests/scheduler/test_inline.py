@@ -6,9 +6,9 @@ import pytest
 
 from engine.contract import StepPlan, StepResult
 from fakes import make_engine, make_request
+from scheduler.config import first_come
 from scheduler.core import Scheduler
 from scheduler.inline import InlineLoop
-from scheduler.policies.fcfs import Fcfs
 from scheduler.request import Admit, FinishReason, RequestOutput
 
 
@@ -19,7 +19,7 @@ def make_loop(depth: int, steps: list[int] | None = None) -> InlineLoop:
         if steps is not None:
             steps.append(plan.step_id)
 
-    return InlineLoop(Scheduler(engine.info, policy=Fcfs()), engine, lambda: 0.0, on_step=on_step)
+    return InlineLoop(Scheduler(engine.info, first_come()), engine, lambda: 0.0, on_step=on_step)
 
 
 def offer(loop: InlineLoop, request_id: str, num_tokens: int) -> None:

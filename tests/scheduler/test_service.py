@@ -12,9 +12,9 @@ import pytest
 
 import fakes
 from fakes import ManualClock, StepwiseEngine
+from scheduler.config import first_come
 from scheduler.core import Scheduler
 from scheduler.errors import Rejected
-from scheduler.policies.fcfs import Fcfs
 from scheduler.request import FinishReason, RejectCode
 from scheduler.service import EngineService
 from scheduler.stream import StreamDelta, TokenStream
@@ -29,7 +29,7 @@ async def serving(
     clock: Callable[[], float] = time.monotonic,
     max_num_queued: int = 100,
 ) -> AsyncIterator[EngineService]:
-    scheduler = Scheduler(engine.info, policy=Fcfs(), max_num_queued=max_num_queued)
+    scheduler = Scheduler(engine.info, first_come(max_num_queued=max_num_queued))
     service = EngineService(scheduler, engine, clock=clock)
     service.start()
     try:
@@ -260,7 +260,7 @@ async def test_grants_are_answered_through_the_service() -> None:
 def test_thread_ends_with_its_loop(caplog: pytest.LogCaptureFixture) -> None:
     """A loop that was closed without stopping the service does not leave its thread failing."""
     engine = StepwiseEngine(fakes.make_engine())
-    service = EngineService(Scheduler(engine.info, policy=Fcfs()), engine)
+    service = EngineService(Scheduler(engine.info, first_come()), engine)
 
     async def leave_early() -> None:
         engine.gate.clear()

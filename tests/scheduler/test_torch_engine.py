@@ -12,8 +12,8 @@ from checkpoints import load_reference, make_tiny_llama, reference_greedy
 from engine.config import EngineConfig
 from engine.contract import SamplingParams
 from engine.runner import TorchEngine
+from scheduler.config import first_come
 from scheduler.core import Scheduler
-from scheduler.policies.fcfs import Fcfs
 from scheduler.request import Admit, Request
 
 MAX_TOKENS = 24
@@ -72,7 +72,7 @@ def test_greedy_tokens_equal_transformers(
         )
     )
     assert engine.uses_native == (native == "auto" and native_library)
-    scheduler = Scheduler(engine.info, policy=Fcfs(), prefix_caching=prefix_caching)
+    scheduler = Scheduler(engine.info, first_come(prefix_caching=prefix_caching))
     order = list(range(len(prompts)))
     random.Random(budget).shuffle(order)
     for index in order:

@@ -22,8 +22,8 @@ from checkpoints import make_tiny_llama
 from engine.config import EngineConfig
 from engine.contract import EngineInfo, SamplingParams
 from engine.runner import TorchEngine
+from scheduler.config import first_come
 from scheduler.core import Scheduler
-from scheduler.policies.fcfs import Fcfs
 from scheduler.request import Admit, FinishReason, Request, RequestOutput
 
 BLOCK_SIZE = 16
@@ -94,7 +94,7 @@ def run_alone(prompt: tuple[int, ...], kind: int) -> Outcome:
     """Run a request on an engine of its own, in one chunk, with room for everything."""
     engine = _engine_for_lone_runs()
     engine.reset()
-    scheduler = Scheduler(engine.info, policy=Fcfs(), prefix_caching=False)
+    scheduler = Scheduler(engine.info, first_come(prefix_caching=False))
     scheduler.offer(make_request("alone", prompt, kind, b""), 0)
     outcome = Outcome()
     while (plan := scheduler.plan(0)) is not None:
@@ -138,7 +138,7 @@ class EngineMachine(RuleBasedStateMachine):
             max_num_batched_tokens=budget,
             max_num_prompt_logprobs=num_scored,
         )
-        self.scheduler = Scheduler(info, policy=Fcfs(), prefix_caching=caching)
+        self.scheduler = Scheduler(info, first_come(prefix_caching=caching))
 
     @rule(
         text=st.integers(0, 1),

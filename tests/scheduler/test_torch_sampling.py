@@ -28,8 +28,8 @@ from checkpoints import load_reference, make_tiny_llama, reference_logits
 from engine.config import EngineConfig
 from engine.contract import SamplingParams, TokenLogprobs
 from engine.runner import TorchEngine
+from scheduler.config import first_come
 from scheduler.core import Scheduler, Snapshot
-from scheduler.policies.fcfs import Fcfs
 from scheduler.request import Admit, FinishReason, Request
 
 BLOCK_SIZE = 16
@@ -94,7 +94,7 @@ def run(
             num_threads=1,
         )
     )
-    scheduler = Scheduler(engine.info, policy=Fcfs(), prefix_caching=prefix_caching)
+    scheduler = Scheduler(engine.info, first_come(prefix_caching=prefix_caching))
     for index, (prompt, wanted) in enumerate(zip(prompts, params, strict=True)):
         request = Request(
             request_id=str(index),

@@ -69,15 +69,15 @@ def engine_alone(bodies: list[dict[str, Any]]) -> float:
     from engine.contract import SamplingParams
     from engine.demo import MODEL_DIR
     from engine.runner import TorchEngine
+    from scheduler.config import first_come
     from scheduler.core import Scheduler
-    from scheduler.policies.fcfs import Fcfs
     from scheduler.request import Band, Request
 
     # As `sluice serve` runs the demo model.
     engine = TorchEngine(EngineConfig(model_dir=MODEL_DIR, dtype="float32"))
 
     def run() -> float:
-        scheduler = Scheduler(engine.info, policy=Fcfs())
+        scheduler = Scheduler(engine.info, first_come())
         started = time.perf_counter()
         for index, body in enumerate(bodies):
             params = SamplingParams(

@@ -22,8 +22,8 @@ from gateway.domain import Principal
 from gateway.errors import AuthenticationFailed
 from gateway.services.inference import InferenceService
 from gateway.services.models import ModelRegistry, ServedModel
+from scheduler.config import first_come
 from scheduler.core import Scheduler
-from scheduler.policies.fcfs import Fcfs
 from scheduler.service import EngineService
 
 KEY = "test-key"
@@ -65,7 +65,7 @@ async def model(tokenizer: Tokenizer) -> AsyncIterator[ServedModel]:
         block_size=16,
         alphabet=words,
     )
-    service = EngineService(Scheduler(engine.info, policy=Fcfs()), engine)
+    service = EngineService(Scheduler(engine.info, first_come()), engine)
     service.start()
     yield _served(MODEL, service, engine.info, tokenizer)
     service.stop()
@@ -82,7 +82,7 @@ def torch_engine() -> Iterator[TorchEngine]:
 @pytest.fixture
 async def demo(tokenizer: Tokenizer, torch_engine: TorchEngine) -> AsyncIterator[ServedModel]:
     torch_engine.reset()
-    service = EngineService(Scheduler(torch_engine.info, policy=Fcfs()), KeptOpen(torch_engine))
+    service = EngineService(Scheduler(torch_engine.info, first_come()), KeptOpen(torch_engine))
     service.start()
     yield _served("demo", service, torch_engine.info, tokenizer)
     service.stop()

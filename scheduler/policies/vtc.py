@@ -1,0 +1,44 @@
+"""The virtual token counter: whoever has been served least, for its weight, goes next.
+
+A counter rises by the cost of what its child was served, divided by the child's weight, whether
+the child still waits or not. A child that begins to wait is lifted to the least counter among
+those that wait, or to that of the last one to leave where none does: time spent idle earns
+nothing, and coming back forgives nothing. Two children that both wait are then served equally,
+for their weights, within twice the cost of the largest thing that is served at once.
+
+Counters are never brought down: a float counts whole tokens exactly up to 9e15 of them.
+
+Source: Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024, algorithm 2 and its
+weighted form; the artifact leaves out the lift to the last one that left.
+"""
+
+from __future__ import annotations
+
+from scheduler.policies.base import Child, Key, Policy, Siblings
+
+
+class Vtc(Policy):
+    """Order children by their counters."""
+
+    def __init__(self) -> None:
+        self._last_to_leave: Child | None = None
+
+    def key(self, child: Child, now: float) -> Key:
+        return (child.counter,)
+
+    def activate(self, child: Child, siblings: Siblings, now: float) -> None:
+        floor = siblings.first(now) or self._last_to_leave
+        if floor is not None and floor.counter > child.counter:
+            child.counter = floor.counter
+
+    def deactivate(self, child: Child, now: float) -> None:
+        self._last_to_leave = child
+
+    def is_owed(self, child: Child, siblings: Siblings, now: float) -> bool:
+        floor = siblings.first(now) or self._last_to_leave
+        return floor is not None and child.counter > floor.counter
+
+    def charge(self, child: Child, cost: float, siblings: Siblings, now: float) -> None:
+        child.counter += cost / child.weight
+        if cost < 0.0:
+            siblings.update(child, now)
