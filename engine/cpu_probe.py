@@ -3,7 +3,7 @@
 Each question is a race of a few milliseconds between the real candidates, on real weights where
 there are some. Runs alternate and each candidate is judged by its best, so a neighbour on the
 same machine disturbs the figures but rarely the verdict. Whatever the answer, results differ by
-rounding at most.
+rounding at most. The layouts of a model are raced for once: `engine.probe_cache` keeps them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,20 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from engine import probe_cache
 from engine.models.linear import Layout, Linear, apply_packed, pack
 
-_ROUNDS = 2
+_ROUNDS = 3
 # Rows at which layouts race: a lone request and a few.
 _ROWS = (1, 8)
+# Rows up to which the compiled few-row products may serve a layer, and how much weight tells.
+_FEW_ROWS = (2, 16, 64, 128)
+_FEW_ROWS_RACE_BYTES = 8 << 20
 # Of a wide layer a part tells enough.
 _MAX_OUT_FEATURES = 4096
 # More than caches hold: in a decode step, every weight comes from memory.
@@ -38,24 +43,82 @@ def lay_out(linears: Sequence[Linear], *, native: bool) -> None:
     """
     total_bytes = sum(linear.plain.nbytes for linear in linears if linear.plain is not None)
     may_double = total_bytes <= _memory_bytes() * _MAX_DOUBLED_SHARE
-    groups: dict[tuple[int, ...], list[Linear]] = {}
+    groups: dict[tuple[str | int, ...], list[Linear]] = {}
     for linear in linears:
         assert linear.plain is not None
-        groups.setdefault(tuple(linear.plain.shape), []).append(linear)
-    for group in groups.values():
-        layout = choose_layout(_racers(group))
-        if layout is Layout.BOTH and (native or not may_double):
-            layout = Layout.PACKED
+        groups.setdefault((str(linear.plain.dtype), *linear.plain.shape), []).append(linear)
+    sizes = [[*shape, len(group)] for shape, group in groups.items()]
+    # All races come first: the compiled layouts are allocated side by side, without theirs between.
+    choices = probe_cache.recall(
+        ["layouts", native, may_double, torch.get_num_threads(), sizes],
+        lambda: [_choose(g, native=native, may_double=may_double) for g in groups.values()],
+        encode=lambda found: [[layout.value, max_few_rows] for layout, max_few_rows in found],
+        decode=partial(_decode, num_groups=len(groups), native=native),
+    )
+    for group, (layout, max_few_rows) in zip(groups.values(), choices, strict=True):
         for linear in group:
-            if native and may_double and torch.ops.sluice.max_few_rows(linear.plain):
+            if max_few_rows:
                 linear.few_rows = torch.ops.sluice.few_rows_weight(linear.plain)
+                linear.max_few_rows = max_few_rows
             linear.lay_out(layout)
+
+
+def _decode(kept: object, *, num_groups: int, native: bool) -> list[tuple[Layout, int]]:
+    """Read kept choices. Raises: `ValueError`: they are none for so many shapes."""
+    possible = (0, *_FEW_ROWS) if native else (0,)
+    if not isinstance(kept, list) or len(kept) != num_groups:
+        raise ValueError("not a choice for each shape")
+    choices = []
+    for choice in kept:
+        match choice:
+            case [str(name), int(max_few_rows)] if max_few_rows in possible:
+                choices.append((Layout(name), max_few_rows))
+            case _:
+                raise ValueError(f"{choice} is no layout")
+    return choices
+
+
+def _choose(group: Sequence[Linear], *, native: bool, may_double: bool) -> tuple[Layout, int]:
+    """Choose the layout of one shape, and up to how many rows the compiled products serve."""
+    racers = _racers(group)
+    layout = choose_layout(racers)
+    if layout is Layout.BOTH and (native or not may_double):
+        layout = Layout.PACKED
+    if not (native and may_double and torch.ops.sluice.has_few_rows(racers[0])):
+        return layout, 0
+    return layout, _choose_max_few_rows(racers, layout)
 
 
 def _racers(group: Sequence[Linear]) -> list[Tensor]:
     """Take so many weights of one shape that they do not stay in a cache between two rounds."""
     weights = [linear.plain for linear in group if linear.plain is not None]
     return weights[: max(1, _RACE_BYTES // weights[0].nbytes)]
+
+
+def _choose_max_few_rows(weights: Sequence[Tensor], layout: Layout) -> int:
+    """Find the most rows at which the compiled products beat the layout chosen; 0 is never."""
+    weights = [weight[:, :_MAX_OUT_FEATURES] for weight in weights]
+    weights = weights[: max(1, _FEW_ROWS_RACE_BYTES // weights[0].nbytes)]
+    panels = [torch.ops.sluice.few_rows_weight(weight) for weight in weights]
+    packed = [] if layout is Layout.PLAIN else [pack(weight) for weight in weights]
+
+    def few(x: Tensor) -> int:
+        few_rows_linear = torch.ops.sluice.few_rows_linear
+        return _sum(few_rows_linear(x, weight, None, None) for weight in panels)
+
+    def other(x: Tensor) -> int:
+        if packed and len(x) > 1:
+            return _sum(apply_packed(x, weight, None) for weight in packed)
+        return _sum(x @ weight for weight in weights)
+
+    limit = 0
+    for rows in _FEW_ROWS:
+        x = torch.ones(rows, weights[0].shape[0], dtype=weights[0].dtype)
+        few_s, other_s = race(partial(few, x), partial(other, x))
+        # A tie at the most rows goes to the layout that decodes read anyway.
+        if few_s * _WORTH_IT <= other_s:
+            limit = rows
+    return limit
 
 
 def choose_layout(weights: Sequence[Tensor]) -> Layout:

@@ -154,7 +154,9 @@ class TorchEngine:
         if asked is not None:
             # A copy: edits change the logits in place, and logprobs are of the model's own.
             raw = logits.index_select(0, torch.from_numpy(asked.rows).to(self._device))
-        drawn.token_ids, failed = sample(logits, batch.sampling, batch.edits)
+        drawn.token_ids, failed = sample(
+            logits, batch.sampling, batch.edits, native=self.uses_native
+        )
         if failed.any():
             drawn.failed_slots += batch.slots[failed].tolist()
         if asked is not None:

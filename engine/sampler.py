@@ -80,24 +80,32 @@ class LogitEdits:
 
 @torch.inference_mode()
 def sample(
-    logits: Tensor, rows: SamplingRows, edits: LogitEdits | None = None
+    logits: Tensor,
+    rows: SamplingRows,
+    edits: LogitEdits | None = None,
+    *,
+    native: bool = False,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Draw one token a row.
 
-    Args: `logits`: float32, [num_rows, vocab_size]; left as it is but for `edits`.
+    Args: `logits`: float32, [num_rows, vocab_size]; left as it is but for `edits`. `native`: the
+        compiled operators are loaded, and may be used.
     Returns: token ids, [num_rows]; and which rows failed, [num_rows]: their ids mean nothing.
     """
+    random = np.flatnonzero(rows.temperature > 0)
+    if native and edits is None and len(random) == 0:
+        token_ids, finite = torch.ops.sluice.find_largest(logits)
+        return token_ids.numpy(), ~finite.numpy()
     # One pass: a sum is finite unless a term is not (or beyond any real logit's size).
     finite = torch.isfinite(logits.sum(dim=-1))
     if edits is not None:
         edits.apply(logits)
-    random = np.flatnonzero(rows.temperature > 0)
     if len(random) == 0:
-        token_ids = logits.argmax(dim=-1)
+        token_ids = _argmax(logits)
     elif len(random) == len(rows.temperature):
         token_ids = _draw(logits, rows)
     else:
-        token_ids = logits.argmax(dim=-1)
+        token_ids = _argmax(logits)
         index = _upload(random, logits)
         token_ids[index] = _draw(logits.index_select(0, index), rows.select(random))
     return token_ids.cpu().numpy(), ~finite.cpu().numpy()
@@ -109,7 +117,15 @@ def _draw(logits: Tensor, rows: SamplingRows) -> Tensor:
     # Relative to the largest, so that a tiny temperature cannot overflow.
     tempered = (logits - logits.amax(dim=-1, keepdim=True)).div_(temperature)
     _truncate(tempered, rows)
-    return tempered.add_(_gumbel_noise(rows, logits.shape[-1], logits.device)).argmax(dim=-1)
+    return _argmax(tempered.add_(_gumbel_noise(rows, logits.shape[-1], logits.device)))
+
+
+def _argmax(values: Tensor) -> Tensor:
+    """Find the first of each row's largest values; [num_rows]."""
+    if values.device.type == "cpu":
+        # NumPy's is vectorised, and ten times faster than torch's.
+        return torch.from_numpy(values.numpy().argmax(axis=-1))
+    return values.argmax(dim=-1)
 
 
 def _truncate(tempered: Tensor, rows: SamplingRows) -> None:

@@ -7,17 +7,19 @@ and takes the time that a `StepCost` says: in real time when given a `sleep`, ot
 It is also the referee of schedulers. Every plan is checked by assertions: slots are admitted
 once, sequences are computed without gaps and within their block tables, a block is written by
 one live sequence only, and a prefix hit holds what its sequence says it holds. For that the
-engine names the content of each full block by a rolling hash of all tokens up to its end.
+referee names the content of each full block by a rolling hash of all tokens up to its end. Long
+simulations run without: checking a step takes several times as long as answering it.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.contract import (
+    DecodeRows,
     EngineInfo,
     NewSequence,
     SequenceSlice,
@@ -27,6 +29,7 @@ from engine.contract import (
 from engine.step_cost import StepCost
 
 _MASK = (1 << 64) - 1
+_NEVER = -1
 
 
 def draw_token(seed: int, position: int, alphabet: Sequence[int]) -> int:
@@ -44,8 +47,9 @@ class SimulatedEngine:
     """Run plans without computing anything; see the module.
 
     `alphabet` holds the token ids to draw from (all of the vocabulary by default, end tokens
-    included). `sleep` is called with a step's seconds when it is collected; None is virtual
-    time.
+    included). `output_lengths` says by request id which output token, counted from one, is an
+    end token, as a model would decide; the caller may add to it. `sleep` is called with a step's
+    seconds when it is collected; None is virtual time. `checks` has plans refereed.
     """
 
     def __init__(
@@ -60,8 +64,10 @@ class SimulatedEngine:
         block_size: int,
         eos_token_ids: frozenset[int] = frozenset(),
         alphabet: Sequence[int] | None = None,
+        output_lengths: Mapping[str, int] | None = None,
         depth: int = 1,
         sleep: Callable[[float], None] | None = None,
+        checks: bool = True,
     ) -> None:
         self.info = EngineInfo(
             model_type="simulated",
@@ -75,11 +81,15 @@ class SimulatedEngine:
             depth=depth,
             device="simulated",
         )
+        assert eos_token_ids or output_lengths is None, "an end needs an end token"
         self._cost = cost
         self._alphabet = range(vocab_size) if alphabet is None else alphabet
+        self._output_lengths = output_lengths
+        self._end_token_id = min(eos_token_ids, default=0)
         self._sleep = sleep
         self._closed = False
         self._last_step_id = -1
+        self._referee = _Referee(self.info) if checks else None
         self.reset()
 
     def launch(self, plan: StepPlan) -> StepResult:
@@ -87,20 +97,19 @@ class SimulatedEngine:
         assert not self._closed, "the engine is closed"
         assert len(self._in_flight) < self.info.depth, "too many steps in flight"
         assert plan.step_id > self._last_step_id, "steps go forward"
-        assert not plan.is_empty, "an empty plan is not worth a launch"
-        assert plan.num_tokens <= self.info.max_num_batched_tokens, "over the token budget"
         self._last_step_id = plan.step_id
-        for slot in plan.released:
-            self._release(slot)
+        if self._referee is not None:
+            self._referee.check(plan)
         for sequence in plan.admitted:
             self._admit(sequence)
-        assert len(self._rows) <= self.info.max_num_seqs, "too many rows"
-        slots, token_ids = self._decode(plan)
+        slots = array("i", plan.decodes.slots)
+        token_ids = self._draw(plan.decodes)
         for chunk in plan.slices:
-            self._compute_slice(chunk, slots, token_ids)
-        assert len({*plan.decodes.slots, *(s.slot for s in plan.slices)}) == len(
-            plan.decodes
-        ) + len(plan.slices), "a slot computes twice in one step"
+            if chunk.sample:
+                slots.append(chunk.slot)
+                token_ids.append(self._token(chunk.slot, chunk.start + chunk.n_tokens))
+        if self._referee is not None:
+            self._referee.note_drawn(slots, token_ids)
         result = StepResult(plan.step_id, slots, token_ids, self._cost.price_s(plan))
         self._in_flight.append(result)
         return result
@@ -116,13 +125,74 @@ class SimulatedEngine:
 
     def reset(self) -> None:
         """Forget every slot, all content and what is in flight; step ids still go forward."""
-        self._rows: dict[int, _Row] = {}
-        self._num_owners: Counter[int] = Counter()
-        self._content: dict[int, int] = {}
+        self._seeds = [0] * self.info.max_num_seqs
+        self._ends = [_NEVER] * self.info.max_num_seqs
         self._in_flight: deque[StepResult] = deque()
+        if self._referee is not None:
+            self._referee.reset()
 
     def close(self) -> None:
         self._closed = True
+
+    def _admit(self, sequence: NewSequence) -> None:
+        self._seeds[sequence.slot] = sequence.params.seed
+        if self._output_lengths is not None:
+            num_output_tokens = self._output_lengths[sequence.request_id]
+            self._ends[sequence.slot] = sequence.num_prompt_tokens + num_output_tokens - 1
+
+    def _draw(self, rows: DecodeRows) -> array[int]:
+        """Draw the token after each row's newest; runs once a row and step."""
+        if len(self._alphabet) > 1:
+            token = self._token
+            pairs = zip(rows.slots, rows.positions, strict=True)
+            return array("i", [token(slot, position + 1) for slot, position in pairs])
+        token_ids = array("i", self._alphabet) * len(rows)
+        if self._output_lengths is not None:
+            ends = self._ends
+            for index, slot in enumerate(rows.slots):
+                if rows.positions[index] + 1 == ends[slot]:
+                    token_ids[index] = self._end_token_id
+        return token_ids
+
+    def _token(self, slot: int, position: int) -> int:
+        if position == self._ends[slot]:
+            return self._end_token_id
+        return draw_token(self._seeds[slot], position, self._alphabet)
+
+
+class _Referee:
+    """Follow every plan and assert that it is feasible and true."""
+
+    def __init__(self, info: EngineInfo) -> None:
+        self._info = info
+        self.reset()
+
+    def reset(self) -> None:
+        self._rows: dict[int, _Row] = {}
+        self._num_owners: Counter[int] = Counter()
+        self._content: dict[int, int] = {}
+
+    def check(self, plan: StepPlan) -> None:
+        """Take a plan's changes in, in the order in which the contract applies them."""
+        assert not plan.is_empty, "an empty plan is not worth a launch"
+        assert plan.num_tokens <= self._info.max_num_batched_tokens, "over the token budget"
+        assert len({*plan.decodes.slots, *(s.slot for s in plan.slices)}) == len(
+            plan.decodes
+        ) + len(plan.slices), "a slot computes twice in one step"
+        for slot in plan.released:
+            self._release(slot)
+        for sequence in plan.admitted:
+            self._admit(sequence)
+        assert len(self._rows) <= self._info.max_num_seqs, "too many rows"
+        self._decode(plan.decodes)
+        for chunk in plan.slices:
+            self._compute_slice(chunk)
+
+    def note_drawn(self, slots: array[int], token_ids: array[int]) -> None:
+        for slot, token_id in zip(slots, token_ids, strict=True):
+            row = self._rows[slot]
+            assert len(row.token_ids) < self._info.max_model_len, "past max_model_len"
+            row.token_ids.append(token_id)
 
     def _release(self, slot: int) -> None:
         row = self._rows.pop(slot, None)
@@ -131,14 +201,14 @@ class SimulatedEngine:
             self._num_owners[block_id] -= 1
 
     def _admit(self, sequence: NewSequence) -> None:
-        block_size = self.info.block_size
+        block_size = self._info.block_size
         num_hit_blocks = len(sequence.block_ids)
         assert sequence.slot not in self._rows, f"slot {sequence.slot} is taken"
-        assert 0 <= sequence.slot < self.info.max_num_seqs, "no such slot"
+        assert 0 <= sequence.slot < self._info.max_num_seqs, "no such slot"
         assert 0 < sequence.num_prompt_tokens <= len(sequence.token_ids)
         assert sequence.num_computed == num_hit_blocks * block_size, "a hit is of full blocks"
         assert sequence.num_computed < len(sequence.token_ids), "nothing is left to compute"
-        row = _Row(array("i", sequence.token_ids), sequence.params.seed, sequence.num_computed)
+        row = _Row(array("i", sequence.token_ids), sequence.num_computed)
         for index, block_id in enumerate(sequence.block_ids):
             row.hash_block(index, block_size)
             assert self._content.get(block_id) == row.content, (
@@ -148,10 +218,8 @@ class SimulatedEngine:
             row.block_ids.append(block_id)
         self._rows[sequence.slot] = row
 
-    def _decode(self, plan: StepPlan) -> tuple[array[int], array[int]]:
-        rows = plan.decodes
+    def _decode(self, rows: DecodeRows) -> None:
         assert len(rows.slots) == len(rows.positions) == len(rows.new_block_ids)
-        token_ids = array("i")
         for slot, position, block_id in zip(
             rows.slots, rows.positions, rows.new_block_ids, strict=True
         ):
@@ -163,12 +231,8 @@ class SimulatedEngine:
                 f"of {len(row.token_ids)}"
             )
             self._compute(row, 1)
-            token_ids.append(self._sample(row))
-        return array("i", rows.slots), token_ids
 
-    def _compute_slice(
-        self, chunk: SequenceSlice, slots: array[int], token_ids: array[int]
-    ) -> None:
+    def _compute_slice(self, chunk: SequenceSlice) -> None:
         row = self._rows[chunk.slot]
         assert chunk.n_tokens > 0, "an empty slice"
         assert not chunk.drafts, "drafts are not among the capabilities"
@@ -179,19 +243,16 @@ class SimulatedEngine:
         for block_id in chunk.new_block_ids:
             self._append_block(row, block_id)
         self._compute(row, chunk.n_tokens)
-        if chunk.sample:
-            slots.append(chunk.slot)
-            token_ids.append(self._sample(row))
 
     def _append_block(self, row: _Row, block_id: int) -> None:
-        assert 0 <= block_id < self.info.num_blocks, f"no block {block_id}"
+        assert 0 <= block_id < self._info.num_blocks, f"no block {block_id}"
         assert not self._num_owners[block_id], f"block {block_id} is new to one but used by another"
         self._num_owners[block_id] = 1
         self._content.pop(block_id, None)
         row.block_ids.append(block_id)
 
     def _compute(self, row: _Row, num_tokens: int) -> None:
-        block_size = self.info.block_size
+        block_size = self._info.block_size
         first = row.num_computed // block_size
         row.num_computed += num_tokens
         assert row.num_computed <= len(row.block_ids) * block_size, "past the block table"
@@ -199,19 +260,12 @@ class SimulatedEngine:
             row.hash_block(index, block_size)
             self._content[row.block_ids[index]] = row.content
 
-    def _sample(self, row: _Row) -> int:
-        assert len(row.token_ids) < self.info.max_model_len, "past max_model_len"
-        token_id = draw_token(row.seed, len(row.token_ids), self._alphabet)
-        row.token_ids.append(token_id)
-        return token_id
-
 
 @dataclass(slots=True)
 class _Row:
     """Hold a slot's sequence; `content` names its tokens up to its last full block."""
 
     token_ids: array[int]
-    seed: int
     num_computed: int
     block_ids: list[int] = field(default_factory=list)
     content: int = 0

@@ -22,12 +22,20 @@ class StepFeatures:
 
     The context of a row is what it attends to beyond the tokens of this step: what its KV held
     before. A row that computes several tokens, or its sequence's first, is a prefill.
+    `prefill_attended_tokens` counts for each prompt token those it attends to, itself included:
+    what attention does for prefills. Where it is not given, it is that of a single sequence.
     """
 
     num_prefill_tokens: int = 0
     num_decode_tokens: int = 0
     prefill_context_tokens: int = 0
     decode_context_tokens: int = 0
+    prefill_attended_tokens: int = -1
+
+    def __post_init__(self) -> None:
+        if self.prefill_attended_tokens < 0:
+            attended = attended_tokens(self.prefill_context_tokens, self.num_prefill_tokens)
+            object.__setattr__(self, "prefill_attended_tokens", attended)
 
     @property
     def num_tokens(self) -> int:
@@ -41,7 +49,15 @@ class StepFeatures:
             num_decode_tokens=len(plan.decodes),
             prefill_context_tokens=sum(s.start for s in plan.slices),
             decode_context_tokens=sum(plan.decodes.positions),
+            prefill_attended_tokens=sum(
+                attended_tokens(s.start, s.n_tokens + len(s.drafts)) for s in plan.slices
+            ),
         )
+
+
+def attended_tokens(start: int, num_tokens: int) -> int:
+    """Count what a chunk of a prompt attends to, token by token, each itself included."""
+    return num_tokens * start + num_tokens * (num_tokens + 1) // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +70,7 @@ class LinearCost:
     per_decode_token_s: float = 0.0
     per_decode_context_token_s: float = 0.0
     per_prefill_context_token_s: float = 0.0
+    per_prefill_attended_token_s: float = 0.0
 
     def price_s(self, step: StepFeatures) -> float:
         return (
@@ -63,6 +80,7 @@ class LinearCost:
             + self.per_decode_token_s * step.num_decode_tokens
             + self.per_decode_context_token_s * step.decode_context_tokens
             + self.per_prefill_context_token_s * step.prefill_context_tokens
+            + self.per_prefill_attended_token_s * step.prefill_attended_tokens
         )
 
 

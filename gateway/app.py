@@ -13,6 +13,7 @@ from typing import Final
 from starlette.types import ASGIApp
 
 from gateway.api.admin import admin_routes
+from gateway.api.admin_scheduler import scheduler_routes
 from gateway.api.public import public_app, with_errors
 from gateway.credentials import Token
 from gateway.model_loading import load_model
@@ -22,6 +23,7 @@ from gateway.services.inference import InferenceService
 from gateway.services.keys import KeyService
 from gateway.services.local_access import new_local_token
 from gateway.services.models import ModelRegistry, ServedModel
+from gateway.services.scheduler_control import SchedulerControl
 from gateway.services.tenants import TenantService
 from gateway.settings import Settings
 from gateway.store import FirstStart, Store, open_store
@@ -73,7 +75,8 @@ async def _assemble(
     auth = Authenticator(store.keys, store.secrets)
     upkeep = AuthUpkeep(auth, store.keys, store.auth_epoch)
     await stack.enter_async_context(upkeep.running())
-    tenants = TenantService(store.tenants, store.organisations)
+    scheduling = SchedulerControl(models)
+    tenants = TenantService(store.tenants, store.organisations, auth, store.auth_epoch, scheduling)
     keys = KeyService(store.keys, tenants, store.secrets, auth, store.auth_epoch)
     admin_auth = AdminAuthenticator(store.admin_tokens, store.secrets, local_token)
     inference = InferenceService(salt_key=store.secrets.kv_salt_key)
@@ -86,7 +89,12 @@ async def _assemble(
         draining=lambda: gateway.draining,
         version=version,
     )
-    gateway.admin = with_errors(admin_routes(tenants, keys, admin_auth))
+    gateway.admin = with_errors(
+        [
+            *admin_routes(tenants, keys, admin_auth),
+            *scheduler_routes(scheduling, tenants, admin_auth),
+        ]
+    )
     return gateway
 
 

@@ -19,6 +19,32 @@ class Organisation:
     name: str
 
 
+class Tier(StrEnum):
+    """Name how urgent a request is and what it costs, in OpenAI's words; the highest first."""
+
+    PRIORITY = "priority"
+    DEFAULT = "default"
+    FLEX = "flex"
+
+    def capped(self, highest: Tier) -> Tier:
+        """Return this tier, or `highest` where this is above it."""
+        order = list(Tier)
+        return max(self, highest, key=order.index)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantSlo:
+    """Promise a tenant's requests their times, in milliseconds; None promises nothing.
+
+    `ttft_ms` is the time to the first token, `tpot_ms` the time of each token after it on
+    average, `max_gap_ms` the time between any two.
+    """
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    max_gap_ms: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Tenant:
     """Hold one share of the machine: what keys belong to and fairness is measured between."""
@@ -28,6 +54,7 @@ class Tenant:
     name: str
     weight: float
     created_at: datetime
+    slo: TenantSlo = TenantSlo()
 
 
 class KeyStatus(StrEnum):
@@ -49,6 +76,7 @@ class ApiKey:
     created_at: datetime
     expires_at: datetime | None = None
     last_used_at: datetime | None = None
+    max_tier: Tier = Tier.DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +97,8 @@ class Principal:
     weight: float
     key_id: UUID
     kid: str
+    max_tier: Tier = Tier.DEFAULT
+    slo: TenantSlo = TenantSlo()
 
 
 @dataclass(frozen=True, slots=True)

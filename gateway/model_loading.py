@@ -20,9 +20,11 @@ from engine.errors import ModelError
 from engine.simulated import SimulatedEngine
 from engine.step_cost import load_profile
 from engine.tokenizer import Tokenizer
+from gateway.errors import InvalidRequest, StartupFailed
 from gateway.services.models import ServedModel
+from gateway.services.scheduler_config import changed
 from gateway.settings import Settings
-from scheduler.config import first_come
+from scheduler.config import AdmissionConfig, SchedulerConfig
 from scheduler.core import Scheduler
 from scheduler.service import EngineService
 
@@ -43,8 +45,10 @@ class _Source:
 def load_model(settings: Settings, *, version: str) -> ServedModel:
     """Load the configured model; takes seconds, so call it on a thread.
 
-    The service's thread is not started. Raises: `engine.errors.ModelError`, one line.
+    The service's thread is not started. Raises: `engine.errors.ModelError`, `StartupFailed`: one
+    line.
     """
+    config = _scheduler_config(settings)
     source = _source(settings)
     tokenizer = Tokenizer.from_dir(source.tokenizer_dir)
     engine = _engine(settings, source, tokenizer)
@@ -54,12 +58,7 @@ def load_model(settings: Settings, *, version: str) -> ServedModel:
             f"{source.tokenizer_dir / 'tokenizer.json'} has {tokenizer.vocab_size} tokens, the "
             f"model {info.vocab_size}: serve a directory whose files belong together"
         )
-    scheduler = Scheduler(
-        info,
-        first_come(
-            prefix_caching=settings.prefix_caching, max_num_queued=settings.max_num_queued
-        ),
-    )
+    scheduler = Scheduler(info, config)
     return ServedModel(
         name=source.name,
         service=EngineService(scheduler, engine),
@@ -69,6 +68,18 @@ def load_model(settings: Settings, *, version: str) -> ServedModel:
         created_s=int(time.time()),
         fingerprint=_fingerprint(source.name, info, version),
     )
+
+
+def _scheduler_config(settings: Settings) -> SchedulerConfig:
+    base = SchedulerConfig(
+        admission=AdmissionConfig(max_num_queued=settings.max_num_queued),
+        prefix_caching=settings.prefix_caching,
+    )
+    named = {"preset": settings.scheduler_preset, "policy": settings.scheduler_policy}
+    try:
+        return changed(base, named)
+    except InvalidRequest as exc:
+        raise StartupFailed(f"SLUICE_SCHEDULER_{str(exc.param).upper()}: {exc.message}") from None
 
 
 def _source(settings: Settings) -> _Source:

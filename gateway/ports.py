@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
-from gateway.domain import ApiKey, KeyRecord, KeySecret, Organisation, Tenant
+from gateway.domain import ApiKey, KeyRecord, KeySecret, Organisation, Tenant, TenantSlo, Tier
 
 
 class Clock(Protocol):
@@ -33,8 +33,17 @@ class OrganisationStore(Protocol):
 
 
 class TenantStore(Protocol):
-    async def add(self, organisation_id: UUID, name: str, weight: float) -> Tenant:
+    async def add(self, organisation_id: UUID, name: str, weight: float, slo: TenantSlo) -> Tenant:
         """Insert a tenant. Raises: `Conflict`: the organisation has one of that name."""
+        ...
+
+    async def update(
+        self, organisation_id: UUID, name: str, changes: Mapping[str, float | None]
+    ) -> Tenant | None:
+        """Set `weight` and promises by the names that `Tenant` and `TenantSlo` give them.
+
+        None: no such tenant.
+        """
         ...
 
     async def list(self, organisation_id: UUID) -> Sequence[Tenant]: ...
@@ -51,6 +60,7 @@ class KeyStore(Protocol):
         name: str,
         secret: KeySecret,
         expires_at: datetime | None,
+        max_tier: Tier,
     ) -> ApiKey: ...
 
     async def list(self, organisation_id: UUID, tenant_id: UUID | None) -> Sequence[ApiKey]:
@@ -75,7 +85,7 @@ class AdminTokenStore(Protocol):
 
 
 class AuthEpoch(Protocol):
-    """Count revocations for every process that shares the store. It fails open: a process that
+    """Count revocations of keys and changes of tenants, for all processes. It fails open: one that
     cannot read it is bound by the life of its cache alone."""
 
     async def current(self) -> int | None:

@@ -75,6 +75,12 @@ class Settings(BaseSettings):
         default=2048, ge=1, description="Tokens that one step computes at most."
     )
     max_num_queued: int = Field(default=2048, ge=1, description="Requests waiting at most.")
+    scheduler_policy: str = Field(
+        default="vtc", description="Who is served next; or three: tenants/keys/requests."
+    )
+    scheduler_preset: str = Field(
+        default="mixed", description="How steps are filled: mixed, low-latency or high-throughput."
+    )
     num_threads: int | None = Field(
         default=None, ge=1, description="Threads of the CPU engine; unset: cores − 1, at least 1."
     )

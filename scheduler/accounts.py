@@ -24,10 +24,14 @@ class Accounts:
     """Charge a tree for what the engine does."""
 
     def __init__(self, config: FairnessConfig, tree: FairTree) -> None:
+        self.num_wasted_tokens = 0
+        self.go_by(config, tree)
+
+    def go_by(self, config: FairnessConfig, tree: FairTree) -> None:
+        """Charge at other prices, or another tree, from now on."""
         self._prices = config.prices
         self._precharges = config.precharge_output
         self._tree = tree
-        self.num_wasted_tokens = 0
 
     def admit(self, sequence: Sequence, now: float) -> None:
         """Charge a request that was given a slot, the blocks of a prefix hit already taken."""

@@ -1,8 +1,12 @@
 """Builds the plan of one step.
 
-In order: all rows that decode; then the prefills that are under way; then new ones from the
-queue, until the first that does not fit, so that a large request is not overtaken for ever. All
-within the engine's token budget and its rows.
+In order: all online rows that decode; then prefills, those under way and new ones from the tree
+by deadline, as many tokens as the tightest promise leaves time for; then rows and prefills of the
+batch band into what is left. All within the engine's token budget and its rows.
+
+Admission stops at the first request of the tree that does not fit: passing it by would let small
+requests of others keep a large one out for ever, whatever its share. `max_bypasses` is how often
+one may be passed all the same. A request of a higher band sends lower ones back to fit.
 
 A sequence gets the blocks for all its known tokens when it is admitted, though its chunks may
 take several steps: prefills can then never block each other, and only decoding can run out. What
@@ -11,26 +15,40 @@ the newest token of a row is need not be known: the engine has it on the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from engine.contract import DecodeRows, EngineInfo, NewSequence, SequenceSlice, StepPlan
 from engine.kv.block_pool import BlockPool
+from engine.step_cost import StepFeatures, attended_tokens
 from scheduler.accounts import Accounts
+from scheduler.config import ComposerConfig
+from scheduler.deferral import Deferral
 from scheduler.fair_tree import FairTree
-from scheduler.preemption import make_room
+from scheduler.kv_budget import KvBudget
+from scheduler.preemption import Preemption
+from scheduler.request import Band
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence
+from scheduler.step_budget import StepBudget
+
+_MAX_DISPLACING = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
-    """Keep a plan with the sequences of its decodes and slices, and of the rows that sample."""
+    """Keep a plan with the sequences of its decodes and slices, and of the rows that sample.
+
+    `features` are what its time depends on; `num_finished_before` requests had ended when it was
+    planned.
+    """
 
     plan: StepPlan
     decodes: list[Sequence]
     slices: list[Sequence]
     sampling: list[Sequence]
+    features: StepFeatures
+    num_finished_before: int = 0
 
     def sequence_of_slot(self) -> dict[int, Sequence]:
         """Find the rows of this step by slot, whatever has become of them since."""
@@ -39,121 +57,253 @@ class Step:
         return rows | {chunk.slot: sequence for chunk, sequence in chunks}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Hold what the composer works with; `requeue` lets a victim wait again."""
+
+    pool: BlockPool
+    waiting: FairTree
+    running: RunningSet
+    deferral: Deferral
+    accounts: Accounts
+    preemption: Preemption
+    step_budget: StepBudget
+    kv_budget: KvBudget
+    requeue: Callable[[Sequence, float], None]
+    drop_expired: Callable[[Sequence, float], bool]
+
+
 class Composer:
     """Compose steps for one engine from what runs and what waits."""
 
-    def __init__(
-        self,
-        info: EngineInfo,
-        pool: BlockPool,
-        waiting: FairTree,
-        running: RunningSet,
-        accounts: Accounts,
-        requeue: Callable[[Sequence, float], None],
-    ) -> None:
-        self._max_num_batched_tokens = info.max_num_batched_tokens
-        self._max_num_prompt_logprobs = info.max_num_prompt_logprobs
-        self._pool = pool
-        self._waiting = waiting
-        self._running = running
-        self._accounts = accounts
-        self._requeue = requeue
+    def __init__(self, config: ComposerConfig, info: EngineInfo, parts: Parts) -> None:
+        self._config = config
+        self._info = info
+        self._parts = parts
+        self._pool = parts.pool
+        self._waiting = parts.waiting
+        self._running = parts.running
+        self._max_num_tokens = min(
+            info.max_num_batched_tokens,
+            config.max_num_batched_tokens or info.max_num_batched_tokens,
+        )
+        self._num_steps_to_admission = 0
 
     def compose(self, step_id: int, now: float) -> Step | None:
         """Plan the next step, or return None where there is nothing to compute.
 
         What was released stays noted for the next plan that is not empty.
         """
-        victims = make_room(self._running, self._pool)
-        for victim in victims:
-            self._requeue(victim, now)
-        rows, decodes = self._decode()
-        draft = _Draft(self._max_num_batched_tokens - len(decodes), self._max_num_prompt_logprobs)
-        self._continue_prefills(draft)
+        parts, running = self._parts, self._running
+        victims = parts.preemption.make_room()
+        displaced = [] if victims else self._displace(now)
+        for victim in (*victims, *displaced):
+            parts.requeue(victim, now)
+        rows = DecodeRows()
         # A victim must not take back at once what it has just given.
-        if not victims:
-            self._admit(draft, now)
+        admits = not victims and self._is_time_to_admit()
+        if self._config.prefill_first:
+            draft = self._prefill(rows, admits, now)
+            decodes = [] if draft.slices else self._decode(running.decoding, rows)
+        else:
+            decodes = self._decode(running.decoding, rows)
+            draft = self._prefill(rows, admits, now)
+        decodes += self._harvest(rows, draft, admits, now)
         if not decodes and not draft.slices:
+            if self._num_steps_to_admission and len(self._waiting):
+                # Rows run, but none may draw: looking at the queue only now and then is for others.
+                self._num_steps_to_admission = 0
+                return self.compose(step_id, now)
             return None
+        running.num_steps += 1
         sampling = decodes.copy()
         for sequence, chunk in zip(draft.sequences, draft.slices, strict=True):
             if chunk.sample:
                 sampling.append(sequence)
-        released, preempted = self._running.take_changes()
+        released, preempted = running.take_changes()
         plan = StepPlan(step_id, rows, draft.slices, draft.admitted, released, preempted)
-        return Step(plan, decodes, draft.sequences, sampling)
+        return Step(plan, decodes, draft.sequences, sampling, _features(rows, draft.slices))
 
-    def _decode(self) -> tuple[DecodeRows, list[Sequence]]:
+    def _is_time_to_admit(self) -> bool:
+        """Look at the queue every so many steps, and whenever nothing runs."""
+        if self._num_steps_to_admission > 0 and len(self._running):
+            self._num_steps_to_admission -= 1
+            return False
+        interval = self._config.admission_interval_steps
+        self._num_steps_to_admission = interval if interval > 1 else 0
+        return True
+
+    def _displace(self, now: float) -> list[Sequence]:
+        """Make room for requests that wait in a higher band than some that run."""
+        running = self._running
+        if not len(self._waiting) or not len(running):
+            return []
+        if not running.has_below(Band.PRIORITY):
+            return []
+        head = self._waiting.peek(now)
+        if head is None or head.num_in_flight or not running.has_below(head.request.band):
+            return []
+        if not running.is_full and self._parts.kv_budget.fit(head) is not None:
+            return []
+        node = self._waiting.bands[head.request.band.name]
+        num_wanted = min(node.num_waiting, _MAX_DISPLACING)
+        hit = self._parts.kv_budget.find(head)
+        num_blocks = head.table.blocks_missing(head.num_tokens) - len(hit)
+        num_blocks += self._pool.count_idle(hit) + self._parts.kv_budget.reserve()
+        victims = self._parts.preemption.displace(head.request.band, num_blocks, 1)
+        if victims and num_wanted > 1:
+            mean_blocks = node.waiting_tokens // (node.num_waiting * self._pool.block_size) + 1
+            victims += self._parts.preemption.displace(
+                head.request.band, num_blocks + (num_wanted - 1) * mean_blocks, num_wanted
+            )
+        return victims
+
+    def _decode(self, sequences: Iterable[Sequence], rows: DecodeRows) -> list[Sequence]:
         """Let every row decode that may draw one more token; runs once a row and step."""
-        rows = DecodeRows()
-        add_slot, add_position = rows.slots.append, rows.positions.append
-        add_block = rows.new_block_ids.append
         block_size = self._pool.block_size
-        sequences: list[Sequence] = []
-        for sequence in self._running.decoding:
+        decoding: list[Sequence] = []
+        slots: list[int] = []
+        positions: list[int] = []
+        blocks: list[int] = []
+        for sequence in sequences:
             num_tokens = sequence.num_tokens
             if num_tokens >= sequence.pause_at:
                 continue
             position = num_tokens - 1
-            add_slot(sequence.slot)
-            add_position(position)
-            add_block(-1 if position % block_size else sequence.table.append_block())
+            slots.append(sequence.slot)
+            positions.append(position)
+            blocks.append(-1 if position % block_size else sequence.table.append_block())
             sequence.num_computed = num_tokens
             sequence.num_tokens = num_tokens + 1
-            sequences.append(sequence)
-        return rows, sequences
+            decoding.append(sequence)
+        rows.slots.fromlist(slots)
+        rows.positions.fromlist(positions)
+        rows.new_block_ids.fromlist(blocks)
+        return decoding
 
-    def _continue_prefills(self, draft: _Draft) -> None:
-        for sequence in list(self._running.prefilling):
-            if not draft.budget:
-                return
-            if draft.has_room_for(sequence):
+    def _prefill(self, rows: DecodeRows, admits: bool, now: float) -> _Draft:
+        """Give online prefills their chunks, the ones under way and new ones by deadline."""
+        decodes = _features(rows)
+        room = self._max_num_tokens - len(rows)
+        draft = _Draft(0, self._info.max_num_prompt_logprobs)
+        under_way = [s for s in self._running.prefilling if s.request.band is not Band.BATCH]
+        if room <= 0 or not (under_way or (admits and len(self._waiting))):
+            return draft
+        draft.budget = self._parts.step_budget.prefill_tokens(decodes, room, now)
+        under_way.sort(key=_urgency, reverse=True)
+        head = self._next(draft, now) if admits else None
+        while draft.budget and (under_way or head is not None):
+            if under_way and (head is None or _urgency(under_way[-1]) <= _urgency(head[0])):
+                sequence = under_way.pop()
+                if draft.has_room_for(sequence):
+                    self._slice(sequence, (), draft)
+            else:
+                assert head is not None
+                self._admit(*head, draft, now)
+                head = self._next(draft, now)
+        return draft
+
+    def _harvest(self, rows: DecodeRows, draft: _Draft, admits: bool, now: float) -> list[Sequence]:
+        """Take work of the batch band along in what time, tokens and blocks are left."""
+        running, budget = self._running, self._parts.step_budget
+        under_way = [s for s in running.prefilling if s.request.band is Band.BATCH]
+        waits = admits and not self._is_online_waiting()
+        if not (running.harvesting or under_way or (waits and len(self._waiting))):
+            return []
+        step = _features(rows, draft.slices)
+        room = self._max_num_tokens - step.num_tokens
+        ready = self._ready_to_harvest(room)
+        context = sum(s.num_tokens for s in ready) // max(1, len(ready))
+        num_rows = budget.harvest_rows(step, len(ready), context, now)
+        if not step.num_tokens:
+            num_rows = max(num_rows, min(1, len(ready)))
+        harvested = self._decode(ready[:num_rows], rows)
+        step = _features(rows, draft.slices)
+        room = self._max_num_tokens - step.num_tokens
+        draft.budget = budget.harvest_tokens(step, room, now)
+        if not step.num_tokens:
+            draft.budget = max(draft.budget, min(room, self._config.min_chunk_tokens))
+        for sequence in under_way:
+            if draft.budget and draft.has_room_for(sequence):
                 self._slice(sequence, (), draft)
+        while waits and (head := self._next(draft, now, harvests=True)) is not None:
+            self._admit(*head, draft, now)
+        return harvested
 
-    def _admit(self, draft: _Draft, now: float) -> None:
+    def _ready_to_harvest(self, room: int) -> list[Sequence]:
+        """List batch rows that may decode and have, or can be given, the block they need."""
+        ready: list[Sequence] = []
+        num_free, block_size = self._pool.num_free, self._pool.block_size
+        for sequence in self._running.harvesting:
+            if len(ready) >= room:
+                break
+            if sequence.is_paused:
+                continue
+            if not (sequence.num_tokens - 1) % block_size:
+                if not num_free:
+                    continue
+                num_free -= 1
+            ready.append(sequence)
+        return ready
+
+    def _is_online_waiting(self) -> bool:
+        bands = self._waiting.bands
+        return any(node.num_waiting for node in bands.values() if node.band is not Band.BATCH)
+
+    def _next(
+        self, draft: _Draft, now: float, *, harvests: bool = False
+    ) -> tuple[Sequence, list[int]] | None:
+        """Find the request to admit now and its prefix hit, if one may be admitted at all."""
+        parts = self._parts
         while draft.budget and not self._running.is_full:
             sequence = self._waiting.peek(now)
             # A token in flight must land first: the engine is handed all tokens on admission.
             if sequence is None or sequence.num_in_flight or not draft.has_room_for(sequence):
-                return
-            hit = self._fit(sequence)
+                return None
+            if sequence.request.band is Band.BATCH and not (harvests and self._has_slot_to_lend()):
+                return None
+            if parts.drop_expired(sequence, now):
+                continue
+            hit = parts.kv_budget.fit(sequence)
             if hit is None:
-                return
+                return self._bypass(sequence, now)
+            if not parts.deferral.hold(sequence, len(hit)):
+                return sequence, hit
             self._waiting.remove(sequence, now)
-            self._running.admit(sequence)
-            new_block_ids = self._start(sequence, hit)
-            self._accounts.admit(sequence, now)
-            draft.admitted.append(_new_sequence(sequence, hit))
-            self._slice(sequence, new_block_ids, draft)
+        return None
 
-    def _fit(self, sequence: Sequence) -> list[int] | None:
-        """Find the blocks of a prefix hit, or None where the rest does not fit beside them.
+    def _has_slot_to_lend(self) -> bool:
+        running = self._running
+        return running.num_free_slots > self._config.batch_kv_headroom * running.max_num_rows
 
-        Some blocks are held back for the rows that decode, or they would soon preempt the
-        newcomer; a sequence that would run alone needs no such care.
-        """
-        pool = self._pool
-        hit = sequence.table.match(sequence.token_ids)
-        known = sequence.prompt_logprobs
-        if known is not None:
-            # What is still to be scored must be computed, whoever computed it before.
-            hit = hit[: (len(known) - 1) // pool.block_size]
-        num_new = sequence.table.blocks_missing(sequence.num_tokens) - len(hit)
-        reserve = 0
-        if len(self._running):
-            reserve = max(1, pool.num_blocks // 100, len(self._running.decoding) // 8)
-        fits = num_new + pool.count_idle(hit) + reserve <= pool.num_free
-        return hit if fits else None
+    def _bypass(self, passed: Sequence, now: float) -> tuple[Sequence, list[int]] | None:
+        """Find a request behind one that does not fit, which is passed a few times at most."""
+        if passed.num_bypassed >= self._config.max_bypasses:
+            return None
+        for sequence in self._waiting.others(_MAX_DISPLACING, now):
+            hit = None if sequence.num_in_flight else self._parts.kv_budget.fit(sequence)
+            if hit is not None:
+                passed.num_bypassed += 1
+                return sequence, hit
+        return None
 
-    def _start(self, sequence: Sequence, hit: list[int]) -> list[int]:
+    def _admit(self, sequence: Sequence, hit: list[int], draft: _Draft, now: float) -> None:
+        parts = self._parts
+        self._waiting.remove(sequence, now)
+        self._running.admit(sequence)
         sequence.table.take(hit)
         new_block_ids = sequence.table.allocate(sequence.num_tokens)
-        assert new_block_ids is not None, "_fit has counted"
-        sequence.num_computed = len(hit) * self._pool.block_size
+        assert new_block_ids is not None, "it has been found to fit"
+        num_found = len(hit) * self._pool.block_size
+        sequence.num_computed = num_found
         if not sequence.was_admitted:
             sequence.was_admitted = True
-            sequence.num_cached_tokens = sequence.num_computed
-        return new_block_ids
+            sequence.num_cached_tokens = num_found
+        parts.accounts.admit(sequence, now)
+        parts.deferral.start(sequence, len(hit))
+        self._running.rows.admit(sequence, num_found, parts.kv_budget.expected_len(sequence))
+        draft.admitted.append(_new_sequence(sequence, hit))
+        self._slice(sequence, new_block_ids, draft)
 
     def _slice(
         self, sequence: Sequence, new_block_ids: list[int] | tuple[()], draft: _Draft
@@ -189,6 +339,20 @@ class _Draft:
 
     def has_room_for(self, sequence: Sequence) -> bool:
         return sequence.prompt_logprobs is None or self.num_prompt_logprobs > 0
+
+
+def _urgency(sequence: Sequence) -> tuple[Band, float, int]:
+    return sequence.request.band, sequence.deadline_s, sequence.ordinal
+
+
+def _features(rows: DecodeRows, slices: Iterable[SequenceSlice] = ()) -> StepFeatures:
+    return StepFeatures(
+        num_prefill_tokens=sum(s.n_tokens for s in slices),
+        num_decode_tokens=len(rows),
+        prefill_context_tokens=sum(s.start for s in slices),
+        decode_context_tokens=sum(rows.positions),
+        prefill_attended_tokens=sum(attended_tokens(s.start, s.n_tokens) for s in slices),
+    )
 
 
 def _new_sequence(sequence: Sequence, hit: list[int]) -> NewSequence:

@@ -65,7 +65,8 @@ class ComposerConfig:
     not fit may be passed by `max_bypasses` others. `kv_reserve` says what must be free before a
     request is admitted: its prompt, its predicted length (at `kv_quantile`, by the peak that all
     running requests will reach together), or all it may draw. Work of the batch band leaves
-    `batch_kv_headroom` of the blocks free.
+    `batch_kv_headroom` of the blocks and slots free, and a step that carries it beside other work
+    takes `harvest_step_s` at most.
     """
 
     max_num_batched_tokens: int | None = None
@@ -78,6 +79,7 @@ class ComposerConfig:
     kv_reserve: KvReserve = "predicted"
     kv_quantile: float = 0.9
     batch_kv_headroom: float = 0.1
+    harvest_step_s: float = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

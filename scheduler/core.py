@@ -20,71 +20,97 @@ drawn, since the engine has then forgotten all KV.
 
 from __future__ import annotations
 
+import random
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterable
+from collections.abc import Sequence as Many
+from dataclasses import asdict, dataclass
 from itertools import repeat
+
+import numpy as np
 
 from engine.contract import EngineInfo, StepPlan, StepResult, TokenLogprobs
 from engine.kv.block_pool import BlockPool
 from engine.kv.table import BlockTable
 from scheduler.accounts import Accounts
-from scheduler.composer import Composer, Step
+from scheduler.admission import Admission
+from scheduler.composer import Composer, Parts, Step
 from scheduler.config import PRESETS, SchedulerConfig
+from scheduler.deferral import Deferral
 from scheduler.estimates import Estimates
 from scheduler.fair_tree import FairTree
-from scheduler.prompt_groups import PromptGroups
+from scheduler.kv_budget import KvBudget
+from scheduler.length_model import LengthModel, Lengths
+from scheduler.preemption import Preemption
 from scheduler.request import Admit, FinishReason, Reject, RejectCode, Request, RequestOutput
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence, Status
+from scheduler.state import SchedulerState, Snapshot, describe_bands, finite
+from scheduler.step_budget import StepBudget
+from scheduler.step_model import StepModel
 
-_QUEUE_FULL_RETRY_S = 1.0
 _MIXED = PRESETS["mixed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Count what the scheduler holds now, and what it has done since it was made.
-
-    `free_blocks` includes those of the `cached_blocks` that no running request uses. A request's
-    prompt is counted when the request ends, its output tokens as they come.
-    """
-
-    queued: int
-    running: int
-    free_blocks: int
-    total_blocks: int
-    cached_blocks: int
-    num_steps: int
-    num_rejected: int
-    num_finished: int
-    num_preemptions: int
-    num_prompt_tokens: int
-    num_cached_tokens: int
-    num_output_tokens: int
+# A third of the time of the named tuple's own constructor, once for each row and step.
+_new_output = tuple.__new__
 
 
 class Scheduler:
-    """Decide what an engine of the limits `info` computes next; see the module."""
+    """Decide what an engine of the limits `info` computes next; see the module.
 
-    def __init__(self, info: EngineInfo, config: SchedulerConfig = _MIXED) -> None:
+    `step_model` and `lengths` go on learning; by default they know nothing at first.
+    """
+
+    def __init__(
+        self,
+        info: EngineInfo,
+        config: SchedulerConfig = _MIXED,
+        *,
+        step_model: StepModel | None = None,
+        lengths: Lengths | None = None,
+    ) -> None:
         assert info.depth in (1, 2), "the rules of the module hold for two steps in flight"
         self.info = info
         self.max_sequence_len = min(info.max_model_len, info.num_blocks * info.block_size)
-        self.config = config
+        self.step_model = StepModel() if step_model is None else step_model
+        self.lengths = LengthModel() if lengths is None else lengths
         self._pool = BlockPool(info.num_blocks, info.block_size)
-        self._waiting = FairTree(config.fairness)
-        self._accounts = Accounts(config.fairness, self._waiting)
-        self._estimates = Estimates(config.fairness)
         # Each row may want a token of the budget, so that decoding rows always go on together.
         self._running = RunningSet(min(info.max_num_seqs, info.max_num_batched_tokens))
-        self._composer = Composer(
-            info, self._pool, self._waiting, self._running, self._accounts, self._queue
-        )
-        self._groups = PromptGroups()
+        self._deferral = Deferral(info.block_size)
         self._sequences: dict[str, Sequence] = {}
         self._in_flight: deque[Step] = deque()
         self._num_offered = 0
         self._counts = _Counts()
+        # Spreads the times at which those that are refused come back.
+        self._jitter = random.Random(0)
+        self._expired: list[RequestOutput] = []
+        self._waiting = FairTree(config.fairness)
+        self._accounts = Accounts(config.fairness, self._waiting)
+        self._apply(config)
+
+    def configure(self, config: SchedulerConfig, now: float) -> None:
+        """Go by another configuration from the next step on.
+
+        What runs goes on. What waits is put in the new order; tenants and keys keep what they
+        were charged where the policy of their level stays the same, and start level otherwise.
+        Sequences that were taken in keep the prefix cache, or do without it, as they began.
+        """
+        if config.fairness != self.config.fairness:
+            waiting = sorted(self._waiting, key=lambda sequence: sequence.ordinal)
+            tree = FairTree(config.fairness)
+            tree.carry_over(self._waiting)
+            for sequence in self._sequences.values():
+                tree.enrol(sequence, now)
+            self._waiting = tree
+            self._apply(config)
+            for sequence in waiting:
+                self._push(sequence, now)
+        else:
+            self._apply(config)
+
+    def set_weight(self, tenant_id: str, weight: float) -> None:
+        """Change a tenant's share from now on, that of its waiting requests included."""
+        self._waiting.set_weight(tenant_id, weight)
 
     def offer(self, request: Request, now: float) -> Admit | Reject:
         """Take a request in, or say why not; nothing of a refused request is kept.
@@ -97,7 +123,7 @@ class Scheduler:
         assert request.params.max_tokens >= 1, "at least one token is asked for"
         assert request.granted_tokens is None or request.granted_tokens >= 1
         assert request.params.prompt_logprobs is None or self.info.max_num_prompt_logprobs
-        refusal = self._refuse(request)
+        refusal = self._refuse_too_long(request)
         if refusal is not None:
             self._counts.num_rejected += 1
             return refusal
@@ -108,24 +134,37 @@ class Scheduler:
             max_len=self.max_sequence_len,
             info=self.info,
         )
+        self._estimates.update(sequence)
+        refusal = self._admission.refuse(sequence, now)
+        if refusal is not None:
+            self._counts.num_rejected += 1
+            return refusal
         self._num_offered += 1
-        num_ahead = len(self._waiting) + self._groups.num_held
+        num_ahead = self._num_waiting
         self._sequences[request.request_id] = sequence
         self._waiting.enrol(sequence, now)
-        if not self._hold(sequence):
-            self._push(sequence, now)
+        self._waiting.push(sequence, now)
         return Admit(num_ahead)
 
     def plan(self, now: float) -> StepPlan | None:
-        """Compose the next step, or None where there is nothing to compute yet."""
+        """Compose the next step, or None where there is nothing to compute yet.
+
+        Requests that are found to have expired end with `EXPIRED`; `take_expired` has them.
+        """
         assert len(self._in_flight) < self.info.depth, "report comes first"
         step = self._composer.compose(self._counts.num_steps, now)
         if step is None:
             return None
+        step.num_finished_before = self._counts.num_finished
         self._counts.num_steps += 1
         self._counts.num_preemptions += len(step.plan.preempted)
         self._in_flight.append(step)
         return step.plan
+
+    def take_expired(self) -> list[RequestOutput]:
+        """Return the last outputs of requests that `plan` has dropped since the last call."""
+        expired, self._expired = self._expired, []
+        return expired
 
     def report(self, result: StepResult, now: float) -> list[RequestOutput]:
         """Take the result of the oldest step in flight; returns what its rows have new."""
@@ -138,15 +177,55 @@ class Scheduler:
             sampling = [sequence_of_slot[slot] for slot in result.slots]
         else:
             sampling = step.sampling
+        assert len(sampling) == len(result.token_ids), "a token for each row that draws one"
         self._publish(step, now)
         if result.prompt_logprobs:
             outputs += self._take_prompt_logprobs(step, result)
-        self._accounts.take_outputs([s for s in sampling if s.status is not Status.FINISHED], now)
-        logprobs = result.logprobs or repeat(None, len(sampling))
-        for sequence, token_id, scored in zip(sampling, result.token_ids, logprobs, strict=True):
-            if sequence.status is not Status.FINISHED:
-                outputs.append(self._accept(sequence, token_id, scored, now))
+        token_ids_of_step: Many[int] = result.token_ids
+        scores: Iterable[TokenLogprobs | None] = result.logprobs or repeat(None)
+        if self._counts.num_finished != step.num_finished_before:
+            # Some may have ended since the step was planned.
+            rows_of_step = zip(sampling, token_ids_of_step, scores, strict=False)
+            live = [row for row in rows_of_step if row[0].status is not Status.FINISHED]
+            sampling = [sequence for sequence, _, _ in live]
+            token_ids_of_step = [token_id for _, token_id, _ in live]
+            scores = [scored for _, _, scored in live]
+        self._accounts.take_outputs(sampling, now)
+        self._counts.num_output_tokens += len(sampling)
+        self._learn(step, result, now)
+        # This runs once for each row and step.
+        for sequence, token_id, scored in zip(sampling, token_ids_of_step, scores, strict=False):
+            token_ids = sequence.token_ids
+            token_ids.append(token_id)
+            num_tokens = len(token_ids)
+            if num_tokens >= sequence.limit or token_id in sequence.end_token_ids:
+                outputs.append(self._end_drawn(sequence, token_id, scored, now))
+                continue
+            output = (
+                sequence.request_id,
+                (token_id,),
+                None,
+                sequence.num_cached_tokens,
+                num_tokens - sequence.num_prompt_tokens,
+                None,
+                scored and (scored,),
+                None,
+            )
+            outputs.append(_new_output(RequestOutput, output))
+        rows = self._running.rows
+        for sequence, chunk in zip(step.slices, step.plan.slices, strict=True):
+            if chunk.sample and sequence.status is Status.RUNNING:
+                rows.start(sequence, now)
+        self._admission.note_step(step.features, result.step_s, now)
         return outputs
+
+    def _learn(self, step: Step, result: StepResult, now: float) -> None:
+        """Note what a step that has come back shows about the engine and the rows."""
+        self.step_model.observe(step.features, result.step_s)
+        if step.decodes:
+            # A slot that has changed hands since is a token off, which is put right by its start.
+            slots = np.frombuffer(step.plan.decodes.slots, dtype=np.intc)
+            self._running.rows.advance(slots, now)
 
     def fail_step(self, step_id: int, reason: str, now: float) -> list[RequestOutput]:
         """End the rows of a step that raised, and queue everyone else again.
@@ -169,6 +248,7 @@ class Scheduler:
         for sequence in evicted:
             sequence.table.forget()
             sequence.lose_kv()
+            self._deferral.leave(sequence)
         outputs = [
             self._end(sequence, FinishReason.ERROR, now, error=reason) for sequence in failed
         ]
@@ -219,24 +299,37 @@ class Scheduler:
         live = list(self._sequences.values())
         return [self._end(sequence, FinishReason.ERROR, now, error=reason) for sequence in live]
 
+    @property
+    def _num_waiting(self) -> int:
+        return len(self._waiting) + self._deferral.num_held
+
     def snapshot(self) -> Snapshot:
-        counts = self._counts
+        """Count what is held and what was done."""
+        counts, pool = self._counts, self._pool
         return Snapshot(
             queued=len(self._sequences) - len(self._running),
             running=len(self._running),
-            free_blocks=self._pool.num_free,
-            total_blocks=self._pool.num_blocks,
-            cached_blocks=self._pool.num_cached,
-            num_steps=counts.num_steps,
-            num_rejected=counts.num_rejected,
-            num_finished=counts.num_finished,
-            num_preemptions=counts.num_preemptions,
-            num_prompt_tokens=counts.num_prompt_tokens,
-            num_cached_tokens=counts.num_cached_tokens,
-            num_output_tokens=counts.num_output_tokens,
+            free_blocks=pool.num_free,
+            total_blocks=pool.num_blocks,
+            cached_blocks=pool.num_cached,
+            num_wasted_tokens=self._accounts.num_wasted_tokens,
+            **asdict(counts),
         )
 
-    def _refuse(self, request: Request) -> Reject | None:
+    def state(self, now: float) -> SchedulerState:
+        """Describe everything that an operator may ask for."""
+        return SchedulerState(
+            config=self.config,
+            counts=self.snapshot(),
+            bands=describe_bands(self._waiting),
+            slack_s=finite(self._running.rows.tightest_s - now),
+            step_margin=self.step_model.margin,
+            step_model_calibrated=self.step_model.is_calibrated,
+            backlog_s=self._admission.backlog_s(),
+            rejections=dict(self._admission.rejections),
+        )
+
+    def _refuse_too_long(self, request: Request) -> Reject | None:
         num_prompt_tokens = len(request.prompt_token_ids)
         num_tokens = num_prompt_tokens + request.params.max_tokens
         if num_tokens > self.info.max_model_len:
@@ -252,10 +345,6 @@ class Scheduler:
                 f"{self.max_sequence_len - 1} that this server has room for.",
                 RejectCode.CONTEXT_LENGTH_EXCEEDED,
             )
-        if len(self._waiting) + self._groups.num_held >= self.config.admission.max_num_queued:
-            return Reject(
-                "The queue is full.", RejectCode.OVERLOADED, retry_after_s=_QUEUE_FULL_RETRY_S
-            )
         return None
 
     def _queue(self, sequence: Sequence, now: float) -> None:
@@ -267,14 +356,49 @@ class Scheduler:
         self._estimates.update(sequence)
         self._waiting.push(sequence, now)
 
-    def _hold(self, sequence: Sequence) -> bool:
-        """Hold a sequence back where another of its group is to compute what they share."""
-        shares_blocks = (
-            sequence.request.group is not None
-            and self.config.prefix_caching
-            and sequence.num_prompt_tokens > self.info.block_size
+    def _drop_expired(self, sequence: Sequence, now: float) -> bool:
+        """End a request whose time passed while it waited; returns whether it was one."""
+        if not self._admission.is_expired(sequence, now):
+            return False
+        self._counts.num_expired += 1
+        self._expired.append(self._end(sequence, FinishReason.EXPIRED, now))
+        return True
+
+    def _apply(self, config: SchedulerConfig) -> None:
+        """Make the parts that go by the configuration."""
+        self.config = config
+        rows, running = self._running.rows, self._running
+        self._accounts.go_by(config.fairness, self._waiting)
+        self._estimates = Estimates(config, self.info, self.step_model, self.lengths)
+        parts = Parts(
+            pool=self._pool,
+            waiting=self._waiting,
+            running=running,
+            deferral=self._deferral,
+            accounts=self._accounts,
+            preemption=Preemption(
+                config.preemption, self._pool, running, self._waiting.tenant_counter
+            ),
+            step_budget=StepBudget(config.composer, rows, self.step_model),
+            kv_budget=KvBudget(config.composer, self.info, self._pool, running, self.lengths),
+            requeue=self._requeue,
+            drop_expired=self._drop_expired,
         )
-        return shares_blocks and self._groups.join(sequence)
+        self._admission = Admission(
+            config.admission,
+            self.info,
+            self._waiting,
+            running,
+            self.step_model,
+            jitter=self._jitter,
+            lengths=self.lengths,
+        )
+        self._composer = Composer(config.composer, self.info, parts)
+
+    def _requeue(self, sequence: Sequence, now: float) -> None:
+        """Let a victim wait again, and those who waited for what it was computing."""
+        for follower in (*self._deferral.leave(sequence), sequence):
+            self._queue(follower, now)
 
     def _end_failed(self, step: Step, result: StepResult, now: float) -> list[RequestOutput]:
         """End the rows that the engine gave up on; the others of the step are good."""
@@ -291,13 +415,15 @@ class Scheduler:
         for sequence, chunk in zip(step.slices, step.plan.slices, strict=True):
             if sequence.status is Status.RUNNING:
                 sequence.table.publish(sequence.token_ids, chunk.start + chunk.n_tokens)
-            if chunk.sample and sequence.request.group is not None:
-                for follower in self._groups.release(sequence):
+                for follower in self._deferral.release(sequence, sequence.table.num_published):
                     self._queue(follower, now)
-        block_size = self.info.block_size
-        for sequence, position in zip(step.decodes, step.plan.decodes.positions, strict=True):
-            if not (position + 1) % block_size and sequence.status is Status.RUNNING:
-                sequence.table.publish(sequence.token_ids, position + 1)
+        if not step.decodes:
+            return
+        num_computed = np.frombuffer(step.plan.decodes.positions, dtype=np.intc) + 1
+        for row in np.flatnonzero(num_computed % self.info.block_size == 0).tolist():
+            sequence = step.decodes[row]
+            if sequence.status is Status.RUNNING:
+                sequence.table.publish(sequence.token_ids, int(num_computed[row]))
 
     def _take_prompt_logprobs(self, step: Step, result: StepResult) -> list[RequestOutput]:
         """Hand out the prompts that this step has finished scoring."""
@@ -308,20 +434,16 @@ class Scheduler:
         ]
         return [output for output in outputs if output is not None]
 
-    def _accept(
+    def _end_drawn(
         self, sequence: Sequence, token_id: int, scored: TokenLogprobs | None, now: float
     ) -> RequestOutput:
-        """Append a token that has landed, and end the sequence if it is its last."""
-        sequence.token_ids.append(token_id)
-        self._counts.num_output_tokens += 1
+        """End a sequence with the token that was its last."""
         logprobs = None if scored is None else (scored,)
         if token_id in sequence.end_token_ids:
             return self._end(sequence, FinishReason.STOP, now, logprobs=logprobs)
-        if len(sequence.token_ids) >= sequence.limit:
-            return self._end(
-                sequence, FinishReason.LENGTH, now, token_ids=(token_id,), logprobs=logprobs
-            )
-        return sequence.output((token_id,), None, None, logprobs)
+        return self._end(
+            sequence, FinishReason.LENGTH, now, token_ids=(token_id,), logprobs=logprobs
+        )
 
     def _end(
         self,
@@ -341,10 +463,12 @@ class Scheduler:
         self._waiting.expel(sequence)
         sequence.status = Status.FINISHED
         del self._sequences[sequence.request.request_id]
-        if sequence.request.group is not None:
-            leader = self._groups.leave(sequence)
-            if leader is not None:
-                self._queue(leader, now)
+        for follower in self._deferral.leave(sequence):
+            self._queue(follower, now)
+        if finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+            self.lengths.observe(
+                sequence.request.tenant_id, sequence.num_prompt_tokens, sequence.num_output_tokens
+            )
         counts = self._counts
         counts.num_finished += 1
         if sequence.was_admitted:
@@ -357,6 +481,7 @@ class Scheduler:
 class _Counts:
     num_steps: int = 0
     num_rejected: int = 0
+    num_expired: int = 0
     num_finished: int = 0
     num_preemptions: int = 0
     num_prompt_tokens: int = 0

@@ -2,22 +2,63 @@
 
 from __future__ import annotations
 
-from scheduler.config import FairnessConfig
+import math
+
+from engine.contract import EngineInfo
+from engine.step_cost import StepFeatures
+from scheduler.config import SchedulerConfig
+from scheduler.length_model import Lengths
 from scheduler.sequence import Sequence
+from scheduler.step_model import StepModel
+
+_ONE_DECODE = StepFeatures(num_decode_tokens=1)
 
 
 class Estimates:
     """Fill in a sequence's expectations."""
 
-    def __init__(self, config: FairnessConfig) -> None:
-        self._best_effort_ttft_s = config.best_effort_ttft_s
+    def __init__(
+        self, config: SchedulerConfig, info: EngineInfo, step_model: StepModel, lengths: Lengths
+    ) -> None:
+        self._best_effort_ttft_s = config.fairness.best_effort_ttft_s
+        self._chunk_tokens = min(
+            info.max_num_batched_tokens,
+            config.composer.max_num_batched_tokens or info.max_num_batched_tokens,
+        )
+        self._step_model = step_model
+        self._lengths = lengths
 
     def update(self, sequence: Sequence) -> None:
         """Look at a sequence anew; its blocks are matched against the cache."""
         request = sequence.request
         num_found = sequence.table.count_found(sequence.token_ids)
         sequence.num_uncached = sequence.num_tokens - num_found
-        ttft_s = request.slo.ttft_s
-        if ttft_s is None:
-            ttft_s = self._best_effort_ttft_s
-        sequence.deadline_s = request.arrival_s + ttft_s
+        num_drawn = sequence.num_output_tokens
+        sequence.expected_output = self._lengths.quantile(
+            request.tenant_id,
+            sequence.num_prompt_tokens,
+            0.5,
+            generated=num_drawn,
+            max_tokens=request.params.max_tokens,
+        )
+        prefill_s = self._step_model.prefill_s(
+            sequence.num_uncached,
+            chunk_tokens=self._chunk_tokens,
+            decodes=_ONE_DECODE,
+            context_tokens=num_found,
+        )
+        decode_s = self._step_model.price_s(_ONE_DECODE)
+        sequence.service_s = prefill_s + decode_s * max(1.0, sequence.expected_output - num_drawn)
+        sequence.deadline_s = due_s = self._due_s(sequence)
+        promised = request.slo.ttft_s is not None
+        sequence.start_by_s = due_s - 2 * prefill_s if promised else math.inf
+
+    def _due_s(self, sequence: Sequence) -> float:
+        """Say when the next token is due, of a request that may have run before."""
+        request, slo = sequence.request, sequence.request.slo
+        ttft_s = self._best_effort_ttft_s if slo.ttft_s is None else slo.ttft_s
+        first_due_s = request.arrival_s + ttft_s
+        if sequence.first_token_s is None:
+            return first_due_s
+        begin_s = max(first_due_s, sequence.first_token_s)
+        return begin_s + (slo.tpot_s or 0.0) * sequence.num_output_tokens

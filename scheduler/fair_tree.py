@@ -7,17 +7,23 @@ request costs is charged to each node above it, so fairness holds between siblin
 whatever the order below: which of a tenant's requests goes first cannot change what the tenant
 gets. A tenant that has split its work over many keys has split its own share.
 
+Neighbouring levels with the same policy are one where that policy allows it (see
+`scheduler.policies.base`): `fcfs` alone is one queue a band. Their nodes still hold the accounts,
+and share the order of the uppermost.
+
 Nodes are made when a request first needs them and kept while they wait or run, and as long as
 their policy would miss what it knows of them; idle ones are swept when they outnumber the rest.
 
-Borrowing. Where the configuration lends, a child whose head must start now to be in time may go
-before the one that is next, if its counter is at most the loan ahead. Its counter pays it back.
-Two tenants' service then differs by at most the loan more than their policy says.
+Borrowing. Where the configuration lends, a tenant whose head must start now to be in time may go
+before the one that is next, if it is then at most the loan ahead of its turn. Its counter pays it
+back. Two tenants' service then differs by at most the loan more than their policy says. Only the
+few most urgent tenants are asked, so that a chance to borrow may be missed when many are late.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
 
 from scheduler.config import FairnessConfig
 from scheduler.order import Order
@@ -36,12 +42,16 @@ class Node:
 
     `num_live` counts the requests below it and `num_waiting` those that wait, `waiting_tokens`
     what these have to compute before they draw their next tokens. `served` is all that was charged.
+    One that `is_merged` shares its parent's order. `urgent` has the children by when they must
+    start, where the configuration lends.
     """
 
     __slots__ = (
         "band",
         "children",
         "counter",
+        "depth",
+        "is_merged",
         "name",
         "num_live",
         "num_waiting",
@@ -54,18 +64,42 @@ class Node:
         "weight",
     )
 
-    def __init__(self, name: str, band: Band, parent: Node | None, policy: Policy) -> None:
+    def __init__(self, name: str, band: Band, parent: Node | None, policy: Policy | None) -> None:
         self.name = name
         self.band = band
         self.parent = parent
-        self.policy = policy
-        self.order = Order(policy)
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.is_merged = policy is None
+        self.policy: Policy
+        self.order: Order
+        if policy is None:
+            assert parent is not None
+            self.policy, self.order = parent.policy, parent.order
+        else:
+            self.policy, self.order = policy, Order(policy)
         self.urgent: Order | None = None
         self.children: dict[str, Node] = {}
         self.weight = 1.0
         self.counter = 0.0
         self.num_live = self.num_waiting = self.waiting_tokens = 0
         self.served = 0.0
+
+    def take_over(self, before: Node, *, counter: bool) -> None:
+        """Go on with the accounts of a node of an earlier tree."""
+        self.served, self.weight = before.served, before.weight
+        if counter:
+            self.counter = before.counter
+
+    @property
+    def above(self) -> Node:
+        """Return the parent of a node that is not the root."""
+        assert self.parent is not None
+        return self.parent
+
+    @property
+    def may_turn(self) -> bool:
+        """Tell whether a charge below it may have made another request its head."""
+        return self.policy.keeps_accounts and len(self.order) > 1
 
     def head(self, now: float) -> Sequence:
         """Find the request below that its own policies put first."""
@@ -74,17 +108,37 @@ class Node:
         return child.head(now)
 
 
+class Watcher(Protocol):
+    """Follow what waits in a tree; see `scheduler.queue_ahead`."""
+
+    def joined(self, sequence: Sequence, key: Node, now: float) -> None: ...
+
+    def left(self, sequence: Sequence, key: Node) -> None: ...
+
+    def charged(self, tenants: Iterable[Node]) -> None: ...
+
+    def changed(self, tenant: Node) -> None: ...
+
+
 class FairTree:
     """Order the requests that wait, and keep the accounts of who was served what."""
 
     def __init__(self, config: FairnessConfig) -> None:
         self.config = config
-        self._levels = levels_of(config.policy)
-        self._root = Node("", Band.PRIORITY, None, BandShares(config.band_shares))
+        levels = levels_of(config.policy)
+        policy = make_policy(levels[0], config)
+        if policy.spans_bands and len({*levels}) == 1:
+            self._levels = (levels[0], *levels)
+        else:
+            policy = BandShares(config.band_shares)
+            self._levels = ("", *levels)
+        self._root = Node("", Band.PRIORITY, None, policy)
         self._waiting: set[Sequence] = set()
         self._node_of: dict[Sequence, Node] = {}
         self._num_nodes = 0
         self._sweep_at = _MIN_SWEEP
+        self._carried: set[Child] = set()
+        self.watcher: Watcher | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -96,6 +150,11 @@ class FairTree:
         return iter(self._waiting)
 
     @property
+    def num_live(self) -> int:
+        """Count the requests that were enrolled and have not ended."""
+        return self._root.num_live
+
+    @property
     def bands(self) -> Mapping[str, Node]:
         """Hold the bands that were used, by name; tenants and keys are below them."""
         return self._root.children
@@ -105,6 +164,8 @@ class FairTree:
         if self._num_nodes >= self._sweep_at:
             self._sweep(now)
         request = sequence.request
+        assert request.weight > 0.0, "shares are positive"
+        sequence.counter = 0.0
         band = self._child(self._root, request.band.name, request.band)
         tenant = self._child(band, request.tenant_id, request.band)
         tenant.weight = request.weight
@@ -116,48 +177,59 @@ class FairTree:
     def expel(self, sequence: Sequence) -> None:
         """Forget a request that has ended and does not wait."""
         assert sequence not in self._waiting
-        node: Node | None = self._node_of.pop(sequence)
+        key = self._node_of.pop(sequence)
+        node: Node | None = key
         while node is not None:
             node.num_live -= 1
             node = node.parent
+        if self.watcher is not None:
+            self.watcher.changed(key.above)
+
+    def key_of(self, sequence: Sequence) -> Node:
+        """Find the node of the key that a request came with."""
+        return self._node_of[sequence]
 
     def push(self, sequence: Sequence, now: float) -> None:
         """Let a request wait; each node that nothing waited below begins to wait with it."""
         assert sequence not in self._waiting
         self._waiting.add(sequence)
-        node: Node | None = self._node_of[sequence]
+        key = self._node_of[sequence]
+        node: Node | None = key
         child: Child = sequence
         while node is not None:
             node.num_waiting += 1
             node.waiting_tokens += sequence.num_uncached
-            if child in node.order:
-                node.order.update(child, now)
-            else:
-                node.policy.activate(child, node.order, now)
-                node.order.add(child, now)
-            if node.urgent is not None:
-                node.urgent.update(child, now) if child in node.urgent else node.urgent.add(
-                    child, now
-                )
-            child, node = node, node.parent
+            if not node.is_merged:
+                if child in node.order:
+                    _look_again(node, child, now)
+                else:
+                    self._join(node, child, now)
+                child = node
+            node = node.parent
+        if self.watcher is not None:
+            self.watcher.joined(sequence, key, now)
 
     def remove(self, sequence: Sequence, now: float) -> None:
         """Take a request out, wherever it stands."""
         self._waiting.remove(sequence)
-        node: Node | None = self._node_of[sequence]
+        key = self._node_of[sequence]
+        node: Node | None = key
         child: Child = sequence
-        still_waits = False
         while node is not None:
             node.num_waiting -= 1
             node.waiting_tokens -= sequence.num_uncached
-            if still_waits:
-                node.order.update(child, now)
-            else:
-                node.order.discard(child)
-                node.policy.deactivate(child, now)
-            if node.urgent is not None:
-                node.urgent.update(child, now) if still_waits else node.urgent.discard(child)
-            child, still_waits, node = node, bool(node.num_waiting), node.parent
+            if not node.is_merged:
+                if isinstance(child, Node) and child.num_waiting:
+                    _look_again(node, child, now)
+                else:
+                    node.order.discard(child)
+                    node.policy.deactivate(child, now)
+                    if node.urgent is not None:
+                        node.urgent.discard(child)
+                child = node
+            node = node.parent
+        if self.watcher is not None:
+            self.watcher.left(sequence, key)
 
     def peek(self, now: float) -> Sequence | None:
         """Show who is next."""
@@ -168,64 +240,112 @@ class FairTree:
         return child
 
     def others(self, num_requests: int, now: float) -> list[Sequence]:
-        """List the heads of the tenants that come after the next one, in its band alone."""
+        """List the heads of the tenants that come after the next one, in its band alone.
+
+        Where tenants have no turns of their own, the requests that come after the next one.
+        """
         band = self._first(self._root, now)
-        if not isinstance(band, Node):
-            return []
-        return [child.head(now) for child in band.order.least(num_requests + 1, now)[1:]]
+        node = band if isinstance(band, Node) else self._root
+        following = node.order.least(num_requests + 1, now)
+        turn = self._first(node, now)
+        return [child.head(now) for child in following if child is not turn][:num_requests]
 
     def charge(self, sequence: Sequence, cost: float, now: float) -> None:
         """Charge a request and all that is above it; a refund is negative."""
+        key = self._node_of[sequence]
+        node: Node | None = key
         child: Child = sequence
-        node: Node | None = self._node_of[sequence]
         while node is not None:
             node.served += cost
-            node.policy.charge(child, cost, node.order, now)
-            child, node = node, node.parent
+            if not node.is_merged:
+                node.policy.charge(child, cost, node.order, now)
+                if node.parent is not None and node.may_turn:
+                    _look_again(node.parent, node, now)
+                child = node
+            node = node.parent
+        if self.watcher is not None:
+            self.watcher.charged((key.above,))
 
     def charge_each(self, sequences: Iterable[Sequence], cost: float, now: float) -> None:
         """Charge what is above each of many requests `cost`, with one charge a node."""
+        # This runs in every step, for as many tenants as have rows.
+        assert cost >= 0.0
         node_of = self._node_of
         costs: dict[Node, float] = {}
         for sequence in sequences:
             node = node_of[sequence]
             costs[node] = costs.get(node, 0.0) + cost
+        costs = _charge_level(costs, now)
+        if self.watcher is not None:
+            self.watcher.charged(costs)
         while costs:
-            above: dict[Node, float] = {}
-            for node, total in costs.items():
-                node.served += total
-                parent = node.parent
-                if parent is not None:
-                    parent.policy.charge(node, total, parent.order, now)
-                    above[parent] = above.get(parent, 0.0) + total
-            costs = above
+            costs = _charge_level(costs, now)
 
     def set_weight(self, tenant_id: str, weight: float) -> None:
         """Change what a tenant is charged from now on; what it was charged stands."""
         for band in self._root.children.values():
             if tenant_id in band.children:
-                band.children[tenant_id].weight = weight
+                tenant = band.children[tenant_id]
+                tenant.weight = weight
+                if self.watcher is not None:
+                    self.watcher.changed(tenant)
+
+    def tenant_counter(self, sequence: Sequence) -> float:
+        """Tell how far the tenant of a request is ahead, in what its policy counts."""
+        tenant = self._node_of[sequence].parent
+        assert tenant is not None
+        return tenant.counter
+
+    def carry_over(self, before: FairTree) -> None:
+        """Take over what nodes were charged, and their counters where the policy has stayed.
+
+        What waited is pushed next; nodes that go on waiting so are not lifted over each other.
+        """
+        same = [a == b for a, b in zip(self._levels, before._levels, strict=True)]
+        above = {before._root: self._root}
+        while above:
+            below: dict[Node, Node] = {}
+            for theirs, mine in above.items():
+                for name, child in theirs.children.items():
+                    below[child] = my_child = self._child(mine, name, child.band)
+                    my_child.take_over(child, counter=same[theirs.depth])
+                    if same[theirs.depth] and child.num_waiting:
+                        self._carried.add(my_child)
+                if same[theirs.depth]:
+                    mine.policy.resume(theirs.policy, dict(below.items()))
+            above = below
+
+    def _join(self, node: Node, child: Child, now: float) -> None:
+        if child in self._carried:
+            self._carried.discard(child)
+        else:
+            node.policy.activate(child, node.order, now)
+        node.order.add(child, now)
+        if node.urgent is not None:
+            node.urgent.add(child, now)
 
     def _first(self, node: Node, now: float) -> Child | None:
         first = node.order.first(now)
         if node.urgent is None or first is None:
             return first
         loan = self.config.borrow_tokens
-        late = [
+        in_time = [
             child
-            for child in node.urgent.front(_MAX_BORROWERS, now)
-            if child.head(now).start_by_s <= now
-            and (child.counter - first.counter) * child.weight <= loan
+            for child in node.urgent.least(_MAX_BORROWERS, now)
+            if child.head(now).start_by_s <= now <= child.head(now).deadline_s
+            and node.policy.lead(child, first) <= loan
         ]
-        return min(late, key=lambda child: child.head(now).deadline_s, default=first)
+        return min(in_time, key=lambda child: child.head(now).deadline_s, default=first)
 
     def _child(self, parent: Node, name: str, band: Band) -> Node:
         node = parent.children.get(name)
         if node is None:
-            depth = 0 if parent is self._root else 1 if parent.parent is self._root else 2
-            policy = make_policy(self._levels[depth], self.config)
+            level = self._levels[parent.depth + 1]
+            policy = None
+            if level != self._levels[parent.depth] or parent.policy.keeps_accounts:
+                policy = make_policy(level, self.config)
             node = parent.children[name] = Node(name, band, parent, policy)
-            if depth == 0 and self.config.borrow_tokens:
+            if parent is self._root and self.config.borrow_tokens and node.policy.keeps_accounts:
                 node.urgent = Order(_MostUrgent())
             self._num_nodes += 1
         return node
@@ -237,15 +357,47 @@ class FairTree:
                 idle = [
                     name
                     for name, node in parent.children.items()
-                    if not node.num_live and not parent.policy.is_owed(node, parent.order, now)
+                    if not (node.num_live or node.children)
+                    and not parent.policy.is_owed(node, parent.order, now)
                 ]
                 for name in idle:
-                    self._num_nodes -= 1 + len(parent.children.pop(name).children)
+                    del parent.children[name]
+                self._num_nodes -= len(idle)
         self._sweep_at = max(_MIN_SWEEP, 2 * self._num_nodes)
 
 
+def _charge_level(costs: dict[Node, float], now: float) -> dict[Node, float]:
+    """Charge nodes of one level, and return what that makes for those above."""
+    above: dict[Node, float] = {}
+    for node, cost in costs.items():
+        node.served += cost
+        parent = node.parent
+        if parent is None:
+            continue
+        above[parent] = above.get(parent, 0.0) + cost
+        if node.is_merged:
+            continue
+        policy = parent.policy
+        if (policy.reads_head or parent.urgent is not None) and node.may_turn:
+            _look_again(parent, node, now)
+        if policy.accrues:
+            node.counter += cost / node.weight
+        else:
+            policy.charge(node, cost, parent.order, now)
+    return above
+
+
+def _look_again(node: Node, child: Child, now: float) -> None:
+    """Find the place of a child that may have another head now."""
+    if node.policy.reads_head:
+        node.order.update(child, now)
+    if node.urgent is not None:
+        node.urgent.update(child, now)
+
+
 class _MostUrgent(Policy):
-    """Order tenants by when their heads must start at the latest."""
+    """Order tenants by when their heads must start at the latest, before those that are late."""
 
     def key(self, child: Child, now: float) -> Key:
-        return (child.head(now).start_by_s,)
+        head = child.head(now)
+        return (float(head.deadline_s < now), head.start_by_s)

@@ -26,6 +26,8 @@ class Planner(Protocol):
 
     def plan(self, now: float) -> StepPlan | None: ...
 
+    def take_expired(self) -> list[RequestOutput]: ...
+
     def report(self, result: StepResult, now: float) -> list[RequestOutput]: ...
 
     def reset(self, reason: str, now: float) -> list[RequestOutput]: ...
@@ -69,12 +71,12 @@ class InlineLoop:
             self._in_flight.append((plan, self.engine.launch(plan)))
         self.idle = not self._in_flight
         if self.idle or (plan is not None and len(self._in_flight) < self.scheduler.info.depth):
-            return []
+            return self.scheduler.take_expired()
         plan, handle = self._in_flight.popleft()
         result = self.engine.collect(handle)
         if self._on_step is not None:
             self._on_step(plan, result)
-        return self.scheduler.report(result, self.clock())
+        return self.scheduler.take_expired() + self.scheduler.report(result, self.clock())
 
     def _abandon(self) -> None:
         self._in_flight.clear()

@@ -1,10 +1,10 @@
 """The children of one node that have something waiting, in the order of a policy.
 
-Heaps of entries with the keys that children had when they were last looked at. A child has one
-live entry; others of it are skipped when they surface, and when the dead outnumber the living the
-heap is rebuilt, so leaving and moving cost O(log n) and memory is bounded. Keys may have risen
-since an entry was made, so the child on top is looked at again and sinks to where it belongs:
-charging a child costs nothing here. One heap a class, see `scheduler.policies.base`.
+Heaps of entries with the keys that children had when they were last looked at, one heap a class;
+see `scheduler.policies.base`. A child has one live entry; others of it are skipped when they
+surface, and when the dead outnumber the living the heap is rebuilt, so leaving and moving cost
+O(log n) and memory is bounded. Keys may have risen since an entry was made, so the child on top is
+looked at again and sinks to where it belongs: charging a child costs nothing here.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ _Entry = tuple[Key, bool, int, int, Child]
 class Order:
     """Keep children in the order of `policy`."""
 
-    __slots__ = ("_entry_of", "_heaps", "_policy")
+    __slots__ = ("_entry_of", "_heaps", "_num_added", "_policy", "_reads_head")
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        self._reads_head = policy.reads_head
         self._heaps: dict[int, list[_Entry]] = {}
         self._entry_of: dict[Child, _Entry] = {}
+        self._num_added = 0
 
     def __len__(self) -> int:
         return len(self._entry_of)
@@ -43,7 +45,8 @@ class Order:
     def add(self, child: Child, now: float) -> None:
         """Let a child wait."""
         assert child not in self._entry_of
-        self._insert(child, self._enter(child, now))
+        self._num_added += 1
+        self._insert(self._enter(child, self._num_added, now))
 
     def discard(self, child: Child) -> None:
         """Take a child out; its entry is skipped when it surfaces."""
@@ -53,61 +56,71 @@ class Order:
 
     def update(self, child: Child, now: float) -> None:
         """Look at a child again, which may have moved either way; one that is not in is ignored."""
-        if child not in self._entry_of:
+        known = self._entry_of.get(child)
+        if known is None:
             return
-        entry = self._enter(child, now)
-        if entry[:4] != self._entry_of[child][:4]:
-            self._insert(child, entry)
+        entry = self._enter(child, known[2], now)
+        if entry[:4] != known[:4]:
+            self._insert(entry)
 
     def first(self, now: float) -> Child | None:
         """Find the child that is next."""
-        tops = [self._top(heap, now) for heap in list(self._heaps.values())]
-        if len(tops) == 1:
-            return tops[0]
-        return min(
-            (child for child in tops if child is not None),
-            key=lambda child: self._rank(child, now),
-            default=None,
-        )
+        tops = self._tops(now)
+        if len(tops) > 1:
+            rank = self._policy.rank
+            return min(tops, key=lambda entry: (rank(entry[4], now), entry[1], entry[2]))[4]
+        return tops[0][4] if tops else None
 
     def least(self, num_children: int, now: float) -> list[Child]:
-        """List the first children; costs a look at each one."""
-        return heapq.nsmallest(num_children, self._entry_of, key=lambda c: self._rank(c, now))
+        """List the first children, in their order; costs O(log n) for each one."""
+        taken: list[_Entry] = []
+        while len(taken) < num_children:
+            child = self.first(now)
+            if child is None:
+                break
+            # Taken out for a moment, so that the next one surfaces.
+            entry = self._entry_of.pop(child)
+            heapq.heappop(self._heaps[entry[3]])
+            taken.append(entry)
+        for entry in taken:
+            self._insert(entry)
+        return [entry[4] for entry in taken]
 
-    def front(self, num_children: int, now: float) -> list[Child]:
-        """List the first child and a few of those that come soon after it, of one class."""
-        heap = next(iter(self._heaps.values()), [])
-        if self._top(heap, now) is None:
-            return []
-        return [e[4] for e in heap[:num_children] if self._entry_of.get(e[4]) is e]
-
-    def _rank(self, child: Child, now: float) -> tuple[Key, bool, int]:
-        head = child.head(now)
-        return self._policy.rank(child, now), not head.was_admitted, head.ordinal
-
-    def _top(self, heap: list[_Entry], now: float) -> Child | None:
-        entry_of = self._entry_of
-        while heap:
-            entry = heap[0]
-            child = entry[4]
-            if entry_of.get(child) is not entry:
+    def _tops(self, now: float) -> list[_Entry]:
+        """Find the first of each class, once those on top were looked at again."""
+        heaps, entry_of = self._heaps, self._entry_of
+        unsettled = list(heaps)
+        while unsettled:
+            name = unsettled.pop()
+            heap = heaps.get(name, [])
+            while heap:
+                entry = heap[0]
+                child = entry[4]
+                if entry_of.get(child) is not entry:
+                    heapq.heappop(heap)
+                    continue
+                current = self._enter(child, entry[2], now)
+                if current[:4] == entry[:4]:
+                    break
                 heapq.heappop(heap)
-                continue
-            current = self._enter(child, now)
-            if current[:4] == entry[:4]:
-                return child
-            heapq.heappop(heap)
-            self._insert(child, current)
-        return None
+                self._insert(current)
+                if current[3] != name:
+                    unsettled.append(current[3])
+            else:
+                heaps.pop(name, None)
+        return [heap[0] for heap in heaps.values()]
 
-    def _enter(self, child: Child, now: float) -> _Entry:
-        head, policy = child.head(now), self._policy
-        key = policy.key(child, now)
-        return key, not head.was_admitted, head.ordinal, policy.class_of(child), child
+    def _enter(self, child: Child, place: int, now: float) -> _Entry:
+        policy = self._policy
+        key, name = policy.key(child, now), policy.class_of(child, now)
+        if not self._reads_head:
+            return key, False, place, name, child
+        head = child.head(now)
+        return key, not head.was_admitted, head.ordinal, name, child
 
-    def _insert(self, child: Child, entry: _Entry) -> None:
+    def _insert(self, entry: _Entry) -> None:
         heap = self._heaps.setdefault(entry[3], [])
-        self._entry_of[child] = entry
+        self._entry_of[entry[4]] = entry
         heapq.heappush(heap, entry)
         if len(heap) > 2 * len(self._entry_of) + 64:
             heap[:] = [other for other in heap if self._entry_of.get(other[4]) is other]

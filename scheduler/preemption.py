@@ -1,47 +1,127 @@
-"""Whom to send back when KV blocks run out while decoding.
+"""Whom to send back, and when.
 
-The victim is the youngest row of the lowest band. A row that was preempted twice is pinned: it
-goes only when every row is, so that nobody is sent back for ever. In each step that preempts,
-the oldest row of the highest band goes on, so the whole always makes progress. A victim is
-recomputed later; its full blocks stay findable until they are reused, so that is often free.
+*When blocks run out.* Each row that decodes next must have the block it may need. The victim is
+the row with the least claim: of the lowest band, of that band the tenant that is furthest ahead
+of its share, and then the youngest. A row that was preempted often is pinned: it goes only when
+every row is, so that nobody is sent back for ever. In each step that preempts, the oldest row of
+the highest band goes on, so the whole always makes progress.
+
+*When a higher band waits.* A request displaces running ones of strictly lower bands where slots or
+blocks are what it lacks, and only if sending them back lets it in. Equals never displace each
+other, or they would take turns for ever. The batch band is never pinned: it runs on what others
+leave.
+
+A victim is recomputed later. Its full blocks stay findable until they are reused, so that is
+often free; the engine may keep them elsewhere, since a plan names who was preempted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from engine.kv.block_pool import BlockPool
+from scheduler.config import PreemptionConfig
+from scheduler.request import Band
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence
 
-MAX_PREEMPTIONS = 2
+_Key = tuple[bool, Band, float, int]
 
 
-def make_room(running: RunningSet, pool: BlockPool) -> list[Sequence]:
-    """Preempt until each row that decodes next can have the block it needs.
+class Preemption:
+    """Choose victims among the running sequences and take their slots and blocks away.
 
-    Done before any row of the step is planned, so nothing planned is ever taken back.
-    Returns: the victims, to be queued again.
+    `over_share` tells how far the tenant of a sequence is ahead of the others of its band.
     """
-    victims: list[Sequence] = []
-    # A row needs one block at most: most steps end here without looking at any row.
-    while len(running.decoding) > pool.num_free:
-        if _blocks_needed(running, pool.block_size) <= pool.num_free:
-            break
-        victim = choose_victim(running)
-        running.preempt(victim)
-        victims.append(victim)
-    return victims
 
+    def __init__(
+        self,
+        config: PreemptionConfig,
+        pool: BlockPool,
+        running: RunningSet,
+        over_share: Callable[[Sequence], float],
+    ) -> None:
+        self._config = config
+        self._pool = pool
+        self._running = running
+        self._over_share = over_share
 
-def choose_victim(running: RunningSet) -> Sequence:
-    """Find the row that has the least claim to its blocks."""
-    return max(
-        (*running.decoding, *running.prefilling),
-        key=lambda s: (s.num_preemptions < MAX_PREEMPTIONS, s.request.band, s.ordinal),
-    )
+    def make_room(self) -> list[Sequence]:
+        """Preempt until each row that decodes next can have the block it needs.
 
+        Done before any row of the step is planned, so nothing planned is ever taken back. Rows of
+        the batch band are not counted: a step takes along those that there are blocks for.
+        Returns: the victims, to be queued again.
+        """
+        running, pool = self._running, self._pool
+        victims: list[Sequence] = []
+        # A row needs one block at most: most steps end here without looking at any row.
+        while len(running.decoding) > pool.num_free:
+            if self._blocks_needed() <= pool.num_free:
+                break
+            victim = self.choose_victim()
+            running.preempt(victim)
+            victims.append(victim)
+        if not victims and self._is_stuck():
+            victim = self.choose_victim()
+            running.preempt(victim)
+            victims.append(victim)
+        return victims
 
-def _blocks_needed(running: RunningSet, block_size: int) -> int:
-    return sum(
-        not (sequence.num_tokens - 1) % block_size and sequence.num_tokens < sequence.pause_at
-        for sequence in running.decoding
-    )
+    def choose_victim(self) -> Sequence:
+        """Find the row that has the least claim to its blocks."""
+        return max(self._running, key=self._claim)
+
+    def displace(self, band: Band, num_blocks: int, num_slots: int) -> list[Sequence]:
+        """Preempt rows below `band` until so much is free; nobody where that cannot be.
+
+        Returns: the victims, to be queued again.
+        """
+        running, pool = self._running, self._pool
+        lower = [sequence for sequence in running.below(band) if self._may_go(sequence)]
+        if running.num_free_slots + len(lower) < num_slots:
+            return []
+        if pool.num_free < num_blocks:
+            # What a victim shares with others stays in use: this counts what it alone has.
+            freed = sum(pool.count_sole(s.table.block_ids) for s in lower)
+            if pool.num_free + freed < num_blocks:
+                return []
+        lower.sort(key=self._claim)
+        victims: list[Sequence] = []
+        while pool.num_free < num_blocks or running.num_free_slots < num_slots:
+            if not lower:
+                break
+            victim = lower.pop()
+            running.preempt(victim)
+            victims.append(victim)
+        return victims
+
+    def _claim(self, sequence: Sequence) -> _Key:
+        band = sequence.request.band
+        pinned = sequence.num_preemptions >= self._config.max_preemptions
+        is_free = not pinned or band is Band.BATCH
+        over_share = self._over_share(sequence) if is_free else 0.0
+        return is_free, band, over_share, sequence.ordinal
+
+    def _may_go(self, sequence: Sequence) -> bool:
+        if sequence.request.band is Band.BATCH:
+            return True
+        return (
+            sequence.num_preemptions < self._config.max_preemptions
+            and self._running.num_steps - sequence.admitted_at_step >= self._config.min_run_steps
+        )
+
+    def _blocks_needed(self) -> int:
+        block_size = self._pool.block_size
+        return sum(
+            not (sequence.num_tokens - 1) % block_size and sequence.num_tokens < sequence.pause_at
+            for sequence in self._running.decoding
+        )
+
+    def _is_stuck(self) -> bool:
+        """Tell whether only rows of the batch band run and none of them has room to go on."""
+        running, pool = self._running, self._pool
+        if pool.num_free or running.decoding or running.prefilling or len(running.harvesting) < 2:
+            return False
+        block_size = pool.block_size
+        return all(not (s.num_tokens - 1) % block_size for s in running.harvesting)

@@ -41,10 +41,6 @@ class Request:
     reserved; the request pauses there until `Scheduler.extend` or `finish_granted` answers, and
     None is without bound. `arrival_s` is on the scheduler's clock. Nobody waits for the first
     token beyond `expires_s`, where it is given.
-
-    Requests of one salt and one `group` have the same prompt: it is computed for the first of
-    them, and the others then share its blocks. One that asks for `prompt_logprobs` computes all
-    of its prompt itself.
     """
 
     request_id: str
@@ -59,7 +55,6 @@ class Request:
     slo: Slo = field(default_factory=Slo)
     granted_tokens: int | None = None
     expires_s: float | None = None
-    group: str | None = None
 
 
 class FinishReason(StrEnum):

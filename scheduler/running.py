@@ -7,47 +7,76 @@ the engine's single stream, so a slot or block may be given to another as soon a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
+
+from scheduler.request import Band
+from scheduler.rows import Rows
 from scheduler.sequence import NO_SLOT, Sequence, Status
 
 
 class RunningSet:
     """Hold up to `max_num_rows` sequences: those that prefill and those that decode.
 
-    Both are dicts for their order and for removal in O(1); the values mean nothing.
+    Decoding rows of the batch band are `harvesting`: a step takes them along where it has room.
+    All are dicts for their order and for removal in O(1); the values mean nothing.
     """
 
     def __init__(self, max_num_rows: int) -> None:
         self.max_num_rows = max_num_rows
         self.prefilling: dict[Sequence, None] = {}
         self.decoding: dict[Sequence, None] = {}
+        self.harvesting: dict[Sequence, None] = {}
+        self.rows = Rows(max_num_rows)
         self._free_slots: list[int] = []
         self._released: list[int] = []
         self._preempted: list[str] = []
+        self.num_steps = 0
+        self._of_band: list[dict[Sequence, None]] = [{} for _ in Band]
         self.clear()
 
     def __len__(self) -> int:
-        return len(self.prefilling) + len(self.decoding)
+        return len(self.prefilling) + len(self.decoding) + len(self.harvesting)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return chain(self.decoding, self.harvesting, self.prefilling)
 
     @property
     def is_full(self) -> bool:
         return not self._free_slots
 
+    @property
+    def num_free_slots(self) -> int:
+        return len(self._free_slots)
+
+    def has_below(self, band: Band) -> bool:
+        """Tell whether a sequence of a lower band runs."""
+        return any(self._of_band[band + 1 :])
+
+    def below(self, band: Band) -> Iterator[Sequence]:
+        """List the sequences of lower bands."""
+        return chain.from_iterable(self._of_band[band + 1 :])
+
     def admit(self, sequence: Sequence) -> None:
         """Give a sequence a slot; it prefills until `start_decoding`."""
+        self._of_band[sequence.request.band][sequence] = None
         sequence.slot = self._free_slots.pop()
         sequence.status = Status.RUNNING
+        sequence.admitted_at_step = self.num_steps
         self.prefilling[sequence] = None
 
     def start_decoding(self, sequence: Sequence) -> None:
         """Note that a launched step draws the sequence's next token."""
         del self.prefilling[sequence]
-        self.decoding[sequence] = None
+        self._decoding_of(sequence)[sequence] = None
 
     def release(self, sequence: Sequence) -> None:
         """Take a sequence's slot and blocks away."""
+        del self._of_band[sequence.request.band][sequence]
         if self.prefilling.pop(sequence, self) is self:
-            del self.decoding[sequence]
+            del self._decoding_of(sequence)[sequence]
         sequence.table.free()
+        self.rows.release(sequence.slot)
         self._free_slots.append(sequence.slot)
         self._released.append(sequence.slot)
         sequence.slot = NO_SLOT
@@ -67,9 +96,14 @@ class RunningSet:
 
     def clear(self) -> list[Sequence]:
         """Forget everything after the engine did, and return who was running."""
-        sequences = [*self.decoding, *self.prefilling]
-        self.prefilling.clear()
-        self.decoding.clear()
+        sequences = list(self)
+        for rows in (self.prefilling, self.decoding, self.harvesting):
+            rows.clear()
+        self.rows.clear()
+        self._of_band = [{} for _ in Band]
         self._free_slots = list(reversed(range(self.max_num_rows)))
         self._released, self._preempted = [], []
         return sequences
+
+    def _decoding_of(self, sequence: Sequence) -> dict[Sequence, None]:
+        return self.harvesting if sequence.request.band is Band.BATCH else self.decoding

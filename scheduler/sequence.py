@@ -29,7 +29,7 @@ class Sequence:
 
     A sequence ends at `limit` tokens and draws none beyond `pause_at`, the lesser of the limit
     and what its request was granted. One that waits is in the queue unless it is paused, or held
-    for the leader of its group.
+    for another that computes what it needs.
 
     `prompt_logprobs` are those that have come back, of the prompt's first tokens; it is None
     where they are not asked for, and once they are complete.
@@ -42,12 +42,15 @@ class Sequence:
     """
 
     __slots__ = (
+        "admitted_at_step",
         "counter",
         "deadline_s",
         "end_token_ids",
         "expected_output",
+        "first_token_s",
         "is_held",
         "limit",
+        "num_bypassed",
         "num_cached_tokens",
         "num_charged",
         "num_computed",
@@ -61,6 +64,7 @@ class Sequence:
         "pause_at",
         "prompt_logprobs",
         "request",
+        "request_id",
         "service_s",
         "slot",
         "start_by_s",
@@ -75,6 +79,7 @@ class Sequence:
     ) -> None:
         params = request.params
         self.request = request
+        self.request_id = request.request_id
         self.table = table
         self.ordinal = ordinal
         self.token_ids = array("i", request.prompt_token_ids)
@@ -82,7 +87,9 @@ class Sequence:
         self.num_computed = 0
         self.num_cached_tokens = 0
         self.num_charged = self.num_prepaid = self.num_ran = 0
-        self.num_preemptions = 0
+        self.num_preemptions = self.num_bypassed = 0
+        self.first_token_s: float | None = None
+        self.admitted_at_step = 0
         self.counter = 0.0
         self.num_uncached = self.num_prompt_tokens
         self.expected_output = float(params.max_tokens)

@@ -22,9 +22,12 @@ from collections import deque
 from collections.abc import Callable
 
 from engine.contract import Engine, StepPlan, StepResult
-from scheduler.core import Scheduler, Snapshot
+from scheduler.config import SchedulerConfig
+from scheduler.core import Scheduler
 from scheduler.errors import Rejected
+from scheduler.policies.registry import levels_of
 from scheduler.request import FinishReason, Reject, RejectCode, Request, RequestOutput
+from scheduler.state import SchedulerState, Snapshot
 from scheduler.stream import TokenStream
 
 logger = logging.getLogger(__name__)
@@ -140,6 +143,37 @@ class EngineService:
         """Let a request end with `length` where its grant does."""
         self._post(lambda now: self._scheduler.finish_granted(request_id, now))
 
+    def configure(self, config: SchedulerConfig) -> None:
+        """Have the scheduler go by another configuration from the next step on.
+
+        Raises: `UnknownPolicy`, and changes nothing.
+        """
+        levels_of(config.fairness.policy)
+
+        def command(now: float) -> None:
+            self._scheduler.configure(config, now)
+
+        self._post(command)
+
+    def set_weight(self, tenant_id: str, weight: float) -> None:
+        """Change a tenant's share, that of what it has waiting included."""
+
+        def command(now: float) -> None:
+            self._scheduler.set_weight(tenant_id, weight)
+
+        self._post(command)
+
+    @property
+    def config(self) -> SchedulerConfig:
+        """Return what the scheduler goes by now."""
+        with self._wake:
+            return self._scheduler.config
+
+    def state(self) -> SchedulerState:
+        """Describe what the scheduler holds, band by band and tenant by tenant."""
+        with self._wake:
+            return self._scheduler.state(self._clock())
+
     def snapshot(self) -> Snapshot:
         """Count what is queued, running and free."""
         with self._wake:
@@ -167,6 +201,7 @@ class EngineService:
         with self._wake:
             outputs = self._run_commands()
             plan = self._scheduler.plan(self._clock())
+            outputs += self._scheduler.take_expired()
             if plan is None and not self._in_flight and not outputs:
                 self._sleep()
                 return

@@ -12,9 +12,12 @@ from engine.simulated import SimulatedEngine, draw_token
 from engine.step_cost import LinearCost, StepCost
 from scheduler.config import first_come
 from scheduler.core import Scheduler
-from scheduler.request import Admit, Band, FinishReason, Reject, Request, RequestOutput
+from scheduler.request import Admit, Band, FinishReason, Reject, Request, RequestOutput, Slo
 
 UNIT_COST = StepCost("unit", small=LinearCost(1.0, 0.0), large=LinearCost(1.0, 0.0))
+
+
+NOTHING_PROMISED = Slo()
 
 
 def make_request(
@@ -30,7 +33,9 @@ def make_request(
     granted_tokens: int | None = None,
     stop_token_ids: tuple[int, ...] = (),
     ignore_eos: bool = False,
-    group: str | None = None,
+    slo: Slo = NOTHING_PROMISED,
+    weight: float = 1.0,
+    expires_s: float | None = None,
 ) -> Request:
     """Make a request of a tenant with one key."""
     return Request(
@@ -45,7 +50,9 @@ def make_request(
         arrival_s=arrival_s,
         band=band,
         granted_tokens=granted_tokens,
-        group=group,
+        slo=slo,
+        weight=weight,
+        expires_s=expires_s,
     )
 
 

@@ -1,67 +1,67 @@
 """Paged attention in plain torch: the CPU path, and what every other backend is tested against.
 
-**Cache.** Per layer, block-major: keys `[num_blocks, num_kv_heads, head_dim, block_size]`
-(transposed, which makes the gather and q·k of a decode 1.4 times faster than rows do), values
-`[num_blocks, num_kv_heads, block_size, head_dim]`. Query heads that share a KV head are rows of
-one matrix product.
+**Cache.** Per layer, token-major: keys and values `[num_slots, num_kv_heads, head_dim]`, where a
+block is `block_size` consecutive slots. Storing a token is one row written; gathering a context is
+rows copied, and torch's `scaled_dot_product_attention` reads what was gathered as it lies.
 
-**Decode.** A batch is a list of (row, block) pairs, so a row costs what its own context needs and
-no row is padded to another's length. Pairs go through a gather buffer that stays in the CPU's
-second-level cache: gather keys → scores → exponentials relative to the pair's own maximum; gather
-values → partial output. At the end the pairs of a row are brought to the row's maximum and summed
-(the split softmax of FlashDecoding, Dao et al. 2023, one split a block). Nothing loops over rows.
+**Decode.** On a CPU, rows attend to a dense copy of their contexts where there is one, see
+`engine.attention.decode_copy`. Elsewhere rows of about the same length form a group, which gathers
+its contexts into one buffer that all layers and steps reuse, padded to its longest, and attends in
+one call. Groups are so small that what they gather is still in the CPU's second-level cache when
+it is read. Nothing loops over rows.
 
-**Slices.** One at a time: gather the sequence's blocks once, then attend in tiles of queries
+**Slices.** One at a time: gather the sequence's context once, then attend in tiles of queries
 that see only keys up to their own end.
 
-**Windows.** A layer with a sliding window has pairs, and gathers blocks, from the first token on
-that some query sees. What is read is planned when the first layer with that window asks for it;
-a window that no context of the step exceeds shares the plan of full attention.
+**Windows.** A layer with a sliding window gathers from the first token on that some query sees.
+What is read is planned when the first layer with that window asks for it; a window that no
+context of the step exceeds shares the plan of full attention.
 
-**Garbage.** Blocks that no table names are never read. In a row's last block the tail after its
-context may hold anything: scores there are overwritten by -inf, and as 0 * NaN is NaN, the values
-of a block are cleared when its first token is written. What lies before a window in its first
-block are the row's own tokens: they are hidden by -inf alone.
-
-All arithmetic is float32 whatever the cache's dtype.
+**Garbage.** Slots that hold no token of a context are never read: what pads a row is its own
+first token again, hidden by a mask.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.attention.backend import AttentionBatch, KVCacheShape
+from engine.attention.decode_copy import DecodeCopy
 
-# Half of a common 1 MB second-level cache, measured best on x86 with 2 MB; on a GPU larger
-# pieces keep the device busy.
+# Keys that a group gathers at once, in bytes: with the values half of a 2 MB second-level cache
+# on a CPU; on a GPU larger pieces keep the device busy.
 _GATHER_BYTES_CPU = 512 << 10
 _GATHER_BYTES_GPU = 256 << 20
+# How many tokens of padding cost less than a group more.
+_FREE_PADDING = 256
 _TILE_SCORES = 1 << 20
-_FEW_ROWS = 2
+# How large the copy of what decodes may become, as a share of the cache.
+_COPY_SHARE_CPU = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class _Decodes:
-    """Hold the (row, block) pairs of the decode rows; those with hidden tokens come first.
+class _Group:
+    """Hold decode rows that attend in one call.
 
-    `rows`, `blocks`: [num_pairs]. `hidden`: the tokens of the first pairs that their rows do not
-    see, [num_partial, 1, block_size].
+    `rows`: which rows of the batch. `slots`: what they read, each row padded to the longest,
+    [num_rows * num_keys]. `seen`: which of it is theirs, [num_rows, 1, 1, num_keys]; None is all.
     """
 
-    rows: Tensor
-    blocks: Tensor
-    hidden: Tensor
+    rows: slice | Tensor
+    num_rows: int
+    slots: Tensor
+    seen: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """Say what one slice reads: `block_ids`, whose first token is `first_key` of its sequence.
+    """Say what one slice reads: `slots`, the first of which is token `first_key` of its sequence.
 
     `rows`: where its tokens are in the batch. `start`: the position of the first of them.
     """
@@ -69,14 +69,14 @@ class _Slice:
     rows: slice
     start: int
     first_key: int
-    block_ids: Tensor
+    slots: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class _Reads:
     """Hold what all layers with the same window read in a step."""
 
-    decodes: _Decodes | None
+    groups: list[_Group]
     slices: list[_Slice]
 
 
@@ -86,203 +86,211 @@ class ReferenceAttention:
     def __init__(self, shape: KVCacheShape, *, dtype: torch.dtype, device: torch.device) -> None:
         self._shape = shape
         self._device = device
-        self._group = shape.num_heads // shape.num_kv_heads
-        self._scale = shape.head_dim**-0.5
         # Not cleared: the system hands out memory when a block is first used.
-        heads = (shape.num_layers, shape.num_blocks, shape.num_kv_heads)
-        self._k_cache = torch.empty(
-            *heads, shape.head_dim, shape.block_size, dtype=dtype, device=device
-        )
-        self._v_cache = torch.empty(
-            *heads, shape.block_size, shape.head_dim, dtype=dtype, device=device
-        )
-        block_bytes = self._k_cache[0, 0].nbytes
+        sizes = (shape.num_layers, shape.num_blocks * shape.block_size)
+        heads = (shape.num_kv_heads, shape.head_dim)
+        k_cache = torch.empty(*sizes, *heads, dtype=dtype, device=device)
+        v_cache = torch.empty_like(k_cache)
+        self._k_cache, self._v_cache = list(k_cache), list(v_cache)
         gather_bytes = _GATHER_BYTES_CPU if device.type == "cpu" else _GATHER_BYTES_GPU
-        self._chunk = max(8, gather_bytes // block_bytes)
-        self._gathered_k = torch.empty(
-            self._chunk, *self._k_cache.shape[2:], dtype=dtype, device=device
+        self._max_gathered = gather_bytes // k_cache[0, 0].nbytes
+        self._gathered = torch.empty(2, 0, *heads, dtype=dtype, device=device)
+        # Beside a GPU's memory a copy would not pay.
+        share = _COPY_SHARE_CPU if device.type == "cpu" else 0.0
+        self._copy = DecodeCopy(
+            shape.num_layers,
+            num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+            dtype=dtype,
+            max_bytes=int(2 * k_cache.nbytes * share),
         )
-        self._gathered_v = self._gathered_k.view(self._chunk, *self._v_cache.shape[2:])
-        self._partials = torch.empty(0, device=device)
 
     def plan(self, batch: AttentionBatch) -> None:
         self._batch = batch
-        # A few rows are quicker one at a time: fewer operations, and their cost is per operation.
-        self._num_decodes = batch.num_decodes if batch.num_decodes > _FEW_ROWS else 0
         self._longest_context = int(batch.context_lens.max(initial=0))
         self._reads: dict[int | None, _Reads] = {}
-        self._plan_writes(batch)
+        rows = np.repeat(np.arange(len(batch.query_lens)), batch.query_lens)
+        slots = self._slots(rows, batch.positions)
+        self._write_slots = self._upload(slots)
+        self._follow(slots[: batch.num_decodes])
 
     def write_kv(self, layer: int, k: Tensor, v: Tensor) -> None:
-        if self._fresh_blocks is not None:
-            self._v_cache[layer].index_fill_(0, self._fresh_blocks, 0.0)
-        self._k_cache[layer][self._write_blocks, :, :, self._write_offsets] = k
-        self._v_cache[layer][self._write_blocks, :, self._write_offsets] = v
+        self._k_cache[layer].index_copy_(0, self._write_slots, k)
+        self._v_cache[layer].index_copy_(0, self._write_slots, v)
+        if n := self._copy.num_rows:
+            self._copy.append(layer, k[:n], v[:n])
 
     def forward(self, layer: int, q: Tensor, *, window: int | None = None) -> Tensor:
-        # [num_tokens, num_heads * head_dim]
-        out = torch.empty(q.shape[0], q.shape[1] * q.shape[2], dtype=q.dtype, device=q.device)
         if window is not None and window >= self._longest_context:
             window = None
         reads = self._reads.get(window)
         if reads is None:
             reads = self._reads[window] = self._plan_reads(window)
-        if reads.decodes is not None:
-            self._decode(layer, reads.decodes, q, out)
+        num_copied = self._copy.num_rows if window is None else 0
+        if num_copied == len(q):
+            return self._decode_copied(layer, q)
+        # [num_tokens, num_heads * head_dim]
+        out = torch.empty(q.shape[0], q.shape[1] * q.shape[2], dtype=q.dtype, device=q.device)
+        if num_copied:
+            out[:num_copied] = self._decode_copied(layer, q[:num_copied])
+        for group in reads.groups:
+            out[group.rows] = self._decode(layer, group, q[group.rows])
         for piece in reads.slices:
-            out[piece.rows] = self._attend_slice(layer, piece, q[piece.rows], window)
+            self._attend_slice(layer, piece, q[piece.rows], window, out[piece.rows])
         return out
 
-    def _plan_writes(self, batch: AttentionBatch) -> None:
-        block_size = self._shape.block_size
-        rows = np.repeat(np.arange(len(batch.query_lens)), batch.query_lens)
-        blocks = batch.block_tables[rows, batch.positions // block_size]
-        offsets = batch.positions % block_size
-        fresh = blocks[offsets == 0]
-        self._write_blocks = self._upload(blocks)
-        self._write_offsets = self._upload(offsets)
-        self._fresh_blocks = self._upload(fresh) if len(fresh) else None
+    def _follow(self, newest: NDArray[np.int64]) -> None:
+        """Tell the copy which rows decode; `newest`: where their tokens go, [num_decodes]."""
+        lens = self._batch.context_lens[: len(newest)].astype(np.int64)
+        before = self._slots(np.arange(len(newest)), np.maximum(lens - 2, 0))
+        self._copy.follow(lens, np.where(lens > 1, before, -1), newest)
 
     def _plan_reads(self, window: int | None) -> _Reads:
-        decodes = self._plan_decodes(window) if self._num_decodes else None
-        return _Reads(decodes, self._plan_slices(window))
+        return _Reads(self._plan_groups(window), self._plan_slices(window))
 
-    def _plan_decodes(self, window: int | None) -> _Decodes:
-        n, block_size = self._num_decodes, self._shape.block_size
-        ends = self._batch.context_lens[:n].astype(np.int64)
+    def _plan_groups(self, window: int | None) -> list[_Group]:
+        if window is None and self._copy.num_rows:
+            return []
+        ends = self._batch.context_lens[: self._batch.num_decodes].astype(np.int64)
         begins = np.zeros_like(ends) if window is None else np.maximum(ends - window, 0)
-        last = (ends - 1) // block_size
-        # The blocks that a row sees in part come first: its last, then its first where a window
-        # begins inside of it. The full ones follow.
-        first_full = -(-begins // block_size)
-        in_part = np.flatnonzero((begins % block_size > 0) & (first_full <= last))
-        num_full = np.maximum(last - first_full, 0)
-        full_rows = np.repeat(np.arange(n), num_full)
-        full_columns = (
-            np.arange(len(full_rows))
-            - np.repeat(np.cumsum(num_full) - num_full, num_full)
-            + np.repeat(first_full, num_full)
-        )
-        rows = np.concatenate((np.arange(n), in_part, full_rows))
-        columns = np.concatenate((last, first_full[in_part] - 1, full_columns))
-        partial = slice(0, n + len(in_part))
-        tokens = columns[partial, None] * block_size + np.arange(block_size)
-        hidden = tokens >= ends[rows[partial], None]
-        if window is not None:
-            hidden |= tokens < begins[rows[partial], None]
-        return _Decodes(
-            self._upload(rows),
-            self._upload(self._batch.block_tables[rows, columns]),
-            torch.from_numpy(hidden).to(self._device)[:, None],
+        return [
+            self._plan_group(rows, begins[rows], ends[rows])
+            for rows in _group(ends - begins, self._max_gathered)
+        ]
+
+    def _plan_group(
+        self, rows: NDArray[np.intp], begins: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> _Group:
+        lens = ends - begins
+        keys = np.arange(lens.max())
+        seen = keys < lens[:, None]
+        positions = begins[:, None] + np.where(seen, keys, 0)
+        contiguous = rows[-1] - rows[0] == len(rows) - 1
+        return _Group(
+            slice(int(rows[0]), int(rows[-1]) + 1) if contiguous else self._upload(rows),
+            len(rows),
+            self._upload(self._slots(rows[:, None], positions).reshape(-1)),
+            None if seen.all() else torch.from_numpy(seen).to(self._device)[:, None, None],
         )
 
     def _plan_slices(self, window: int | None) -> list[_Slice]:
-        batch, block_size = self._batch, self._shape.block_size
+        batch, n_decodes = self._batch, self._batch.num_decodes
         slices = []
-        begin = self._num_decodes
-        for row in range(self._num_decodes, len(batch.query_lens)):
+        begin = n_decodes
+        for row in range(n_decodes, len(batch.query_lens)):
             n_tokens, context_len = int(batch.query_lens[row]), int(batch.context_lens[row])
             start = context_len - n_tokens
-            first_block = 0 if window is None else max(start - window + 1, 0) // block_size
-            table = batch.block_tables[row, first_block : -(-context_len // block_size)]
+            first_key = 0 if window is None else max(start - window + 1, 0)
+            slots = self._slots(np.intp(row), np.arange(first_key, context_len))
             rows = slice(begin, begin + n_tokens)
-            slices.append(_Slice(rows, start, first_block * block_size, self._upload(table)))
+            slices.append(_Slice(rows, start, first_key, self._upload(slots)))
             begin += n_tokens
         return slices
 
+    def _slots(
+        self, rows: NDArray[np.intp] | np.intp, positions: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Find where the cache holds tokens of rows of the batch."""
+        block_size = self._shape.block_size
+        blocks = self._batch.block_tables[rows, positions // block_size].astype(np.int64)
+        slots: NDArray[np.int64] = blocks * block_size + positions % block_size
+        return slots
+
     def _upload(self, indices: NDArray[np.integer]) -> Tensor:
-        return torch.from_numpy(indices.astype(np.int64)).to(self._device)
+        return torch.from_numpy(indices).to(self._device)
 
-    def _decode(self, layer: int, decodes: _Decodes, q: Tensor, out: Tensor) -> None:
-        """Fill the decode rows of `out` from their (row, block) pairs."""
-        shape, n = self._shape, self._num_decodes
-        num_pairs, num_partial = len(decodes.rows), len(decodes.hidden)
-        kvh, heads, dim = shape.num_kv_heads, shape.num_heads, shape.head_dim
-        queries = (q[:n].float() * self._scale).index_select(0, decodes.rows)
-        queries = queries.view(num_pairs * kvh, self._group, dim)
-        partials = self._workspace(num_pairs * kvh, self._group, dim)
-        pair_max = torch.empty(num_pairs * kvh, self._group, device=q.device)
-        pair_sum = torch.empty_like(pair_max)
-        for begin in range(0, num_pairs, self._chunk):
-            end = min(begin + self._chunk, num_pairs)
-            pairs = slice(begin * kvh, end * kvh)
-            blocks = decodes.blocks[begin:end]
-            keys = self._gather(self._k_cache[layer], self._gathered_k, blocks)
-            scores = torch.bmm(queries[pairs], keys)  # [pairs, group, block_size]
-            if begin < num_partial:
-                seen_in_part = scores.view(end - begin, heads, -1)[: num_partial - begin]
-                seen_in_part.masked_fill_(decodes.hidden[begin:end], float("-inf"))
-            torch.amax(scores, dim=-1, out=pair_max[pairs])
-            # The exponential is ten times slower where it underflows; e^-80 weighs nothing.
-            scores.sub_(pair_max[pairs, :, None]).clamp_(min=-80.0).exp_()
-            torch.sum(scores, dim=-1, out=pair_sum[pairs])
-            values = self._gather(self._v_cache[layer], self._gathered_v, blocks)
-            torch.bmm(scores, values, out=partials[pairs])
+    def _decode(self, layer: int, group: _Group, q: Tensor) -> Tensor:
+        """Let one token a row attend; [num_rows, num_heads * head_dim]."""
+        n, shape = group.num_rows, self._shape
+        k, v = self._gather(layer, group.slots, n)
+        return F.scaled_dot_product_attention(
+            q.unsqueeze(2), k, v, attn_mask=group.seen, enable_gqa=True
+        ).view(n, shape.num_heads * shape.head_dim)
 
-        # Bring the pairs of a row, each relative to its own maximum, to the row's.
-        maxima = pair_max.view(num_pairs, heads)
-        row_max = torch.full((n, heads), float("-inf"), device=q.device).scatter_reduce_(
-            0, decodes.rows[:, None].expand(num_pairs, heads), maxima, "amax"
-        )
-        factors = maxima.sub_(row_max.index_select(0, decodes.rows)).exp_()
-        row_sum = torch.zeros(n, heads, device=q.device)
-        row_sum.index_add_(0, decodes.rows, pair_sum.view(num_pairs, heads).mul_(factors))
-        summed = torch.zeros(n, heads, dim, device=q.device)
-        weighted = partials.view(num_pairs, heads, dim).mul_(factors[..., None])
-        summed.index_add_(0, decodes.rows, weighted)
-        out[:n] = summed.div_(row_sum[..., None]).view(n, heads * dim)
+    def _decode_copied(self, layer: int, q: Tensor) -> Tensor:
+        """Do so for all rows that decode, from their copy."""
+        for row in self._copy.unfilled(layer):
+            positions = np.arange(self._batch.context_lens[row])
+            slots = self._upload(self._slots(np.intp(row), positions))
+            self._copy.fill(layer, self._k_cache[layer], self._v_cache[layer], row, slots)
+        return self._copy.attend(layer, q).view(len(q), -1)
 
-    def _gather(self, cache: Tensor, buffer: Tensor, blocks: Tensor) -> Tensor:
-        """Copy `blocks` of a layer into `buffer`; [num_blocks * num_kv_heads, …, …]."""
-        piece = buffer[: len(blocks)]
-        torch.index_select(cache, 0, blocks, out=piece)
-        return piece.view(-1, *piece.shape[2:]).float()
+    def _gather(self, layer: int, slots: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+        """Copy tokens of a layer out; each [num_rows, num_kv_heads, num_keys, head_dim]."""
+        n = len(slots)
+        if n > self._gathered.shape[1]:
+            self._gathered = self._gathered.new_empty(2, n + n // 2, *self._gathered.shape[2:])
+        k, v = self._gathered[0, :n], self._gathered[1, :n]
+        torch.index_select(self._k_cache[layer], 0, slots, out=k)
+        torch.index_select(self._v_cache[layer], 0, slots, out=v)
+        dense = (num_rows, n // num_rows, *k.shape[1:])
+        return k.view(dense).transpose(1, 2), v.view(dense).transpose(1, 2)
 
     def _attend_slice(
-        self, layer: int, piece: _Slice, q: Tensor, window: int | None
-    ) -> Tensor:  # [n_tokens, num_heads * head_dim]
-        shape, n_tokens = self._shape, q.shape[0]
-        kvh, group, dim = shape.num_kv_heads, self._group, shape.head_dim
-        k = self._k_cache[layer].index_select(0, piece.block_ids).permute(1, 2, 0, 3)
-        k = k.reshape(kvh, dim, -1).float()  # [num_kv_heads, head_dim, num_keys]
-        v = self._v_cache[layer].index_select(0, piece.block_ids).transpose(0, 1)
-        v = v.reshape(kvh, -1, dim).float()  # [num_kv_heads, num_keys, head_dim]
-        queries = (q.float() * self._scale).view(n_tokens, kvh, group, dim).permute(1, 2, 0, 3)
-        out = torch.empty(n_tokens, kvh, group, dim, device=q.device)
+        self, layer: int, piece: _Slice, q: Tensor, window: int | None, out: Tensor
+    ) -> None:
+        """Fill `out`, [n_tokens, num_heads * head_dim]."""
+        k, v = self._gather(layer, piece.slots, 1)
+        n_tokens, num_heads, head_dim = q.shape
+        queries = q.transpose(0, 1)[None]  # [1, num_heads, n_tokens, head_dim]
+        outs = out.view(n_tokens, num_heads, head_dim).transpose(0, 1)
         # Counted from the first key that was gathered.
         start = piece.start - piece.first_key
         tile = self._tile(start + n_tokens, window)
         for begin in range(0, n_tokens, tile):
             end = min(begin + tile, n_tokens)
-            n, last_key = end - begin, start + end
-            # Where the window of the tile's first query begins, maybe before the sequence does.
-            seen_from = 0 if window is None else start + begin - window + 1
-            first_key = max(seen_from, 0)
-            rows = queries[:, :, begin:end].reshape(kvh, group * n, dim)
-            scores = torch.bmm(rows, k[:, :, first_key:last_key]).view(kvh, group, n, -1)
-            if n > 1:
-                # The keys in the middle are seen by all of the tile's queries.
-                square = torch.ones(n, n, dtype=torch.bool, device=q.device)
-                scores[..., -n:].masked_fill_(square.triu(1), float("-inf"))
-                if window is not None and seen_from + n > 1:
-                    left = square.tril(seen_from - first_key - 1)
-                    scores[..., :n].masked_fill_(left, float("-inf"))
-            weights = torch.softmax(scores, dim=-1).view(kvh, group * n, -1)
-            attended = torch.bmm(weights, v[:, first_key:last_key])
-            out[begin:end] = attended.view(kvh, group, n, dim).permute(2, 0, 1, 3)
-        return out.view(n_tokens, -1).to(q.dtype)
+            last_key = start + end
+            first_key = 0 if window is None else max(start + begin - window + 1, 0)
+            aligned = start + begin == first_key and (window is None or end - begin <= window)
+            seen = None
+            if not aligned and end - begin > 1:
+                seen = _seen(start + begin, first_key, last_key, window, q.device)
+            outs[:, begin:end] = F.scaled_dot_product_attention(
+                queries[:, :, begin:end],
+                k[:, :, first_key:last_key],
+                v[:, :, first_key:last_key],
+                attn_mask=seen,
+                is_causal=aligned and end - begin > 1,
+                enable_gqa=True,
+            )[0]
 
     def _tile(self, num_keys: int, window: int | None) -> int:
         """Choose how many queries to compute at once; a tile of n sees up to n + window keys."""
         if window is None:
-            return max(16, _TILE_SCORES // (self._shape.num_heads * num_keys))
+            return max(16, _TILE_SCORES // num_keys)
         longest = max(64, window)
         num_keys = min(num_keys, longest + window)
-        return min(longest, max(16, _TILE_SCORES // (self._shape.num_heads * num_keys)))
+        return min(longest, max(16, _TILE_SCORES // num_keys))
 
-    def _workspace(self, *shape: int) -> Tensor:
-        """Reuse one buffer for all layers and steps: fresh pages cost more than the arithmetic."""
-        size = math.prod(shape)
-        if self._partials.numel() < size:
-            self._partials = torch.empty(size + size // 2, device=self._device)
-        return self._partials[:size].view(shape)
+
+def _group(lens: NDArray[np.int64], max_tokens: int) -> list[NDArray[np.intp]]:
+    """Part rows into groups of similar length that gather at most `max_tokens`, padding included.
+
+    A row that is longer than that is a group of its own. Within a group, rows are in order.
+    """
+    order = np.argsort(-lens, kind="stable")
+    ordered = lens[order].tolist()
+    groups, first, padding = [], 0, 0
+    for i, n in enumerate(ordered):
+        longest = ordered[first]
+        padding += longest - n
+        too_large = (i + 1 - first) * longest > max_tokens
+        if i > first and (too_large or padding > _FREE_PADDING):
+            groups.append(np.sort(order[first:i]))
+            first, padding = i, 0
+    if len(ordered):
+        groups.append(np.sort(order[first:]))
+    return groups
+
+
+def _seen(
+    first_query: int, first_key: int, last_key: int, window: int | None, device: torch.device
+) -> Tensor:
+    """Mark the keys `[first_key, last_key)` that queries see, the last of which is the last key.
+
+    Returns: [last_key - first_query, last_key - first_key], bool.
+    """
+    keys = torch.arange(first_key, last_key, device=device)
+    queries = torch.arange(first_query, last_key, device=device)[:, None]
+    seen = keys <= queries
+    return seen if window is None else seen & (keys > queries - window)

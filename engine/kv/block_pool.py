@@ -43,6 +43,10 @@ class BlockPool:
         """Count those of `block_ids` that are free: taking them lowers `num_free` by as much."""
         return sum(not self._ref_counts[block_id] for block_id in block_ids)
 
+    def count_sole(self, block_ids: Iterable[int]) -> int:
+        """Count those of `block_ids` that one table alone uses: freeing it raises `num_free`."""
+        return sum(self._ref_counts[block_id] == 1 for block_id in block_ids)
+
     def lookup(self, block_hash: bytes) -> int | None:
         """Find the block that holds the content named by `block_hash`."""
         return self._block_of_hash.get(block_hash)

@@ -52,6 +52,10 @@ class BlockTable:
         """Count the leading tokens whose computed blocks `match` would find now."""
         return len(self.match(token_ids)) * self._pool.block_size
 
+    def block_names(self, num_tokens: int) -> list[bytes]:
+        """Name the full blocks of the first `num_tokens` tokens, as far as `match` has looked."""
+        return self._chain[: num_tokens // self._pool.block_size]
+
     def blocks_missing(self, num_tokens: int) -> int:
         """Count the blocks that holding `num_tokens` tokens would add."""
         return -(-num_tokens // self._pool.block_size) - len(self.block_ids)

@@ -21,6 +21,9 @@ from engine.models.linear import Linear, load_linear
 from engine.models.loader import WeightSource
 from engine.models.rotary import RotaryTable, rotate
 
+# To take memory for logits and give it back at each step costs more than to fill it.
+_MAX_KEPT_LOGITS = 16 << 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
@@ -57,6 +60,7 @@ class Decoder:
             dtype=self.embedding.dtype,
             device=self.embedding.device,
         )
+        self._logits = torch.empty(0)
 
     def linears(self) -> list[Linear]:
         """List the linear layers, for whoever chooses their layout."""
@@ -80,7 +84,7 @@ class Decoder:
             x = layer.down.add_to(x, gated)
         if logit_rows is not None:
             x = x.index_select(0, logit_rows)
-        return self.head(rms_norm(x, self.norm, eps)).float()
+        return self._widen(self.head(rms_norm(x, self.norm, eps)))
 
     def _attend(
         self,
@@ -103,6 +107,15 @@ class Decoder:
         attention.write_kv(index, qk[:, config.num_heads :], qkv[:, num_rotated:])
         attended = attention.forward(index, qk[:, : config.num_heads], window=layer.window)
         return layer.out.add_to(x, attended)
+
+    def _widen(self, logits: Tensor) -> Tensor:
+        """Turn logits into float32; a decode step's go where those of the step before were."""
+        n = logits.numel()
+        if logits.dtype == torch.float32 or n > _MAX_KEPT_LOGITS:
+            return logits.float()
+        if n > len(self._logits):
+            self._logits = logits.new_empty(n, dtype=torch.float32)
+        return self._logits[:n].view(logits.shape).copy_(logits)
 
 
 def _load_layer(config: ModelConfig, weights: WeightSource, index: int) -> Layer:

@@ -27,7 +27,7 @@ class CausalLM(Protocol):
 
         Args: `token_ids`, `positions`: [num_tokens], int64. `logit_rows`: the tokens whose
             logits are wanted, [num_rows], int64; None means all, in order.
-        Returns: float32 logits, [num_rows, vocab_size].
+        Returns: float32 logits, [num_rows, vocab_size]; the next call may overwrite them.
         """
         ...
 

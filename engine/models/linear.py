@@ -33,16 +33,17 @@ class Linear:
     """Hold a linear layer, or several that read the same input, side by side.
 
     `plain`: [in_features, out_features], or None where `packed` is kept instead. `few_rows`: the
-    layout in which the compiled decoder reads a weight for the few rows of a decode step, or None;
-    see `engine/native/csrc/linear.h`. `bias`: [out_features] or None.
+    layout in which the compiled decoder reads a weight for up to `max_few_rows` rows, those of a
+    decode step, or None; see `engine/native/csrc/linear.h`. `bias`: [out_features] or None.
     """
 
-    __slots__ = ("bias", "few_rows", "packed", "plain")
+    __slots__ = ("bias", "few_rows", "max_few_rows", "packed", "plain")
 
     def __init__(self, plain: Tensor, bias: Tensor | None = None) -> None:
         self.plain: Tensor | None = plain
         self.packed: Tensor | None = None
         self.few_rows: Tensor | None = None
+        self.max_few_rows = 0
         self.bias = bias
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
-"""Paged attention by the compiled operators, over the cache layout of the torch path.
+"""Paged attention by the compiled operators, over block-major caches.
 
+A block holds its keys transposed, so that the scores of sixteen tokens come out of one vector.
 Blocks that no table names are never read, nor are values of tokens that were not written, so
 nothing is cleared. Arithmetic is float32 whatever the cache's dtype. Implements
 `AttentionBackend` on its own; `NativeDecoder` reads `cache` and `batch` and calls none of it
@@ -36,9 +37,12 @@ class NativeAttention:
     def __init__(self, shape: KVCacheShape, *, dtype: torch.dtype) -> None:
         assert shape.head_dim % LANES == 0
         heads = (shape.num_layers, shape.num_blocks, shape.num_kv_heads)
-        # Not cleared: the system hands out memory when a block is first used.
+        # Not cleared: the system hands out memory when a block is first used. The operators keep
+        # two bfloat16 dimensions of a token side by side in a block of keys; the size is the same.
         self.k_cache = torch.empty(*heads, shape.head_dim, shape.block_size, dtype=dtype)
         self.v_cache = torch.empty(*heads, shape.block_size, shape.head_dim, dtype=dtype)
+        for cache in (self.k_cache, self.v_cache):
+            torch.ops.sluice.use_huge_pages(cache)
 
     def plan(self, batch: AttentionBatch) -> None:
         self.batch = NativeBatch(

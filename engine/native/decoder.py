@@ -35,6 +35,7 @@ class NativeDecoder:
             list(_linear(model.head, absent)),
             model.rotary.cos,
             model.rotary.sin,
+            [linear.max_few_rows for linear in model.linears()],
         )
 
     @staticmethod
@@ -61,7 +62,7 @@ class NativeDecoder:
             batch.context_lens,
             batch.block_tables,
         )
-        return logits.float()
+        return logits
 
 
 def _tensors(layer: Layer, absent: Tensor) -> list[Tensor]:

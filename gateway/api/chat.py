@@ -34,7 +34,6 @@ MAX_MESSAGES: Final = 1024
 
 # What this server does not do → the values that ask for nothing.
 _NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
-    "service_tier": (None, "auto", "default"),
     "response_format": (None, ResponseFormat("text")),
     "tools": (None, []),
     "tool_choice": (None, "none", "auto"),
@@ -80,7 +79,6 @@ class Chat:
                 params=choice_params(params, choice),
                 stop=stop,
                 clip_max_tokens=bound is None,
-                group=request_id if n > 1 else None,
             )
             for choice in range(n)
         ]
@@ -106,6 +104,7 @@ class Chat:
             envelope.model,
             choices,
             answer.usage(),
+            service_tier=envelope.service_tier,
             system_fingerprint=envelope.fingerprint,
         )
 

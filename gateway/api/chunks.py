@@ -16,6 +16,7 @@ from engine.tokenizer import Tokenizer
 from gateway.api.logprobs import TextLogprobsWriter, chat_logprobs
 from gateway.api.schemas import Usage
 from gateway.api.sse import event
+from gateway.domain import Tier
 from gateway.services.generation import Piece
 
 _json = msgspec.json.encode
@@ -29,6 +30,7 @@ class Envelope:
     created_s: int
     model: str
     fingerprint: str
+    service_tier: Tier
 
 
 class Chunks(Protocol):
@@ -52,7 +54,7 @@ class ChatChunks:
             "object": "chat.completion.chunk",
             "created": envelope.created_s,
             "model": envelope.model,
-            "service_tier": "default",
+            "service_tier": envelope.service_tier,
             "system_fingerprint": envelope.fingerprint,
         }
         self._head = _json(head)[:-1]
@@ -101,6 +103,7 @@ class TextChunks:
             "object": "text_completion",
             "created": envelope.created_s,
             "model": envelope.model,
+            "service_tier": envelope.service_tier,
             "system_fingerprint": envelope.fingerprint,
         }
         self._head = _json(head)[:-1]

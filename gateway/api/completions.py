@@ -44,7 +44,6 @@ class Completions:
         n = num_choices(body)
         refuse_unsupported(
             {
-                "service_tier": body.service_tier not in (None, "auto", "default"),
                 "best_of": body.best_of not in (None, n),
                 "suffix": bool(body.suffix),
             }
@@ -66,7 +65,6 @@ class Completions:
                 clip_max_tokens=bound is None,
                 prompt_param=param,
                 echo=bool(body.echo),
-                group=f"{request_id}-{index}" if n > 1 else None,
             )
             for index, (param, prompt) in enumerate(prompts)
             for choice in range(n)
@@ -92,6 +90,7 @@ class Completions:
             envelope.model,
             choices,
             answer.usage(),
+            service_tier=envelope.service_tier,
             system_fingerprint=envelope.fingerprint,
         )
 

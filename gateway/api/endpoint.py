@@ -21,11 +21,12 @@ from starlette.types import Message, Receive, Scope, Send
 from gateway.api.answer import collect_answer, stream_answer, usage_of
 from gateway.api.body import ClientGone, JsonBody, read_body
 from gateway.api.chunks import Chunks, Envelope
+from gateway.api.sampling import requested_tier
 from gateway.api.schemas import SamplingFields, Usage
-from gateway.domain import Principal
+from gateway.domain import Principal, Tier
 from gateway.errors import InvalidRequest
 from gateway.services.generation import Generation, Piece
-from gateway.services.inference import InferenceService, Job
+from gateway.services.inference import InferenceService, Job, served_tier
 from gateway.services.models import ModelRegistry, ServedModel
 
 Body = TypeVar("Body", bound=SamplingFields)
@@ -78,10 +79,11 @@ class InferenceEndpoint:
         body = kind.body.decode(await read_body(receive))
         model = self._models.get(body.model)
         jobs = kind.jobs(body, model, request_id)
+        tier = served_tier(principal, requested_tier(body))
         include_usage = wants_usage(body)
-        generations = await self._start(principal, model, jobs)
+        generations = await self._start(principal, model, jobs, tier)
         envelope = Envelope(
-            f"{kind.id_prefix}-{request_id}", int(time.time()), model.name, model.fingerprint
+            f"{kind.id_prefix}-{request_id}", int(time.time()), model.name, model.fingerprint, tier
         )
         answer = Answer(body, model, generations, envelope)
         async with ClientWatch(receive, generations):
@@ -96,13 +98,13 @@ class InferenceEndpoint:
             await response(scope, receive, send)
 
     async def _start(
-        self, principal: Principal, model: ServedModel, jobs: Sequence[Job]
+        self, principal: Principal, model: ServedModel, jobs: Sequence[Job], tier: Tier
     ) -> list[Generation]:
         """Start all or none."""
         started: list[Generation] = []
         try:
             for job in jobs:
-                started.append(await self._inference.start(principal, model, job))
+                started.append(await self._inference.start(principal, model, job, tier))
         except BaseException:
             for generation in started:
                 generation.close()

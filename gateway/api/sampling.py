@@ -13,6 +13,7 @@ from typing import Final
 from engine.contract import Capability, EngineInfo, SamplingParams
 from gateway.api.ranges import in_range, int_in_range, shown
 from gateway.api.schemas import ChatRequest, CompletionRequest, SamplingFields
+from gateway.domain import Tier
 from gateway.errors import InvalidRequest, UnsupportedParameter
 
 MAX_CHOICES: Final = 8
@@ -109,6 +110,19 @@ def stop_strings(body: SamplingFields) -> tuple[str, ...]:
             param="stop",
         )
     return stops
+
+
+def requested_tier(body: SamplingFields) -> Tier | None:
+    """Return the service tier asked for; None is `auto`. Raises: `InvalidRequest`."""
+    if body.service_tier is None or body.service_tier == "auto":
+        return None
+    try:
+        return Tier(body.service_tier)
+    except ValueError:
+        raise InvalidRequest(
+            f"'service_tier' must be one of auto, {', '.join(sorted(Tier))}.",
+            param="service_tier",
+        ) from None
 
 
 def refuse_unsupported(asked: dict[str, bool]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from gateway.api.logprobs import ChatLogprobs, TextLogprobs
+from gateway.domain import Tier
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -145,7 +146,7 @@ class ChatCompletion(msgspec.Struct):
     choices: list[ChatChoice]
     usage: Usage
     object: Literal["chat.completion"] = "chat.completion"
-    service_tier: str = "default"
+    service_tier: Tier = Tier.DEFAULT
     system_fingerprint: str | None = None
 
 
@@ -163,6 +164,7 @@ class TextCompletion(msgspec.Struct):
     choices: list[TextChoice]
     usage: Usage
     object: Literal["text_completion"] = "text_completion"
+    service_tier: Tier = Tier.DEFAULT
     system_fingerprint: str | None = None
 
 

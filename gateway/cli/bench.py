@@ -9,11 +9,11 @@ import typer
 app = typer.Typer(help="Measure Sluice on this machine.", no_args_is_help=True)
 
 
-@app.command(
-    # The bench reads its own options, --help too: it also runs where no gateway is installed.
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    add_help_option=False,
-)
+# A bench reads its own options, --help too: it also runs where no gateway is installed.
+_OWN_OPTIONS = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+
+@app.command(context_settings=_OWN_OPTIONS, add_help_option=False)
 def engine(context: typer.Context) -> None:
     """Measure the engine: tokens/s, its share of the machine's ceilings, transformers beside it.
 
@@ -22,3 +22,25 @@ def engine(context: typer.Context) -> None:
     from scheduler.bench.__main__ import main
 
     sys.exit(main(context.args, prog="sluice bench engine"))
+
+
+@app.command(context_settings=_OWN_OPTIONS, add_help_option=False)
+def scheduler(context: typer.Context) -> None:
+    """Measure the scheduler: CPU time of a step at a queue of 10,000, and how it grows.
+
+    Example: sluice bench scheduler --json
+    """
+    from scheduler.bench.scheduler_bench import main
+
+    sys.exit(main(context.args))
+
+
+@app.command(context_settings=_OWN_OPTIONS, add_help_option=False)
+def batching(context: typer.Context) -> None:
+    """Measure what continuous batching and chunked prefill buy, beside batches run to their end.
+
+    Example: sluice bench batching --shape llama-30m
+    """
+    from scheduler.bench.batching_bench import main
+
+    sys.exit(main(context.args))

@@ -11,6 +11,7 @@ import typer
 from gateway.cli.admin_client import call, find_server
 from gateway.cli.output import note, print_json, print_table
 from gateway.cli.tenants import AsJson, DataDir
+from gateway.domain import Tier
 
 app = typer.Typer(help="API keys of tenants.", no_args_is_help=True)
 
@@ -25,14 +26,17 @@ def create(
     expires_in: Annotated[
         str | None, typer.Option(help="Its life, as 90s, 30m, 12h, 7d or 2w; default: no end.")
     ] = None,
+    max_tier: Annotated[
+        Tier, typer.Option(help="The best service tier that its requests get.")
+    ] = Tier.DEFAULT,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
     """Issue a key; its token is printed this once, alone on stdout.
 
-    Example: sluice keys create --tenant acme --expires-in 90s
+    Example: sluice keys create --tenant acme --expires-in 90s --max-tier priority
     """
-    body: dict[str, object] = {"tenant": tenant, "name": name}
+    body: dict[str, object] = {"tenant": tenant, "name": name, "max_tier": max_tier.value}
     if expires_in is not None:
         body["expires_in_s"] = duration_s(expires_in)
     key = call(find_server(data_dir), "POST", "/keys", body=body)
@@ -56,7 +60,8 @@ def list_(
     if as_json:
         print_json(rows)
         return
-    columns = ("kid", "tenant", "name", "status", "created_at", "expires_at", "last_used_at")
+    times = ("created_at", "expires_at", "last_used_at")
+    columns = ("kid", "tenant", "name", "max_tier", "status", *times)
     print_table(rows, columns, none="There are no keys.")
 
 

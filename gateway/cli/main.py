@@ -12,9 +12,10 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import bench, keys, tenants
+from gateway.cli import bench, keys, scheduler, tenants
 from gateway.cli.exits import CliError
 from gateway.cli.serve import serve
+from gateway.cli.simulate import simulate
 
 app = typer.Typer(
     name="sluice",
@@ -25,8 +26,10 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(serve)
+app.command()(simulate)
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(keys.app, name="keys")
+app.add_typer(scheduler.app, name="scheduler")
 app.add_typer(bench.app, name="bench")
 
 

@@ -1,9 +1,11 @@
-"""`sluice tenants`: make and list tenants."""
+"""`sluice tenants`: make, change and list tenants."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -16,24 +18,58 @@ DataDir = Annotated[
     Path | None, typer.Option(help="The data directory of a server on this machine.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TtftMs = Annotated[
+    float | None, typer.Option(help="Promised time to the first token; 0: no promise.")
+]
+TpotMs = Annotated[
+    float | None, typer.Option(help="Promised time of each token after it; 0: no promise.")
+]
+MaxGapMs = Annotated[
+    float | None, typer.Option(help="Promised longest gap between two tokens; 0: no promise.")
+]
 
 
 @app.command()
 def create(
     name: Annotated[str, typer.Argument(help="a-z, 0-9, '-', '_', '.'; at most 63.")],
     weight: Annotated[float, typer.Option(help="Its share beside the others'.")] = 1.0,
+    ttft_ms: TtftMs = None,
+    tpot_ms: TpotMs = None,
+    max_gap_ms: MaxGapMs = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Make a tenant. Example: sluice tenants create research --weight 2"""
-    tenant = call(
-        find_server(data_dir), "POST", "/tenants", body={"name": name, "weight": _finite(weight)}
-    )
+    """Make a tenant. Example: sluice tenants create research --weight 2 --ttft-ms 500"""
+    body = {"name": name, **_numbers(weight, ttft_ms, tpot_ms, max_gap_ms)}
+    tenant = call(find_server(data_dir), "POST", "/tenants", body=body)
     if as_json:
         print_json(tenant)
         return
     print(tenant["name"])
     note(f"Made. Give it a key: sluice keys create --tenant {tenant['name']}")
+
+
+@app.command()
+def update(
+    name: Annotated[str, typer.Argument(help="The tenant's name.")],
+    weight: Annotated[float | None, typer.Option(help="Its share beside the others'.")] = None,
+    ttft_ms: TtftMs = None,
+    tpot_ms: TpotMs = None,
+    max_gap_ms: MaxGapMs = None,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Change a tenant; what is not named stays. Example: sluice tenants update acme --weight 3"""
+    changes = _numbers(weight, ttft_ms, tpot_ms, max_gap_ms)
+    if not changes:
+        raise typer.BadParameter("name a --weight, --ttft-ms, --tpot-ms or --max-gap-ms")
+    path = f"/tenants/{quote(name, safe='')}"
+    tenant = call(find_server(data_dir), "PATCH", path, body=changes)
+    if as_json:
+        print_json(tenant)
+        return
+    print(tenant["name"])
+    note("Changed; its next request has it, and its weight what waits now.")
 
 
 @app.command("list")
@@ -43,11 +79,20 @@ def list_(as_json: AsJson = False, data_dir: DataDir = None) -> None:
     if as_json:
         print_json(rows)
         return
-    print_table(rows, ("name", "weight", "created_at", "id"), none="There are no tenants.")
+    columns = ("name", "weight", "ttft_ms", "tpot_ms", "max_gap_ms", "created_at", "id")
+    print_table(rows, columns, none="There are no tenants.")
 
 
-def _finite(weight: float) -> float:
-    """Refuse what JSON cannot carry; the server checks the rest."""
-    if weight != weight or weight in (float("inf"), float("-inf")):
-        raise typer.BadParameter("must be finite", param_hint="--weight")
-    return weight
+def _numbers(
+    weight: float | None, ttft_ms: float | None, tpot_ms: float | None, max_gap_ms: float | None
+) -> dict[str, float | None]:
+    """Gather what was given; a promise of 0 is none. JSON cannot carry what is not finite."""
+    given = {"weight": weight, "ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "max_gap_ms": max_gap_ms}
+    numbers: dict[str, float | None] = {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        if not math.isfinite(value):
+            raise typer.BadParameter("must be finite", param_hint=f"--{name.replace('_', '-')}")
+        numbers[name] = None if value == 0 and name != "weight" else value
+    return numbers

@@ -6,9 +6,9 @@ that differ in one byte never share an entry; they are separate, so a flood of w
 cannot push out the live ones. Requests that miss together wait for one query. It all runs on
 the event loop's thread.
 
-A revocation empties the entry at once here (`forget`), within a second in other processes (the
-epoch, see `auth_upkeep`), and after the cache's life at the latest (11 s) where Redis is away.
-A query that began before a revocation does not enter the cache after it.
+A revocation, or a change of a tenant, empties its entries at once here (`forget`), within a second
+in other processes (the epoch, see `auth_upkeep`), and after the cache's life at the latest (11 s)
+where Redis is away. A query that began before does not enter the cache after it.
 
 Every refusal is the same `AuthenticationFailed`, and an unknown `kid` costs a MAC as a known
 one does.
@@ -92,6 +92,12 @@ class Authenticator:
         self._generation += 1
         self._loading.clear()
         self._live.drop(lambda live: live.principal.kid == kid)
+
+    def forget_tenant(self, tenant_id: UUID) -> None:
+        """Drop what the cache holds of a tenant's keys, the answers to running queries included."""
+        self._generation += 1
+        self._loading.clear()
+        self._live.drop(lambda live: live.principal.tenant_id == tenant_id)
 
     def forget_all(self) -> None:
         """Drop the cache of live keys."""

@@ -1,6 +1,6 @@
-"""The background work of authentication: other processes' revocations, and when keys were used.
+"""The background work of authentication: other processes' changes, and when keys were used.
 
-One task polls the revocation epoch each second and empties the cache when it moved; an epoch
+One task polls the epoch of changes each second and empties the cache when it moved; an epoch
 that cannot be read changes nothing (the cache's life is the bound then). Another writes
 `last_used_at` in one statement for all keys, at most once a minute for each.
 """
@@ -62,7 +62,7 @@ class AuthUpkeep:
             await self.write_used()
 
     async def follow_epoch(self) -> None:
-        """Empty the cache if a key was revoked somewhere since the last look."""
+        """Empty the cache if a key or a tenant was changed somewhere since the last look."""
         epoch = await self._epoch.current()
         if epoch is None or epoch == self._seen_epoch:
             return

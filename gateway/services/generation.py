@@ -88,12 +88,14 @@ class Generation:
         """Wait for more text.
 
         Raises: `InternalFailure` if the engine failed the request, `Overloaded` if it was ended
-        because the server stops.
+        because its time passed in the queue or the server stops.
         """
         delta = await self._stream.next()
         while self._waits_for_prompt_logprobs and _is_incomplete(delta):
             delta = await self._stream.next()
         self.num_cached_tokens = delta.num_cached_tokens
+        if delta.finish_reason is FinishReason.EXPIRED:
+            raise Overloaded("The request's time passed while it waited for its turn.")
         if delta.finish_reason is FinishReason.ERROR:
             if self._is_stopping():
                 raise Overloaded("The server is shutting down.", code="shutting_down")

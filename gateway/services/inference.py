@@ -20,7 +20,7 @@ from typing import Final
 from engine.contract import SamplingParams
 from engine.errors import ChatTemplateError
 from engine.tokenizer import InvalidText
-from gateway.domain import Principal
+from gateway.domain import Principal, TenantSlo, Tier
 from gateway.errors import (
     ContextLengthExceeded,
     GatewayError,
@@ -32,11 +32,17 @@ from gateway.services.cache_salt import cache_salt
 from gateway.services.generation import Echo, Generation
 from gateway.services.models import ServedModel
 from scheduler.errors import Rejected
-from scheduler.request import Band, Request
+from scheduler.request import Band, Request, Slo
 
 # No tokenizer in use turns more than this many characters into one token; a longer prompt
 # cannot fit, and is refused before it costs a tokenisation.
 MAX_CHARS_PER_TOKEN: Final = 8
+
+_BANDS: Final = {
+    Tier.PRIORITY: Band.PRIORITY,
+    Tier.DEFAULT: Band.DEFAULT,
+    Tier.FLEX: Band.FLEX,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +58,8 @@ class Job:
     """Say what to generate: from chat messages, a text, or token ids.
 
     `params.max_tokens` is refused if it does not fit the context; with `clip_max_tokens` (the
-    client set no bound) it is lowered to what fits. Jobs of one `group` have the same prompt,
-    which is computed once. With `echo` the text begins with the prompt.
+    client set no bound) it is lowered to what fits. With `echo` the
+    text begins with the prompt.
     """
 
     request_id: str
@@ -63,7 +69,6 @@ class Job:
     clip_max_tokens: bool = False
     prompt_param: str = "messages"
     echo: bool = False
-    group: str | None = None
 
 
 class InferenceService:
@@ -80,8 +85,10 @@ class InferenceService:
         self._clock = clock
         self._pool = ThreadPoolExecutor(tokenizer_threads, thread_name_prefix="tokenize")
 
-    async def start(self, principal: Principal, model: ServedModel, job: Job) -> Generation:
-        """Tokenise, check and submit.
+    async def start(
+        self, principal: Principal, model: ServedModel, job: Job, tier: Tier
+    ) -> Generation:
+        """Tokenise, check and submit. `tier` is what the principal may have (`served_tier`).
 
         Raises: `ContextLengthExceeded`, `InvalidRequest`, `TenantLimited`, `Overloaded`.
         """
@@ -92,14 +99,14 @@ class InferenceService:
             tenant_id=str(principal.tenant_id),
             key_id=str(principal.key_id),
             weight=principal.weight,
-            band=Band.DEFAULT,
+            band=_BANDS[tier],
+            slo=_slo(principal.slo),
             prompt_token_ids=prompt,
             params=params,
             cache_salt=cache_salt(
                 self._salt_key, model=model.name, tenant_id=str(principal.tenant_id)
             ),
             arrival_s=self._clock(),
-            group=job.group,
         )
         try:
             stream = model.service.submit(request)
@@ -127,6 +134,21 @@ class InferenceService:
             return await loop.run_in_executor(self._pool, _encode, model, job)
         except (ChatTemplateError, InvalidText) as exc:
             raise InvalidRequest(str(exc), param=job.prompt_param) from None
+
+
+def served_tier(principal: Principal, requested: Tier | None) -> Tier:
+    """Return the tier that a request gets: what it asks for, capped by its key; None asks for
+    the key's best.
+    """
+    return principal.max_tier if requested is None else requested.capped(principal.max_tier)
+
+
+def _slo(slo: TenantSlo) -> Slo:
+    return Slo(_seconds(slo.ttft_ms), _seconds(slo.tpot_ms), _seconds(slo.max_gap_ms))
+
+
+def _seconds(ms: float | None) -> float | None:
+    return None if ms is None else ms / 1000
 
 
 def _encode(model: ServedModel, job: Job) -> array[int]:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from gateway.credentials import KEY_PREFIX, Secrets, is_kid, new_token
-from gateway.domain import ApiKey, IssuedKey, KeySecret
+from gateway.domain import ApiKey, IssuedKey, KeySecret, Tier
 from gateway.errors import InvalidRequest, NotFound
 from gateway.ports import AuthEpoch, Clock, KeyStore
 from gateway.services.auth import Authenticator
@@ -39,9 +39,14 @@ class KeyService:
         self._clock = clock
 
     async def create(
-        self, tenant: str, *, name: str = "default", expires_in_s: float | None = None
+        self,
+        tenant: str,
+        *,
+        name: str = "default",
+        expires_in_s: float | None = None,
+        max_tier: Tier = Tier.DEFAULT,
     ) -> IssuedKey:
-        """Issue a key of a tenant, named by its name.
+        """Issue a key of a tenant, named by its name; `max_tier` is the best that it can ask for.
 
         Raises: `InvalidRequest`: name or expiry; `NotFound`: no such tenant.
         """
@@ -51,7 +56,12 @@ class KeyService:
         token = new_token(KEY_PREFIX)
         secret = KeySecret(pepper_id=self._secrets.pepper_id, mac=self._secrets.key_mac(token))
         key = await self._keys.add(
-            owner, kid=token.kid, name=name, secret=secret, expires_at=expires_at
+            owner,
+            kid=token.kid,
+            name=name,
+            secret=secret,
+            expires_at=expires_at,
+            max_tier=max_tier,
         )
         return IssuedKey(key=key, token=token.text)
 

@@ -22,7 +22,7 @@ from gateway.credentials import (
     new_token,
     parse_token,
 )
-from gateway.domain import FirstStart, IssuedKey, KeySecret, is_name
+from gateway.domain import FirstStart, IssuedKey, KeySecret, Tier, is_name
 from gateway.errors import StartupFailed
 from gateway.settings import Settings
 from gateway.store.database import Database
@@ -113,6 +113,7 @@ async def _fill(connection: AsyncConnection, secrets: Secrets, plan: FirstStartP
             name="default",
             secret=KeySecret(pepper_id=secrets.pepper_id, mac=secrets.key_mac(token)),
             expires_at=None,
+            max_tier=Tier.DEFAULT,
         )
         issued.append(IssuedKey(key=key, token=token.text))
     await connection.execute(

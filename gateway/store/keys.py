@@ -10,8 +10,9 @@ from uuid import UUID, uuid4
 from sqlalchemy import ColumnElement, Row, Select, bindparam, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.domain import ApiKey, KeyRecord, KeySecret, KeyStatus, Principal, Tenant
+from gateway.domain import ApiKey, KeyRecord, KeySecret, KeyStatus, Principal, Tenant, Tier
 from gateway.store.database import Database
+from gateway.store.organisations import slo_of
 from gateway.store.tables import admin_tokens, key_secrets, keys, tenants
 
 
@@ -29,10 +30,17 @@ class SqlKeys:
         name: str,
         secret: KeySecret,
         expires_at: datetime | None,
+        max_tier: Tier,
     ) -> ApiKey:
         async with self._database.tenant(tenant.id) as connection:
             return await insert_key(
-                connection, tenant, kid=kid, name=name, secret=secret, expires_at=expires_at
+                connection,
+                tenant,
+                kid=kid,
+                name=name,
+                secret=secret,
+                expires_at=expires_at,
+                max_tier=max_tier,
             )
 
     async def list(self, organisation_id: UUID, tenant_id: UUID | None) -> Sequence[ApiKey]:
@@ -67,10 +75,14 @@ class SqlKeys:
                 keys.c.kid,
                 keys.c.revoked_at,
                 keys.c.expires_at,
+                keys.c.max_tier,
                 tenants.c.id.label("tenant_id"),
                 tenants.c.organisation_id,
                 tenants.c.name.label("tenant"),
                 tenants.c.weight,
+                tenants.c.ttft_ms,
+                tenants.c.tpot_ms,
+                tenants.c.max_gap_ms,
                 key_secrets.c.pepper_id,
                 key_secrets.c.mac,
                 key_secrets.c.expires_at.label("secret_expires_at"),
@@ -119,10 +131,16 @@ async def insert_key(
     name: str,
     secret: KeySecret,
     expires_at: datetime | None,
+    max_tier: Tier,
 ) -> ApiKey:
     """Insert a key and its first secret in the caller's transaction."""
     statement = insert(keys).values(
-        id=uuid4(), tenant_id=tenant.id, kid=kid, name=name, expires_at=expires_at
+        id=uuid4(),
+        tenant_id=tenant.id,
+        kid=kid,
+        name=name,
+        expires_at=expires_at,
+        max_tier=max_tier.value,
     )
     row = (await connection.execute(statement.returning(*keys.c))).one()
     await connection.execute(
@@ -155,6 +173,7 @@ def _api_key(row: Row[*tuple[Any, ...]], tenant: str | None = None) -> ApiKey:
         created_at=row.created_at,
         expires_at=row.expires_at,
         last_used_at=row.last_used_at,
+        max_tier=Tier(row.max_tier),
     )
 
 
@@ -176,6 +195,8 @@ def _key_record(rows: Sequence[Row[*tuple[Any, ...]]]) -> KeyRecord:
             weight=first.weight,
             key_id=first.id,
             kid=first.kid,
+            max_tier=Tier(first.max_tier),
+            slo=slo_of(first),
         ),
         secrets=tuple(KeySecret(row.pepper_id, row.mac, row.secret_expires_at) for row in rows),
         revoked_at=first.revoked_at,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import Row, insert, select
+from sqlalchemy import Row, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from gateway.domain import Organisation, Tenant
+from gateway.domain import Organisation, Tenant, TenantSlo
 from gateway.errors import Conflict, NotFound
 from gateway.store.database import Database
 from gateway.store.tables import organisations, tenants
@@ -40,10 +41,16 @@ class SqlTenants:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(self, organisation_id: UUID, name: str, weight: float) -> Tenant:
+    async def add(self, organisation_id: UUID, name: str, weight: float, slo: TenantSlo) -> Tenant:
         statement = (
             insert(tenants)
-            .values(id=uuid4(), organisation_id=organisation_id, name=name, weight=weight)
+            .values(
+                id=uuid4(),
+                organisation_id=organisation_id,
+                name=name,
+                weight=weight,
+                **asdict(slo),
+            )
             .returning(*tenants.c)
         )
         try:
@@ -51,6 +58,19 @@ class SqlTenants:
                 return tenant_of((await connection.execute(statement)).one())
         except IntegrityError as exc:
             raise Conflict("There is a tenant of that name already.", param="name") from exc
+
+    async def update(
+        self, organisation_id: UUID, name: str, changes: Mapping[str, float | None]
+    ) -> Tenant | None:
+        statement = (
+            update(tenants)
+            .where(tenants.c.organisation_id == organisation_id, tenants.c.name == name)
+            .values(**changes)
+            .returning(*tenants.c)
+        )
+        async with self._database.platform() as connection:
+            row = (await connection.execute(statement)).one_or_none()
+        return None if row is None else tenant_of(row)
 
     async def list(self, organisation_id: UUID) -> Sequence[Tenant]:
         query = (
@@ -78,4 +98,10 @@ def tenant_of(row: Row[*tuple[Any, ...]]) -> Tenant:
         name=row.name,
         weight=row.weight,
         created_at=row.created_at,
+        slo=slo_of(row),
     )
+
+
+def slo_of(row: Row[*tuple[Any, ...]]) -> TenantSlo:
+    """Read a tenant's promises from a row that has the columns of its table."""
+    return TenantSlo(ttft_ms=row.ttft_ms, tpot_ms=row.tpot_ms, max_gap_ms=row.max_gap_ms)

@@ -1,4 +1,4 @@
-"""The connection to Redis, and the revocation epoch in it.
+"""The connection to Redis, and the epoch of keys and tenants in it.
 
 Nothing here is the only copy of anything. A call is tried once, for a short time: what waits
 for Redis is a person's request. Who calls says what happens when it is away.
@@ -30,7 +30,7 @@ def connect_redis(url: str) -> Redis:
 
 
 class RedisAuthEpoch:
-    """Count revocations in Redis. It fails open: the life of each process's cache is the bound."""
+    """Count changes in Redis. It fails open: the life of each process's cache is the bound."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
@@ -40,11 +40,11 @@ class RedisAuthEpoch:
             value = await self._redis.get(_EPOCH_KEY)
             return int(value or 0)
         except (RedisError, OSError) as exc:
-            log.warning("revocation epoch unreadable: %s", exc)
+            log.warning("epoch of keys and tenants unreadable: %s", exc)
             return None
 
     async def advance(self) -> None:
         try:
             await self._redis.incr(_EPOCH_KEY)
         except (RedisError, OSError) as exc:
-            log.warning("revocation epoch not advanced, other processes are late: %s", exc)
+            log.warning("epoch of keys and tenants not advanced, other processes are late: %s", exc)

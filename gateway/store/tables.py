@@ -51,8 +51,14 @@ tenants = Table(
     Column("name", Text, nullable=False),
     Column("weight", Double, nullable=False),
     Column("created_at", _TIME, nullable=False, server_default=_NOW),
+    Column("ttft_ms", Double),
+    Column("tpot_ms", Double),
+    Column("max_gap_ms", Double),
     UniqueConstraint("organisation_id", "name"),
     CheckConstraint("weight > 0 AND weight < 'Infinity'", name="weight"),
+    CheckConstraint("ttft_ms > 0 AND ttft_ms < 'Infinity'", name="ttft_ms"),
+    CheckConstraint("tpot_ms > 0 AND tpot_ms < 'Infinity'", name="tpot_ms"),
+    CheckConstraint("max_gap_ms > 0 AND max_gap_ms < 'Infinity'", name="max_gap_ms"),
 )
 
 keys = Table(
@@ -66,6 +72,8 @@ keys = Table(
     Column("expires_at", _TIME),
     Column("revoked_at", _TIME),
     Column("last_used_at", _TIME),
+    Column("max_tier", Text, nullable=False, server_default="default"),
+    CheckConstraint("max_tier IN ('priority', 'default', 'flex')", name="max_tier"),
 )
 
 # Apart from the keys, so that a key can have two live secrets while it is rotated.

@@ -43,6 +43,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m scheduler.
         scale=args.scale or (0.125 if args.device == "cpu" else 1.0),
         native=args.native,
         peers=args.peers,
+        profile_out=args.profile_out,
     )
     runs = suite(options) if args.suite else [(options, args.workload or DEFAULT_WORKLOADS)]
     directory = args.out or (BENCHMARKS_DIR if BENCHMARKS_DIR.is_dir() else None)
@@ -88,7 +89,10 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         "--suite", action="store_true", help="the runs behind the documented figures of a CPU"
     )
     parser.add_argument(
-        "--workload", action="append", choices=WORKLOADS, help="default: all but profile"
+        "--workload",
+        action="append",
+        choices=WORKLOADS,
+        help="default: all but profile and step-sweep",
     )
     parser.add_argument("--load-format", choices=("auto", "dummy"), default="auto")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"))
@@ -109,6 +113,12 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--no-peers", dest="peers", action="store_false", help="leave transformers out"
+    )
+    parser.add_argument(
+        "--profile-out",
+        type=Path,
+        metavar="FILE",
+        help="where step-sweep writes the profile that it fits; default: the report alone has it",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument(

@@ -13,8 +13,9 @@ from scheduler.bench.decode_sweep import decode_sweep
 from scheduler.bench.part import Part, Row
 from scheduler.bench.report import Figure
 from scheduler.bench.roofline import Ceilings
-from scheduler.bench.setup import Bench, Options, open_bench, run_conditions
+from scheduler.bench.setup import DEMO, Bench, Options, open_bench, run_conditions
 from scheduler.bench.step_profile import profile
+from scheduler.bench.step_sweep import step_sweep
 from scheduler.bench.workloads import mixed, nano, prefill, shared_prefix
 
 WORKLOADS: Mapping[str, Callable[[Bench], Part]] = {
@@ -24,6 +25,7 @@ WORKLOADS: Mapping[str, Callable[[Bench], Part]] = {
     "shared-prefix": shared_prefix,
     "nano": nano,
     "profile": profile,
+    "step-sweep": step_sweep,
 }
 DEFAULT_WORKLOADS = ("decode-sweep", "prefill", "mixed", "shared-prefix", "nano")
 
@@ -55,6 +57,7 @@ def suite(options: Options) -> list[tuple[Options, tuple[str, ...]]]:
         (replace(half, native="off"), ("decode-sweep",)),
         (replace(large, batches=(1, 8)), ("decode-sweep",)),
         (replace(large, peers=False), ("profile",)),
+        (replace(small, shape=DEMO, dtype=None, peers=False), ("step-sweep",)),
     ]
 
 

@@ -37,7 +37,7 @@ class Options:
 
     `model_dir` is measured instead of `shape` where it is given; without weights in it, or with
     `dummy`, they are random, and there is no peer with `dummy`. `scale` multiplies the requests of
-    `nano` and their lengths.
+    `nano` and their lengths. `step-sweep` writes its profile to `profile_out`.
     """
 
     shape: str = "llama-30m"
@@ -51,6 +51,7 @@ class Options:
     scale: float = 0.125
     native: str = "auto"
     peers: bool = True
+    profile_out: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

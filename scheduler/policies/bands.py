@@ -2,8 +2,12 @@
 
 While a band waits it earns its share of whatever is served, and pays for what it is served
 itself. One that is owed `quantum` or more goes before all others; otherwise the highest band
-goes. What a band was served in excess of its share, when nobody else wanted it, is forgotten but
-for one quantum, and waiting for nothing earns nothing.
+goes. Waiting for nothing earns nothing, and what was earned is lost when nothing waits any more.
+
+What a band is served beyond its share is forgotten but for one quantum where no higher band
+wanted it, and but for a few where one did: a band that has taken more than it was guaranteed
+makes up for it, but a long past of plenty is no reason to starve it. A refund gives back what a
+band owes, never more: cancelling cannot earn a place before higher bands.
 
 The scheme is deficit round robin's (Shreedhar and Varghese, SIGCOMM 1995) over a strict order.
 """
@@ -18,6 +22,7 @@ from scheduler.request import Band
 
 # In weighted tokens: a few prompts.
 _QUANTUM = 4096.0
+_MAX_DEBT_QUANTA = 4
 
 
 class _BandNode(Protocol):
@@ -26,6 +31,9 @@ class _BandNode(Protocol):
 
 class BandShares(Policy):
     """Order bands, of which each is owed `shares[band]` of the service while it waits."""
+
+    reads_head = False
+    keeps_accounts = True
 
     def __init__(self, shares: Mapping[Band, float], *, quantum: float = _QUANTUM) -> None:
         assert sum(shares.values()) < 1.0, "the bands above must be left something"
@@ -39,12 +47,21 @@ class BandShares(Policy):
         child.counter = min(child.counter, 0.0)
 
     def charge(self, child: Child, cost: float, siblings: Siblings, now: float) -> None:
-        child.counter = max(child.counter - cost, -self._quantum)
-        for sibling in siblings.waiting():
+        waiting = siblings.waiting()
+        if cost < 0.0:
+            child.counter = min(child.counter - cost, max(child.counter, 0.0))
+            siblings.update(child, now)
+        else:
+            is_contended = any(_band_of(sibling) < _band_of(child) for sibling in waiting)
+            max_debt = self._quantum * (_MAX_DEBT_QUANTA if is_contended else 1)
+            child.counter = max(child.counter - cost, min(child.counter, -max_debt))
+        for sibling in waiting:
             share = self._shares.get(_band_of(sibling), 0.0)
             if share:
+                was_owed = sibling.counter >= self._quantum
                 sibling.counter += share * cost
-                siblings.update(sibling, now)
+                if (sibling.counter >= self._quantum) is not was_owed:
+                    siblings.update(sibling, now)
 
 
 def _band_of(child: Child) -> Band:

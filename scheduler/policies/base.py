@@ -4,19 +4,28 @@ A child is a request, or a node with requests below it (a key, a tenant, a band)
 can be used at any level. A policy is pure: no clock (`now` is an argument, in seconds), no I/O,
 no queue. What it remembers of a child it keeps in `child.counter`; the tree keeps the order.
 
-Order. The child with the least key is next; ties go to the older request, and one that was
-preempted goes ahead of its equals. The tree stores keys and looks again only at the child that
-is on top, so between two calls of `update` a key may rise (a charge does that) but never fall;
-whoever lowers keys says so by `Siblings.update`.
+Order. The child with the least key is next. Ties go to the child with the older head, and one
+whose head was preempted goes ahead of its equals; a policy that does not read heads leaves ties
+to whoever began to wait first. The tree stores keys and looks again only at the child that is on
+top, so between two calls of `update` a key may rise (a charge does that) but never fall; whoever
+lowers keys says so by `Siblings.update`. The tree itself says so when a child gets another head.
 
 Orders that change as time passes. A policy may sort children into a few classes by
 `class_of`: within a class the order must not depend on the time, and the heads of the classes are
-compared by `rank`, which may. That makes aging exact at the cost of one comparison a class.
+compared by `rank`, which may. That makes aging exact at the cost of one comparison a class. The
+class itself may change with time; that is noticed when the child comes to the top of its class.
+
+One order of many levels. Where neighbouring levels have the same policy and it keeps no accounts,
+they are one level: all requests below stand in one order, not the first of each in an order of
+firsts. A level that reads heads, above one with another order that changes with time, sees a new
+head only when something happens below it or it comes to the top.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import math
+from collections.abc import Mapping
+from typing import ClassVar, Protocol
 
 from scheduler.sequence import Sequence
 
@@ -55,13 +64,25 @@ class Siblings(Protocol):
 
 
 class Policy:
-    """Order children by `key`; a subclass overrides what it needs."""
+    """Order children by `key`; a subclass overrides what it needs.
+
+    `reads_head` says that keys come from the children's heads, `keeps_accounts` that they come
+    from what the children were charged, and `spans_bands` that a policy which orders all three
+    levels orders the bands as well, instead of their guaranteed shares. One that `accrues` does
+    nothing in `charge` but add the cost, over the child's weight, to its counter: the tree does
+    that itself where it charges hundreds of children in a step.
+    """
+
+    reads_head: ClassVar[bool] = True
+    keeps_accounts: ClassVar[bool] = False
+    spans_bands: ClassVar[bool] = False
+    accrues: ClassVar[bool] = False
 
     def key(self, child: Child, now: float) -> Key:
         """Rank a child within its class; the least goes first."""
         raise NotImplementedError
 
-    def class_of(self, child: Child) -> int:
+    def class_of(self, child: Child, now: float) -> int:
         """Name the child's class, one of a few."""
         return 0
 
@@ -84,3 +105,26 @@ class Policy:
 
         The child need not be waiting any more.
         """
+
+    def resume(self, before: Policy, counterparts: Mapping[Child, Child]) -> None:
+        """Go on from where a policy of the same kind was, for the children in its children's place.
+
+        What it kept in `counter` has been taken over.
+        """
+
+    def lead(self, child: Child, first: Child) -> float:
+        """Count the weighted tokens by which `child` is ahead of its turn, which is `first`'s.
+
+        Without bound where there are no accounts in which it could pay them back.
+        """
+        return math.inf
+
+
+def require_positive(**params: float) -> None:
+    """Check parameters that divide or scale.
+
+    Raises: `ValueError`.
+    """
+    for name, value in params.items():
+        if not 0.0 < value < math.inf:
+            raise ValueError(f"{name} must be positive, not {value}")

@@ -13,8 +13,15 @@ from typing import Any
 from scheduler.config import FairnessConfig
 from scheduler.errors import UnknownPolicy
 from scheduler.policies.base import Policy
+from scheduler.policies.dlpm import Dlpm
 from scheduler.policies.edf import Edf
 from scheduler.policies.fcfs import Fcfs
+from scheduler.policies.hrrn import Hrrn
+from scheduler.policies.hybrid import Hybrid
+from scheduler.policies.lpm import Lpm
+from scheduler.policies.mlfq import Mlfq
+from scheduler.policies.priority import Priority
+from scheduler.policies.sjf import Sjf
 from scheduler.policies.vtc import Vtc
 
 Levels = tuple[str, str, str]
@@ -51,11 +58,21 @@ def levels_of(policy: str) -> Levels:
 
 
 def make_policy(name: str, config: FairnessConfig) -> Policy:
-    """Make the policy of one node."""
+    """Make the policy of one node.
+
+    Raises: `TypeError` or `ValueError` where the parameters are not the policy's.
+    """
     params: Mapping[str, Any] = config.params.get(name, {})
     return _POLICIES[name](**params)
 
 
 register("fcfs", Fcfs)
+register("priority", Priority)
 register("edf", Edf)
+register("hybrid", Hybrid)
+register("sjf", Sjf)
+register("hrrn", Hrrn)
+register("mlfq", Mlfq)
+register("lpm", Lpm)
 register("vtc", Vtc, ("vtc", "vtc", "edf"))
+register("dlpm", Dlpm, ("dlpm", "vtc", "lpm"))

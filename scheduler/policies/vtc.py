@@ -6,7 +6,8 @@ those that wait, or to that of the last one to leave where none does: time spent
 nothing, and coming back forgives nothing. Two children that both wait are then served equally,
 for their weights, within twice the cost of the largest thing that is served at once.
 
-Counters are never brought down: a float counts whole tokens exactly up to 9e15 of them.
+Counters are never brought down: a float counts whole tokens exactly up to 9e15 of them. A refund
+is given at the weight of the day; a weight that was changed in between makes it larger or smaller.
 
 Source: Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024, algorithm 2 and its
 weighted form; the artifact leaves out the lift to the last one that left.
@@ -14,11 +15,17 @@ weighted form; the artifact leaves out the lift to the last one that left.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from scheduler.policies.base import Child, Key, Policy, Siblings
 
 
 class Vtc(Policy):
     """Order children by their counters."""
+
+    reads_head = False
+    keeps_accounts = True
+    accrues = True
 
     def __init__(self) -> None:
         self._last_to_leave: Child | None = None
@@ -27,18 +34,31 @@ class Vtc(Policy):
         return (child.counter,)
 
     def activate(self, child: Child, siblings: Siblings, now: float) -> None:
-        floor = siblings.first(now) or self._last_to_leave
-        if floor is not None and floor.counter > child.counter:
-            child.counter = floor.counter
+        floor = self._floor(siblings, now)
+        if floor > child.counter:
+            child.counter = floor
 
     def deactivate(self, child: Child, now: float) -> None:
         self._last_to_leave = child
 
     def is_owed(self, child: Child, siblings: Siblings, now: float) -> bool:
-        floor = siblings.first(now) or self._last_to_leave
-        return floor is not None and child.counter > floor.counter
+        return child.counter > self._floor(siblings, now)
 
     def charge(self, child: Child, cost: float, siblings: Siblings, now: float) -> None:
         child.counter += cost / child.weight
         if cost < 0.0:
             siblings.update(child, now)
+
+    def resume(self, before: Policy, counterparts: Mapping[Child, Child]) -> None:
+        assert isinstance(before, Vtc)
+        last = before._last_to_leave
+        if last is not None:
+            self._last_to_leave = counterparts.get(last, last)
+
+    def lead(self, child: Child, first: Child) -> float:
+        return (child.counter - first.counter) * child.weight
+
+    def _floor(self, siblings: Siblings, now: float) -> float:
+        """Find the least counter that a child may begin to wait with."""
+        least = siblings.first(now) or self._last_to_leave
+        return 0.0 if least is None else least.counter

@@ -121,14 +121,19 @@ def make_native(shape: KVCacheShape) -> AttentionBackend:
     return NativeAttention(shape, dtype=torch.float32)
 
 
-@pytest.fixture(autouse=True, params=["torch", "native"])
+@pytest.fixture(autouse=True, params=["torch", "torch-gathering", "native"])
 def backend(
     request: pytest.FixtureRequest, native_library: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Put each backend to the suite; without a compiler there is only torch's, twice."""
+    """Put each backend to the suite, torch's with and without a copy of what decodes.
+
+    Without a compiler there is only torch's.
+    """
     compiled = request.param == "native" and native_library
     make_backend = make_native if compiled else make_reference
     monkeypatch.setattr(Bench, "make_backend", staticmethod(make_backend), raising=False)
+    share = 0.0 if request.param == "torch-gathering" else 4.0
+    monkeypatch.setattr("engine.attention.reference._COPY_SHARE_CPU", share)
 
 
 def dense(row: Row, start: int, end: int, window: int | None = None) -> Tensor:
@@ -319,3 +324,56 @@ def test_nan_outside_the_window_spoils_nothing() -> None:
     parts = [(row, len(row.k) - 1, len(row.k)) for row in rows]
     check(bench, parts, num_decodes=4, window=20)
     check(bench, parts, window=20)
+
+
+@pytest.mark.parametrize("window", [None, 30])
+def test_rows_come_and_go_in_any_order(window: int | None) -> None:
+    """Whatever rows a step decodes, new ones, back after a pause, in another order, are right."""
+    bench = Bench(block_size=16, group=2)
+    draw = random.Random(3)
+    rows = [bench.row(70) for _ in range(12)]
+    lens = [draw.randrange(1, 34) for _ in rows]
+    check(bench, [(row, 0, n) for row, n in zip(rows, lens, strict=True)], window=window)
+    decoding = list(range(4))
+    for _ in range(36):
+        if draw.random() < 0.5:
+            decoding = draw.sample(range(12), draw.randrange(1, 13))
+        parts = [(rows[i], lens[i], lens[i] + 1) for i in decoding]
+        check(bench, parts, num_decodes=len(parts), window=window)
+        for i in decoding:
+            lens[i] += 1
+
+
+def test_a_block_that_changes_hands_is_read_anew() -> None:
+    """A row that takes over another's blocks and decodes where that one did sees its own tokens."""
+    bench = Bench(block_size=16, group=2)
+    first, second, other = bench.row(40), bench.row(40), bench.row(40)
+    second.blocks = first.blocks
+    check(bench, [(first, 0, 20), (other, 0, 20)])
+    for n in (20, 21):
+        check(bench, [(first, n, n + 1), (other, n, n + 1)], num_decodes=2)
+    check(bench, [(other, 22, 23), (second, 0, 22)], num_decodes=1)
+    for n in (22, 23):
+        check(bench, [(second, n, n + 1), (other, n + 1, n + 2)], num_decodes=2)
+
+
+def test_rows_of_very_different_lengths_decode() -> None:
+    """Long and short rows in one batch equal dense attention, step by step."""
+    bench = Bench(block_size=16, group=2)
+    rows = [bench.row(n) for n in (600, 20, 20, 20, 300, 20, 20, 20)]
+    check(bench, [(row, 0, len(row.k) - 3) for row in rows])
+    for left in (3, 2, 1):
+        parts = [(row, len(row.k) - left, len(row.k) - left + 1) for row in rows]
+        check(bench, parts, num_decodes=len(rows))
+
+
+def test_a_sequence_of_nan_leaves_nothing_behind() -> None:
+    """A row that takes the place of one with NaN in it, and grows to its length, stays clean."""
+    bench = Bench(block_size=16, group=2, poison=False)
+    spoilt, kept, fresh = bench.row(60), bench.row(80), bench.row(60)
+    spoilt.k[:], spoilt.v[:] = float("nan"), float("nan")
+    bench.step([(spoilt, 0, 50), (kept, 0, 50), (fresh, 0, 20)])
+    for n in range(50, 58):
+        bench.step([(spoilt, n, n + 1), (kept, n, n + 1)], num_decodes=2)
+    for n in range(58, 70):
+        check(bench, [(fresh, n - 38, n - 37), (kept, n, n + 1)], num_decodes=2)

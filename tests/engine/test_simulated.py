@@ -187,3 +187,50 @@ def test_closed_engine_runs_nothing() -> None:
     engine.close()
     with pytest.raises(AssertionError, match="closed"):
         engine.launch(prefill())
+
+
+@pytest.mark.parametrize("checks", [True, False])
+@pytest.mark.parametrize("alphabet", [[42], [42, 43]])
+def test_sequence_ends_where_its_length_says(checks: bool, alphabet: list[int]) -> None:
+    """The token at a request's output length is an end token, drawn in a slice or by a decode."""
+    for length in (1, 3):
+        engine = SimulatedEngine(
+            fakes.UNIT_COST,
+            vocab_size=50,
+            max_model_len=64,
+            max_num_seqs=4,
+            max_num_batched_tokens=16,
+            num_blocks=32,
+            block_size=4,
+            eos_token_ids=frozenset([7]),
+            alphabet=alphabet,
+            output_lengths={"r0": length},
+            checks=checks,
+        )
+        tokens = run(engine, prefill())
+        tokens += run(engine, decode(1, 6))
+        tokens += run(engine, decode(2, 7))
+        assert [n for n, token in enumerate(tokens, 1) if token == 7] == [length]
+
+
+def test_unchecked_engine_answers_alike() -> None:
+    """Without its referee an engine draws the same tokens, and lets a bad plan pass."""
+    checked, unchecked = (
+        SimulatedEngine(
+            fakes.UNIT_COST,
+            vocab_size=50,
+            max_model_len=64,
+            max_num_seqs=4,
+            max_num_batched_tokens=16,
+            num_blocks=32,
+            block_size=4,
+            checks=checks,
+        )
+        for checks in (True, False)
+    )
+    plans = [prefill(), decode(1, 6), decode(2, 7)]
+    assert [run(checked, plan) for plan in plans] == [run(unchecked, plan) for plan in plans]
+    bad = decode(3, 20)
+    assert len(run(unchecked, bad)) == 1
+    with pytest.raises(AssertionError, match="decodes at 20"):
+        checked.launch(bad)

@@ -27,8 +27,17 @@ def test_features_are_read_off_a_plan() -> None:
         num_decode_tokens=3,
         prefill_context_tokens=64,
         decode_context_tokens=60,
+        prefill_attended_tokens=sum(range(1, 101)) + sum(range(65, 101)),
     )
     assert features.num_tokens == 139
+
+
+def test_prefills_without_their_attention_count_as_one() -> None:
+    """Where it is not said what prompt tokens attend to, they are one sequence's."""
+    assert StepFeatures(num_prefill_tokens=36, prefill_context_tokens=64) == StepFeatures.of_plan(
+        plan_of([], [(64, 36)])
+    )
+    assert StepFeatures(num_decode_tokens=3).prefill_attended_tokens == 0
 
 
 def test_a100_profile_prices_by_the_published_coefficients() -> None:

@@ -30,6 +30,8 @@ SPELLED = {
     "max_num_seqs": "3",
     "max_num_batched_tokens": "64",
     "max_num_queued": "5",
+    "scheduler_policy": "fcfs",
+    "scheduler_preset": "low-latency",
     "num_threads": "2",
     "native": "off",
     "prefix_caching": "false",

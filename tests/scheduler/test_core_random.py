@@ -70,7 +70,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         salt=st.sampled_from([b"acme", b"globex"]),
         granted=st.none() | st.integers(1, 6),
         stops=st.booleans(),
-        group=st.none() | st.sampled_from(["g", "h"]),
     )
     def offer(
         self,
@@ -81,7 +80,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         salt: bytes,
         granted: int | None,
         stops: bool,
-        group: str | None,
     ) -> None:
         """Offer a request; only one that cannot fit is refused."""
         request = fakes.make_request(
@@ -94,7 +92,6 @@ class SchedulerMachine(RuleBasedStateMachine):
             arrival_s=self.driver.now,
             granted_tokens=granted,
             stop_token_ids=(5,) if stops else (),
-            group=group,
         )
         answer = self.driver.offer(request)
         info = self.driver.engine.info
@@ -117,7 +114,6 @@ class SchedulerMachine(RuleBasedStateMachine):
                 salt=rng.choice((b"acme", b"globex")),
                 granted=rng.choice((None, None, rng.randint(1, 6))),
                 stops=rng.random() < 0.3,
-                group=rng.choice((None, "g", "h")),
             )
 
     @rule(num_steps=st.integers(1, 12))

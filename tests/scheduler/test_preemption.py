@@ -10,10 +10,18 @@ import fakes
 from engine.kv.block_pool import BlockPool
 from engine.kv.table import BlockTable
 from fakes import Driver
-from scheduler.preemption import MAX_PREEMPTIONS, choose_victim, make_room
+from scheduler.config import PreemptionConfig
+from scheduler.preemption import Preemption
 from scheduler.request import Band
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence
+
+MAX_PREEMPTIONS = PreemptionConfig().max_preemptions
+
+
+def preemption(pool: BlockPool, running: RunningSet) -> Preemption:
+    """Choose among tenants that are all at their share."""
+    return Preemption(PreemptionConfig(), pool, running, lambda sequence: 0.0)
 
 
 def running_rows(pool: BlockPool, *rows: tuple[Band, int]) -> tuple[RunningSet, list[Sequence]]:
@@ -42,7 +50,8 @@ def running_rows(pool: BlockPool, *rows: tuple[Band, int]) -> tuple[RunningSet, 
     [
         ([(Band.DEFAULT, 0), (Band.DEFAULT, 0)], 1),
         ([(Band.FLEX, 0), (Band.DEFAULT, 0)], 0),
-        ([(Band.DEFAULT, 0), (Band.BATCH, MAX_PREEMPTIONS)], 0),
+        ([(Band.PRIORITY, 0), (Band.DEFAULT, MAX_PREEMPTIONS)], 0),
+        ([(Band.DEFAULT, 0), (Band.BATCH, MAX_PREEMPTIONS)], 1),
         ([(Band.DEFAULT, MAX_PREEMPTIONS), (Band.DEFAULT, MAX_PREEMPTIONS)], 1),
         ([(Band.PRIORITY, 0), (Band.BATCH, 1), (Band.BATCH, 0), (Band.DEFAULT, 0)], 2),
     ],
@@ -50,16 +59,18 @@ def running_rows(pool: BlockPool, *rows: tuple[Band, int]) -> tuple[RunningSet, 
 def test_victim_is_youngest_of_lowest_band_and_pinned_last(
     rows: list[tuple[Band, int]], victim: int
 ) -> None:
-    """The lowest band pays first, in it the youngest; twice preempted rows pay last."""
-    running, sequences = running_rows(BlockPool(16, 4), *rows)
-    assert choose_victim(running) is sequences[victim]
+    """The lowest band pays first, in it the youngest; rows preempted twice pay last,
+    but for those of the batch band."""
+    pool = BlockPool(16, 4)
+    running, sequences = running_rows(pool, *rows)
+    assert preemption(pool, running).choose_victim() is sequences[victim]
 
 
 def test_no_more_rows_go_than_must() -> None:
     """Victims go until the rest have the blocks they need, and only then."""
     pool = BlockPool(4, 4)
     running, sequences = running_rows(pool, *[(Band.DEFAULT, 0)] * 4)
-    assert make_room(running, pool) == [sequences[3], sequences[2]]
+    assert preemption(pool, running).make_room() == [sequences[3], sequences[2]]
     assert (len(running), pool.num_free) == (2, 2)
 
 
@@ -67,7 +78,7 @@ def test_room_for_all_means_no_victim() -> None:
     """With a free block for each row that needs one nobody goes."""
     pool = BlockPool(4, 4)
     running, _ = running_rows(pool, (Band.DEFAULT, 0), (Band.DEFAULT, 0))
-    assert make_room(running, pool) == []
+    assert preemption(pool, running).make_room() == []
 
 
 @pytest.mark.parametrize("depth", [1, 2])

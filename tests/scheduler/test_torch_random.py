@@ -85,7 +85,6 @@ def make_request(request_id: str, prompt: tuple[int, ...], kind: int, salt: byte
         params=KINDS[kind],
         cache_salt=salt,
         arrival_s=0,
-        group=f"{len(prompt)}" if kind == 3 else None,
     )
 
 

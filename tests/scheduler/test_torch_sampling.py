@@ -29,8 +29,9 @@ from engine.config import EngineConfig
 from engine.contract import SamplingParams, TokenLogprobs
 from engine.runner import TorchEngine
 from scheduler.config import first_come
-from scheduler.core import Scheduler, Snapshot
+from scheduler.core import Scheduler
 from scheduler.request import Admit, FinishReason, Request
+from scheduler.state import Snapshot
 
 BLOCK_SIZE = 16
 MAX_TOKENS = 24

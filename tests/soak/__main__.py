@@ -1,4 +1,4 @@
-"""`make soak`: run the promises at full size and write `docs/benchmarks/soak-streams.json`."""
+"""`make soak`: run the promises at full size and write `docs/benchmarks/soak-*.json`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,7 +18,7 @@ import uvloop
 from scheduler.bench.report import BENCHMARKS_DIR, Figure, at_least, at_most, write_report
 from tests.live_server import start_server
 from tests.passable import passable_directory
-from tests.soak import streams, throughput
+from tests.soak import fairness, streams, throughput
 from tests.soak.live_gateway import percentile
 
 ROOT = Path(__file__).parent.parent.parent
@@ -108,9 +109,26 @@ def replay(directory: Path) -> Part:
     return figures, {"replay": result}
 
 
-PARTS: dict[str, Callable[[Path], Part]] = {
-    part.__name__: part for part in (start, sdk_streams, disconnects, http_ratio, replay)
+def tenant_shares(directory: Path) -> Part:
+    """Flood the demo model from two tenants of weights 1 and 3 for a minute."""
+    server = start_server(directory / "data", **fairness.ENGINE)
+    shares = fairness.flood(server, min_requests=1000, min_s=60)
+    server.stop()
+    tokens_per_s = sum(shares.served.values()) / shares.seconds
+    figures = {
+        "weighted_service_globex_over_acme": Figure(shares.ratio, "ratio"),
+        "weighted_service_error": at_most(shares.error, 0.05, "ratio"),
+        "least_waiting": at_least(min(shares.least_waiting.values()), 1, "requests"),
+        "weighted_tokens_per_s": Figure(tokens_per_s, "weighted tokens/s"),
+    }
+    return figures, {"tenant_shares": asdict(shares)}
+
+
+REPORTS: dict[str, tuple[Callable[[Path], Part], ...]] = {
+    "soak-streams": (start, sdk_streams, disconnects, http_ratio, replay),
+    "soak-fairness": (tenant_shares,),
 }
+PARTS = {part.__name__: part for parts in REPORTS.values() for part in parts}
 
 
 def main() -> int:
@@ -118,20 +136,29 @@ def main() -> int:
     parser.add_argument("--part", choices=PARTS, action="append", help="default: all")
     parser.add_argument("--out", type=Path, default=BENCHMARKS_DIR)
     args = parser.parse_args()
+    all_met = True
+    for report, parts in REPORTS.items():
+        chosen = [part for part in parts if not args.part or part.__name__ in args.part]
+        if chosen:
+            all_met &= _run(report, chosen, args.out)
+    return 0 if all_met else 1
+
+
+def _run(report: str, parts: Sequence[Callable[[Path], Part]], out: Path) -> bool:
+    """Run the parts of a report, write it, and tell whether every goal was met."""
     figures: dict[str, Figure] = {}
     samples: dict[str, Any] = {}
-    for name in args.part or PARTS:
-        print(f"{name} …", file=sys.stderr, flush=True)
+    for part in parts:
+        print(f"{part.__name__} …", file=sys.stderr, flush=True)
         with passable_directory() as directory:
-            part_figures, part_samples = PARTS[name](directory)
+            part_figures, part_samples = part(directory)
         figures |= part_figures
         samples |= part_samples
         for key, figure in part_figures.items():
             verdict = {None: " ", True: "✓", False: "✗"}[figure.met]
             print(f"  {verdict} {key}: {figure.value:.4g} {figure.unit} {figure.goal or ''}")
-    path = write_report("soak-streams", figures, samples, directory=args.out)
-    print(path)
-    return 0 if all(figure.met is not False for figure in figures.values()) else 1
+    print(write_report(report, figures, samples, directory=out))
+    return all(figure.met is not False for figure in figures.values())
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "vectors.h"
@@ -29,18 +30,20 @@ struct AttentionShape {
   float scale;
 
   int64_t group() const { return num_heads / num_kv_heads; }
+  int64_t first_visible(int64_t position) const {
+    return window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
+  }
   // Tokens in a tile: enough rows that widening and loading a block is paid once for many.
   int64_t tile_tokens() const { return std::max<int64_t>(1, 32 / group()); }
 };
 
 struct Scratch {
-  std::vector<float> queries, partials, scores, keys, values, maxima, sums, factors;
+  std::vector<float> queries, partials, scores, values, maxima, sums, factors;
 
   void fit(const AttentionShape& shape, int64_t num_rows) {
     queries.resize(num_rows * shape.head_dim);
     partials.resize(num_rows * shape.head_dim);
     scores.resize(num_rows * shape.block_size);
-    keys.resize(shape.block_size * shape.head_dim);
     values.resize(shape.block_size * shape.head_dim);
     maxima.resize(num_rows);
     sums.resize(num_rows);
@@ -48,82 +51,149 @@ struct Scratch {
   }
 };
 
+// A region of memory, of which each row begins with bytes that are used.
+struct Region {
+  const char* from;
+  int64_t num_rows, row_bytes, used_bytes;
+};
+
+// Two regions to be brought into the second-level cache, a line at a time between arithmetic: a
+// burst of requests would stall it. Reads nothing of them.
+class Ahead {
+ public:
+  Ahead(Region first, Region second) : region_(first), second_(second) {}
+
+  void fetch_line() {
+    if (region_.num_rows == 0) {
+      region_ = second_;
+      second_.num_rows = 0;
+      if (region_.num_rows == 0) return;
+    }
+    __builtin_prefetch(region_.from + column_, 0, 2);
+    column_ += 64;
+    if (column_ < region_.used_bytes) return;
+    column_ = 0;
+    region_.from += region_.row_bytes;
+    --region_.num_rows;
+  }
+
+ private:
+  Region region_, second_;
+  int64_t column_ = 0;
+};
+
+template <typename T>
+constexpr int64_t kLineValues = 64 / static_cast<int64_t>(sizeof(T));
+
+// How many values of a token lie side by side in a block of keys: 32 bits.
+template <typename T>
+constexpr int64_t kPacked = 4 / static_cast<int64_t>(sizeof(T));
+
+// sums += q · k for the `kPacked` dimensions of sixteen tokens.
+inline Floats score(const float* q, const float* k, Floats sums) { return sums + q[0] * load(k); }
+
+inline Floats score(const float* q, const BFloat16* k, Floats sums) {
+  Words pairs;
+  std::memcpy(&pairs, k, sizeof(pairs));
+  sums += q[0] * (Floats)(pairs << 16);
+  return sums + q[1] * (Floats)(pairs & 0xffff0000u);
+}
+
 // scores[r][t] = queries[r] · keys[:, t] for R rows and C vectors of tokens.
 template <int R, int C, typename T>
 void score_tokens(const float* queries, int64_t dim, const T* keys, int64_t block_size,
-                  float* scores) {
+                  float* scores, Ahead& shared) {
+  constexpr int64_t step = kPacked<T>;
+  Ahead ahead = shared;
   Floats sums[R][C] = {};
-  for (int64_t d = 0; d < dim; ++d) {
-    Floats k[C];
-    for (int c = 0; c < C; ++c) k[c] = load(keys + d * block_size + c * kLanes);
-    for (int r = 0; r < R; ++r)
-      for (int c = 0; c < C; ++c) sums[r][c] += queries[r * dim + d] * k[c];
+  for (int64_t d = 0; d < dim; d += step) {
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) {
+      const T* k = keys + d * block_size + c * kLanes * step;
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) sums[r][c] = score(queries + r * dim + d, k, sums[r][c]);
+      ahead.fetch_line();
+    }
   }
+  shared = ahead;
   for (int r = 0; r < R; ++r)
     for (int c = 0; c < C; ++c) store(scores + r * block_size + c * kLanes, sums[r][c]);
 }
 
+// Score tokens [begin, end) of a block, multiples of kLanes.
 template <int R, typename T>
 void score_block(const float* queries, int64_t dim, const T* keys, int64_t block_size,
-                 float* scores) {
-  int64_t t = 0;
-  for (; t + 4 * kLanes <= block_size; t += 4 * kLanes)
-    score_tokens<R, 4>(queries, dim, keys + t, block_size, scores + t);
-  for (; t + 2 * kLanes <= block_size; t += 2 * kLanes)
-    score_tokens<R, 2>(queries, dim, keys + t, block_size, scores + t);
-  for (; t < block_size; t += kLanes)
-    score_tokens<R, 1>(queries, dim, keys + t, block_size, scores + t);
+                 int64_t begin, int64_t end, float* scores, Ahead& ahead) {
+  int64_t t = begin;
+  const auto score_next = [&](auto num_vectors) {
+    constexpr int C = decltype(num_vectors)::value;
+    for (; t + C * kLanes <= end; t += C * kLanes)
+      score_tokens<R, C>(queries, dim, keys + t * kPacked<T>, block_size, scores + t, ahead);
+  };
+  score_next(std::integral_constant<int, 4>{});
+  score_next(std::integral_constant<int, 2>{});
+  score_next(std::integral_constant<int, 1>{});
 }
 
 // partials[r] = partials[r] * factors[r] + Σ_t weights[r][t] * values[t], for C vectors of columns.
 template <int R, int C, typename T>
 void add_columns(const float* weights, const float* factors, int64_t block_size, const T* values,
-                 int64_t begin, int64_t end, int64_t dim, float* partials) {
+                 int64_t begin, int64_t end, int64_t dim, float* partials, Ahead& shared) {
+  Ahead ahead = shared;
   Floats sums[R][C];
   for (int r = 0; r < R; ++r)
     for (int c = 0; c < C; ++c) sums[r][c] = load(partials + r * dim + c * kLanes) * factors[r];
   for (int64_t t = begin; t < end; ++t) {
-    Floats v[C];
-    for (int c = 0; c < C; ++c) v[c] = load(values + t * dim + c * kLanes);
-    for (int r = 0; r < R; ++r)
-      for (int c = 0; c < C; ++c) sums[r][c] += weights[r * block_size + t] * v[c];
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < C * kLanes; i += kLineValues<T>) ahead.fetch_line();
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) {
+      const Floats v = load(values + t * dim + c * kLanes);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) sums[r][c] += weights[r * block_size + t] * v;
+    }
   }
+  shared = ahead;
   for (int r = 0; r < R; ++r)
     for (int c = 0; c < C; ++c) store(partials + r * dim + c * kLanes, sums[r][c]);
 }
 
 template <int R, typename T>
 void add_block(const float* weights, const float* factors, int64_t block_size, const T* values,
-               int64_t begin, int64_t end, int64_t dim, float* partials) {
+               int64_t begin, int64_t end, int64_t dim, float* partials, Ahead& ahead) {
   int64_t d = 0;
-  for (; d + 4 * kLanes <= dim; d += 4 * kLanes)
-    add_columns<R, 4>(weights, factors, block_size, values + d, begin, end, dim, partials + d);
-  for (; d < dim; d += kLanes)
-    add_columns<R, 1>(weights, factors, block_size, values + d, begin, end, dim, partials + d);
+  const auto add_next = [&](auto num_vectors) {
+    constexpr int C = decltype(num_vectors)::value;
+    for (; d + C * kLanes <= dim; d += C * kLanes)
+      add_columns<R, C>(weights, factors, block_size, values + d, begin, end, dim, partials + d,
+                        ahead);
+  };
+  add_next(std::integral_constant<int, 4>{});
+  add_next(std::integral_constant<int, 1>{});
 }
 
-// Turn a row's scores of tokens [begin, end) of a block into weights relative to its new maximum,
-// zero elsewhere, and bring its maximum, sum and factor up to date.
-inline void weigh(float* scores, int64_t block_size, int64_t begin, int64_t end, float& maximum,
-                  float& total, float& factor) {
+// Turn a row's scores into weights relative to its new maximum, and bring its maximum, sum and
+// factor up to date. Tokens [begin, end) of the block are visible; the others of [from, to),
+// multiples of kLanes, weigh nothing.
+inline void weigh(float* scores, int64_t from, int64_t to, int64_t begin, int64_t end,
+                  float& maximum, float& total, float& factor) {
   if (begin >= end) {
-    std::fill(scores, scores + block_size, 0.0f);
+    std::fill(scores + from, scores + to, 0.0f);
     factor = 1.0f;
     return;
   }
-  Ints lanes;
-  for (int i = 0; i < kLanes; ++i) lanes[i] = i;
+  const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   const auto visible = [&](int64_t t) {
     const Ints tokens = lanes + static_cast<int32_t>(t);
     return (tokens >= static_cast<int32_t>(begin)) & (tokens < static_cast<int32_t>(end));
   };
   const Floats nothing = broadcast(-std::numeric_limits<float>::infinity());
   Floats maxima = broadcast(maximum);
-  for (int64_t t = 0; t < block_size; t += kLanes)
+  for (int64_t t = from; t < to; t += kLanes)
     maxima = larger(visible(t) ? load(scores + t) : nothing, maxima);
   const float highest = largest(maxima);
   Floats sums{};
-  for (int64_t t = 0; t < block_size; t += kLanes) {
+  for (int64_t t = from; t < to; t += kLanes) {
     const Floats weights = visible(t) ? exponential(load(scores + t) - highest) : Floats{};
     store(scores + t, weights);
     sums += weights;
@@ -136,62 +206,78 @@ inline void weigh(float* scores, int64_t block_size, int64_t begin, int64_t end,
   maximum = highest;
 }
 
-// Have memory brought into the second-level cache while something else is computed.
-template <typename T>
-void fetch(const T* from, int64_t size) {
-  for (int64_t i = 0; i < size; i += 64 / static_cast<int64_t>(sizeof(T)))
-    __builtin_prefetch(from + i, 0, 2);
-}
-
-template <typename T>
-const float* widened(const T* block, int64_t size, std::vector<float>& buffer);
-
-template <>
-inline const float* widened(const float* block, int64_t, std::vector<float>&) {
-  return block;
-}
-
-template <>
-inline const float* widened(const BFloat16* block, int64_t size, std::vector<float>& buffer) {
-  for (int64_t i = 0; i < size; i += kLanes) store(buffer.data() + i, load(block + i));
-  return buffer.data();
+// Call `body` for all rows, four at a time while there are so many, then two, then one.
+template <typename Body>
+void by_rows(int64_t num_rows, Body body) {
+  int64_t r = 0;
+  for (; r + 4 <= num_rows; r += 4) body(std::integral_constant<int, 4>{}, r);
+  for (; r + 2 <= num_rows; r += 2) body(std::integral_constant<int, 2>{}, r);
+  for (; r < num_rows; ++r) body(std::integral_constant<int, 1>{}, r);
 }
 
 template <typename K>
-void score_rows(const Scratch& scratch, const AttentionShape& shape, const K* keys,
-                int64_t num_rows, float* scores) {
+void score_rows(Scratch& scratch, const AttentionShape& shape, const K* keys, int64_t from,
+                int64_t to, int64_t num_rows, Ahead& ahead) {
   const int64_t dim = shape.head_dim, bs = shape.block_size;
-  const float* q = scratch.queries.data();
-  int64_t r = 0;
-  for (; r + 4 <= num_rows; r += 4) score_block<4>(q + r * dim, dim, keys, bs, scores + r * bs);
-  for (; r + 2 <= num_rows; r += 2) score_block<2>(q + r * dim, dim, keys, bs, scores + r * bs);
-  for (; r < num_rows; ++r) score_block<1>(q + r * dim, dim, keys, bs, scores + r * bs);
+  by_rows(num_rows, [&](auto rows, int64_t r) {
+    score_block<decltype(rows)::value>(scratch.queries.data() + r * dim, dim, keys, bs, from, to,
+                                       scratch.scores.data() + r * bs, ahead);
+  });
 }
 
 template <typename V>
 void add_rows(Scratch& scratch, const AttentionShape& shape, const V* values, int64_t begin,
-              int64_t end, int64_t num_rows) {
+              int64_t end, int64_t num_rows, Ahead& ahead) {
   const int64_t dim = shape.head_dim, bs = shape.block_size;
-  const float *weights = scratch.scores.data(), *factors = scratch.factors.data();
-  float* partials = scratch.partials.data();
-  int64_t r = 0;
-  for (; r + 4 <= num_rows; r += 4)
-    add_block<4>(weights + r * bs, factors + r, bs, values, begin, end, dim, partials + r * dim);
-  for (; r + 2 <= num_rows; r += 2)
-    add_block<2>(weights + r * bs, factors + r, bs, values, begin, end, dim, partials + r * dim);
-  for (; r < num_rows; ++r)
-    add_block<1>(weights + r * bs, factors + r, bs, values, begin, end, dim, partials + r * dim);
+  by_rows(num_rows, [&](auto rows, int64_t r) {
+    add_block<decltype(rows)::value>(scratch.scores.data() + r * bs, scratch.factors.data() + r,
+                                     bs, values, begin, end, dim, scratch.partials.data() + r * dim,
+                                     ahead);
+  });
 }
 
-// Attend for one KV head and `num_tokens` query tokens from `position` on. `queries` is the first
-// token's row of heads, rows `query_stride` apart; `out` likewise. `table` names the blocks.
 template <typename T>
-void attend_tile(const AttentionShape& shape, const T* queries, int64_t query_stride,
-                 int64_t num_tokens, int64_t position, int64_t kv_head, const T* key_cache,
-                 const T* value_cache, const int32_t* table, T* out, int64_t out_stride,
-                 Scratch& scratch) {
+const float* widened(const T* values, int64_t begin, int64_t end, std::vector<float>& buffer) {
+  if constexpr (std::is_same_v<T, float>) return values;
+  for (int64_t i = begin; i < end; i += kLanes) store(buffer.data() + i, load(values + i));
+  return buffer.data();
+}
+
+// One KV head and `num_tokens` consecutive query tokens from `position` on; `table` names the
+// sequence's blocks.
+struct Task {
+  int64_t kv_head, num_tokens, position;
+  const int32_t* table;
+
+  int64_t end() const { return position + num_tokens; }
+  int64_t first_block(const AttentionShape& shape) const {
+    return shape.first_visible(position) / shape.block_size;
+  }
+};
+
+template <typename T>
+const T* block_at(const AttentionShape& shape, const T* cache, const Task& task, int64_t block) {
+  return cache + (task.table[block] * shape.num_kv_heads + task.kv_head) * shape.head_dim *
+                     shape.block_size;
+}
+
+// The keys of a block that a task reads, or nothing beyond its last block.
+template <typename T>
+Region keys_of(const AttentionShape& shape, const T* key_cache, const Task& task, int64_t block) {
+  const int64_t num_tokens = std::min(task.end() - block * shape.block_size, shape.block_size);
+  if (num_tokens <= 0) return {};
+  return {reinterpret_cast<const char*>(block_at(shape, key_cache, task, block)),
+          shape.head_dim / kPacked<T>, shape.block_size * 4, num_tokens * 4};
+}
+
+// Compute a task while `next_keys`, of another one, are fetched. `queries` is the first token's row
+// of heads, rows `query_stride` apart; `out` likewise.
+template <typename T>
+void attend_tile(const AttentionShape& shape, const Task& task, Region next_keys, const T* queries,
+                 int64_t query_stride, const T* key_cache, const T* value_cache, T* out,
+                 int64_t out_stride, Scratch& scratch) {
   const int64_t group = shape.group(), dim = shape.head_dim, bs = shape.block_size;
-  const int64_t num_rows = num_tokens * group, block_values = dim * bs;
+  const int64_t num_rows = task.num_tokens * group, kv_head = task.kv_head;
   scratch.fit(shape, num_rows);
   for (int64_t r = 0; r < num_rows; ++r) {
     const T* q = queries + r / group * query_stride + (kv_head * group + r % group) * dim;
@@ -203,37 +289,30 @@ void attend_tile(const AttentionShape& shape, const T* queries, int64_t query_st
             -std::numeric_limits<float>::infinity());
   std::fill(scratch.sums.begin(), scratch.sums.end(), 0.0f);
 
-  const auto first_visible = [&](int64_t p) {
-    return shape.window > 0 ? std::max<int64_t>(0, p - shape.window + 1) : 0;
-  };
-  const int64_t tile_begin = first_visible(position), tile_end = position + num_tokens;
-  for (int64_t b = tile_begin / bs; b * bs < tile_end; ++b) {
-    const int64_t offset = (table[b] * shape.num_kv_heads + kv_head) * block_values;
-    const T *k = key_cache + offset, *v = value_cache + offset;
-    float* scores = scratch.scores.data();
-    fetch(v, std::min(tile_end - b * bs, bs) * dim);
-    // Widening pays where several groups of rows read the block.
-    const bool widen = num_rows > 8;
-    if (widen)
-      score_rows(scratch, shape, widened(k, block_values, scratch.keys), num_rows, scores);
-    else
-      score_rows(scratch, shape, k, num_rows, scores);
-    for (int64_t r = 0; r < num_rows; ++r) {
-      const int64_t p = position + r / group;
-      const int64_t begin = std::max<int64_t>(first_visible(p) - b * bs, 0);
-      const int64_t end = std::min(p + 1 - b * bs, bs);
-      weigh(scores + r * bs, bs, begin, end, scratch.maxima[r], scratch.sums[r],
-            scratch.factors[r]);
-    }
+  const int64_t tile_begin = shape.first_visible(task.position), tile_end = task.end();
+  for (int64_t b = task.first_block(shape); b * bs < tile_end; ++b) {
+    const T *k = block_at(shape, key_cache, task, b), *v = block_at(shape, value_cache, task, b);
+    // Tokens that some row sees, and the whole vectors of scores around them.
     const int64_t begin = std::max<int64_t>(tile_begin - b * bs, 0);
     const int64_t end = std::min(tile_end - b * bs, bs);
-    if ((b + 1) * bs < tile_end)
-      fetch(key_cache + (table[b + 1] * shape.num_kv_heads + kv_head) * block_values,
-            block_values);
-    if (widen)
-      add_rows(scratch, shape, widened(v, end * dim, scratch.values), begin, end, num_rows);
+    const int64_t from = begin / kLanes * kLanes, to = (end + kLanes - 1) / kLanes * kLanes;
+    const int64_t row_bytes = dim * static_cast<int64_t>(sizeof(T));
+    const bool is_last = (b + 1) * bs >= tile_end;
+    Ahead ahead({reinterpret_cast<const char*>(v + begin * dim), end - begin, row_bytes, row_bytes},
+                is_last ? next_keys : keys_of(shape, key_cache, task, b + 1));
+    score_rows(scratch, shape, k, from, to, num_rows, ahead);
+    for (int64_t r = 0; r < num_rows; ++r) {
+      const int64_t p = task.position + r / group;
+      weigh(scratch.scores.data() + r * bs, from, to,
+            std::max<int64_t>(shape.first_visible(p) - b * bs, 0), std::min(p + 1 - b * bs, bs),
+            scratch.maxima[r], scratch.sums[r], scratch.factors[r]);
+    }
+    // Widening pays where several groups of rows read the block.
+    if (num_rows > 8)
+      add_rows(scratch, shape, widened(v, begin * dim, end * dim, scratch.values), begin, end,
+               num_rows, ahead);
     else
-      add_rows(scratch, shape, v, begin, end, num_rows);
+      add_rows(scratch, shape, v, begin, end, num_rows, ahead);
   }
   for (int64_t r = 0; r < num_rows; ++r) {
     T* to = out + r / group * out_stride + (kv_head * group + r % group) * dim;

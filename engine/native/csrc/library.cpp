@@ -1,17 +1,20 @@
-// The operators of `engine.native`, registered with torch: see `engine/native/ops.py` for what each
-// one computes and for its twin in torch. Tensors are contiguous, on the CPU, float32 or bfloat16;
-// the Python side checks, here it is asserted.
+// The operators of `engine.native`, registered with torch; `tests/engine/native/test_ops.py` holds
+// each against its twin in torch. Tensors are contiguous, on the CPU, float32 or bfloat16; the
+// Python side sees to that, here it is asserted.
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
+#include <limits>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "attention.h"
 #include "linear.h"
+#include "memory.h"
 #include "rows.h"
 
 namespace {
@@ -59,10 +62,8 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   return out;
 }
 
-Tensor silu_mul(const Tensor& gate_up) {
-  TORCH_CHECK(gate_up.is_contiguous() && gate_up.dim() == 2);
+void silu_mul_out(const Tensor& gate_up, Tensor& out) {
   const int64_t size = gate_up.size(1) / 2;
-  Tensor out = at::empty({gate_up.size(0), size}, gate_up.options());
   by_type(gate_up, [&](auto type) {
     using T = decltype(type);
     const T* from = data<T>(gate_up);
@@ -74,7 +75,30 @@ Tensor silu_mul(const Tensor& gate_up) {
       }
     });
   });
+}
+
+Tensor silu_mul(const Tensor& gate_up) {
+  TORCH_CHECK(gate_up.is_contiguous() && gate_up.dim() == 2);
+  Tensor out = at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
+  silu_mul_out(gate_up, out);
   return out;
+}
+
+// The first of each row's largest values, and whether all of the row are finite; where one is not,
+// the index means nothing.
+std::tuple<Tensor, Tensor> find_largest(const Tensor& logits) {
+  TORCH_CHECK(logits.is_contiguous() && logits.dim() == 2 && logits.scalar_type() == at::kFloat);
+  const int64_t num_rows = logits.size(0), size = logits.size(1);
+  Tensor indices = at::empty({num_rows}, logits.options().dtype(at::kLong));
+  Tensor finite = at::empty({num_rows}, logits.options().dtype(at::kBool));
+  at::parallel_for(0, num_rows, grain(size), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t index = sluice::find_largest(data<float>(logits) + r * size, size);
+      data<bool>(finite)[r] = index >= 0;
+      data<int64_t>(indices)[r] = std::max<int64_t>(index, 0);
+    }
+  });
+  return {indices, finite};
 }
 
 // One step's ragged batch; all of int32, as `engine.attention.backend.AttentionBatch`.
@@ -126,8 +150,21 @@ void write_head(const AttentionShape& shape, const T* k, const T* v, int64_t blo
                 int64_t kv_head, T* key_cache, T* value_cache) {
   const int64_t dim = shape.head_dim, bs = shape.block_size;
   const int64_t base = (block * shape.num_kv_heads + kv_head) * dim * bs;
-  for (int64_t d = 0; d < dim; ++d) key_cache[base + d * bs + offset] = k[d];
+  constexpr int64_t step = sluice::kPacked<T>;
+  for (int64_t d = 0; d < dim; d += step)
+    std::memcpy(key_cache + base + d * bs + offset * step, k + d, step * sizeof(T));
   std::memcpy(value_cache + base + offset * dim, v, dim * sizeof(T));
+}
+
+// A key's values go to as many lines; have them brought near while the key is computed.
+template <typename T>
+void fetch_for_write(const AttentionShape& shape, int64_t block, int64_t offset, int64_t kv_head,
+                     const T* key_cache) {
+  const int64_t dim = shape.head_dim, bs = shape.block_size;
+  const T* head = key_cache + (block * shape.num_kv_heads + kv_head) * dim * bs;
+  constexpr int64_t step = sluice::kPacked<T>;
+  for (int64_t d = 0; d < dim; d += step)
+    __builtin_prefetch(head + d * bs + offset * step, 1, 3);
 }
 
 // Norm and turn the query and key heads of merged projections in place, and store keys and values.
@@ -140,12 +177,15 @@ void rotate_and_write(const AttentionShape& shape, const Schedule& schedule, Ten
     using T = decltype(type);
     T* rows = data<T>(qkv);
     const T* weights = qk_norm.numel() ? data<T>(qk_norm) : nullptr;
+    T *keys = data<T>(key_cache), *values = data<T>(value_cache);
     at::parallel_for(0, num_tokens, grain(stride), [&](int64_t begin, int64_t end) {
       for (int64_t n = begin; n < end; ++n) {
         const T* c = data<T>(cos) + schedule.positions[n] * dim;
         const T* s = data<T>(sin) + schedule.positions[n] * dim;
         for (int64_t h = 0; h < heads + kv_heads; ++h) {
           T* head = rows + n * stride + h * dim;
+          if (h < kv_heads)
+            fetch_for_write(shape, schedule.blocks[n], schedule.offsets[n], h, keys);
           if (weights)
             sluice::rms_norm_row(head, weights + h * dim, dim, static_cast<float>(eps), head);
           sluice::rotate_head(head, c, s, dim);
@@ -153,7 +193,7 @@ void rotate_and_write(const AttentionShape& shape, const Schedule& schedule, Ten
         const T* k = rows + n * stride + heads * dim;
         for (int64_t h = 0; h < kv_heads; ++h)
           write_head(shape, k + h * dim, k + (kv_heads + h) * dim, schedule.blocks[n],
-                     schedule.offsets[n], h, data<T>(key_cache), data<T>(value_cache));
+                     schedule.offsets[n], h, keys, values);
       }
     });
   });
@@ -171,11 +211,16 @@ void attend(const AttentionShape& shape, const Batch& batch, const Schedule& sch
     T* to = data<T>(out);
     at::parallel_for(0, num_tasks, 1, [&](int64_t begin, int64_t end) {
       static thread_local sluice::Scratch scratch;
-      for (int64_t task = begin; task < end; ++task) {
-        const Schedule::Tile& tile = schedule.tiles[task / kv_heads];
-        sluice::attend_tile(shape, q + tile.token * query_stride, query_stride, tile.num_tokens,
-                            tile.position, task % kv_heads, k, v, batch.table(tile.seq),
-                            to + tile.token * out.size(1), out.size(1), scratch);
+      const auto task_at = [&](int64_t i) {
+        const Schedule::Tile& tile = schedule.tiles[i / kv_heads];
+        return sluice::Task{i % kv_heads, tile.num_tokens, tile.position, batch.table(tile.seq)};
+      };
+      for (int64_t i = begin; i < end; ++i) {
+        const sluice::Task task = task_at(i), next = task_at(std::min(i + 1, end - 1));
+        const int64_t token = schedule.tiles[i / kv_heads].token;
+        sluice::attend_tile(shape, task, sluice::keys_of(shape, k, next, next.first_block(shape)),
+                            q + token * query_stride, query_stride, k, v,
+                            to + token * out.size(1), out.size(1), scratch);
       }
     });
   });
@@ -207,6 +252,21 @@ void write_kv(const Tensor& k, const Tensor& v, const Tensor& key_cache, const T
   });
 }
 
+// `rotate_and_write` on its own: `qkv` [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim].
+void rotate_and_write_batch(const Tensor& qkv, const Tensor& qk_norm, double eps, const Tensor& cos,
+                            const Tensor& sin, const Tensor& key_cache, const Tensor& value_cache,
+                            const Tensor& query_lens, const Tensor& context_lens,
+                            const Tensor& block_tables) {
+  const int64_t kv_heads = key_cache.size(1);
+  const int64_t num_heads = qkv.size(1) / key_cache.size(2) - 2 * kv_heads;
+  const AttentionShape shape = shape_of(key_cache, num_heads, 0);
+  const Batch batch(query_lens, context_lens, block_tables);
+  const Schedule schedule(batch, shape.block_size, 1);
+  TORCH_CHECK(qkv.is_contiguous() && num_heads > 0);
+  Tensor rows = qkv;
+  rotate_and_write(shape, schedule, rows, qk_norm, eps, cos, sin, key_cache, value_cache);
+}
+
 Tensor paged_attention(const Tensor& q, const Tensor& key_cache, const Tensor& value_cache,
                        const Tensor& query_lens, const Tensor& context_lens,
                        const Tensor& block_tables, int64_t window) {
@@ -233,20 +293,10 @@ void by_few_rows_type(const Tensor& tensor, Body body) {
   TORCH_CHECK(false, "has_few_rows says where this is possible");
 }
 
-// Up to how many rows of this weight `few_rows_linear` takes, and is faster than what else there is.
-int64_t max_few_rows(const Tensor& weight) {
-  int64_t rows = 0;
-  if (has_few_rows(weight))
-    by_few_rows_type(weight, [&](auto type) {
-      rows = sluice::max_few_rows<decltype(type)>(weight.size(0), weight.size(1));
-    });
-  return rows;
-}
-
 Tensor few_rows_weight(const Tensor& weight) {
   TORCH_CHECK(has_few_rows(weight));
   const Tensor plain = weight.contiguous();
-  Tensor panels = at::empty_like(plain);
+  Tensor panels = sluice::empty_beside(plain.sizes(), plain.options());
   by_few_rows_type(plain, [&](auto type) {
     using T = decltype(type);
     sluice::fill_panels(data<T>(plain), plain.size(0), plain.size(1), 0, plain.size(1),
@@ -255,22 +305,33 @@ Tensor few_rows_weight(const Tensor& weight) {
   return panels;
 }
 
-Tensor few_rows_linear(const Tensor& x, const Tensor& panels, const std::optional<Tensor>& bias,
-                       const std::optional<Tensor>& residual) {
+// `out`, which is not the residual, is of the inputs' type or of float32.
+void few_rows_linear_out(const Tensor& x, const Tensor& panels, const std::optional<Tensor>& bias,
+                         const std::optional<Tensor>& residual, Tensor& out) {
   const int64_t num_rows = x.size(0), num_inputs = x.size(1), num_outputs = panels.size(1);
-  TORCH_CHECK(x.is_contiguous() && num_inputs == panels.size(0) &&
-              num_rows <= max_few_rows(panels));
-  Tensor out = at::empty({num_rows, num_outputs}, x.options());
+  TORCH_CHECK(x.is_contiguous() && num_inputs == panels.size(0) && out.is_contiguous());
   by_few_rows_type(x, [&](auto type) {
     using T = decltype(type);
     const sluice::Addend<T> addend{bias ? data<T>(*bias) : nullptr,
                                    residual ? data<T>(*residual) : nullptr};
-    const int64_t unit = 4 * sluice::kLanes;
-    at::parallel_for(0, (num_outputs + unit - 1) / unit, 4, [&](int64_t begin, int64_t end) {
-      sluice::multiply(data<T>(x), data<T>(panels), num_rows, num_inputs, num_outputs,
-                       begin * unit, std::min(end * unit, num_outputs), addend, data<T>(out));
-    });
+    const auto multiply = [&](auto* to) {
+      const int64_t unit = 6 * sluice::kLanes;
+      at::parallel_for(0, (num_outputs + unit - 1) / unit, 4, [&](int64_t begin, int64_t end) {
+        sluice::multiply(data<T>(x), data<T>(panels), num_rows, num_inputs, num_outputs,
+                         begin * unit, std::min(end * unit, num_outputs), addend, to);
+      });
+    };
+    if (out.scalar_type() == x.scalar_type())
+      multiply(data<T>(out));
+    else
+      multiply(data<float>(out));
   });
+}
+
+Tensor few_rows_linear(const Tensor& x, const Tensor& panels, const std::optional<Tensor>& bias,
+                       const std::optional<Tensor>& residual) {
+  Tensor out = at::empty({x.size(0), panels.size(1)}, x.options());
+  few_rows_linear_out(x, panels, bias, residual, out);
   return out;
 }
 
@@ -279,24 +340,45 @@ Tensor few_rows_linear(const Tensor& x, const Tensor& panels, const std::optiona
 class Linear {
  public:
   // `layouts`: plain, packed, few rows, bias; empty where absent.
-  explicit Linear(const Tensor* layouts)
-      : plain_(layouts[0]), packed_(layouts[1]), few_rows_(layouts[2]) {
-    if (few_rows_.numel()) max_few_rows_ = max_few_rows(few_rows_);
+  Linear(const Tensor* layouts, int64_t max_few_rows)
+      : plain_(layouts[0]),
+        packed_(layouts[1]),
+        few_rows_(layouts[2]),
+        max_few_rows_(max_few_rows) {
+    TORCH_CHECK(max_few_rows == 0 || few_rows_.numel());
     if (layouts[3].numel()) bias_ = layouts[3];
   }
 
-  Tensor apply(const Tensor& x) const {
-    if (x.size(0) <= max_few_rows_) return few_rows_linear(x, few_rows_, bias_, std::nullopt);
-    if (takes_packed(x))
-      return packed().call(x, packed_, bias_, "none", c10::List<std::optional<at::Scalar>>(), "");
-    return bias_ ? at::addmm(*bias_, x, plain_) : at::mm(x, plain_);
+  int64_t num_outputs() const {
+    return few_rows_.numel() ? few_rows_.size(1) : plain_.numel() ? plain_.size(1) : packed_.size(0);
   }
 
-  Tensor add_to(const Tensor& residual, const Tensor& x) const {
-    if (x.size(0) <= max_few_rows_) return few_rows_linear(x, few_rows_, bias_, residual);
-    if (takes_packed(x)) return packed_binary().call(x, residual, packed_, bias_, "add");
-    Tensor out = at::addmm(residual, x, plain_);
-    return bias_ ? out.add_(*bias_) : out;
+  // Up to so many rows, results go to the memory that is given.
+  int64_t max_few_rows() const { return max_few_rows_; }
+
+  // Fill `out`, or replace it by memory that oneDNN has taken; it is of the inputs' type or float32.
+  void apply(const Tensor& x, Tensor& out) const {
+    if (takes_few_rows(x)) return few_rows_linear_out(x, few_rows_, bias_, std::nullopt, out);
+    Tensor product =
+        takes_packed(x)
+            ? packed().call(x, packed_, bias_, "none", c10::List<std::optional<at::Scalar>>(), "")
+        : bias_ ? at::addmm(*bias_, x, plain_)
+                : at::mm(x, plain_);
+    if (out.scalar_type() == product.scalar_type())
+      out = std::move(product);
+    else
+      out.copy_(product);
+  }
+
+  // The same, with `residual` added, which is not `out`.
+  void add_to(const Tensor& residual, const Tensor& x, Tensor& out) const {
+    if (takes_few_rows(x)) return few_rows_linear_out(x, few_rows_, bias_, residual, out);
+    if (takes_packed(x)) {
+      out = packed_binary().call(x, residual, packed_, bias_, "add");
+      return;
+    }
+    out = at::addmm(residual, x, plain_);
+    if (bias_) out.add_(*bias_);
   }
 
  private:
@@ -320,12 +402,17 @@ class Linear {
     return op;
   }
 
+  // No rows at all come where nothing is sampled, and whatever the layouts.
+  bool takes_few_rows(const Tensor& x) const {
+    return max_few_rows_ > 0 && x.size(0) <= max_few_rows_;
+  }
+
   bool takes_packed(const Tensor& x) const {
     return packed_.is_mkldnn() && (x.size(0) > 1 || !plain_.numel());
   }
 
   Tensor plain_, packed_, few_rows_;
-  int64_t max_few_rows_ = 0;
+  int64_t max_few_rows_;
   std::optional<Tensor> bias_;
 };
 
@@ -339,57 +426,138 @@ struct Layer {
   Linear gate_up, down;
 };
 
+// Memory for rows of activations that steps reuse: to take and give back some megabytes a step
+// costs more than to fill them.
+class Rows {
+ public:
+  Tensor take(int64_t num_rows, int64_t width, const at::TensorOptions& options) {
+    if (rows_.defined() && rows_.size(0) == num_rows) return rows_;
+    if (!memory_.defined() || memory_.numel() < num_rows * width)
+      memory_ = at::empty({num_rows * width}, options);
+    rows_ = memory_.narrow(0, 0, num_rows * width).view({num_rows, width});
+    return rows_;
+  }
+
+  // Rows that leave the decoder: nobody else's memory, and only a decode step's worth is kept.
+  Tensor lend(int64_t num_rows, int64_t width, const at::TensorOptions& options) {
+    constexpr int64_t most = int64_t{16} << 20;
+    if (num_rows * width > most) return at::empty({num_rows, width}, options);
+    const bool is_held = memory_.defined() && memory_.storage().use_count() > 1;
+    if (is_held || !memory_.defined() || memory_.numel() < num_rows * width)
+      memory_ = at::empty({num_rows * width}, options);
+    return memory_.narrow(0, 0, num_rows * width).view({num_rows, width});
+  }
+
+ private:
+  Tensor memory_, rows_;
+};
+
 // `engine.models.decoder.Decoder.forward` in one call: no Python between two operators.
+//
+// What a layer does to each row by itself is done for a piece of rows at a time where panels serve
+// all products: a piece's activations are then still near when the next operator reads them.
 class Decoder : public torch::CustomClassHolder {
  public:
   // `layers` holds `kPerLayer` tensors a layer, in the order that the loop reads them; a bias or
   // norm that a model has not is empty. `head` is the layouts and bias of the last product.
+  // `max_few_rows` is that of each product, in the same order, the head's last.
   Decoder(int64_t num_heads, double eps, Tensor embedding, std::vector<Tensor> layers,
           std::vector<int64_t> windows, Tensor norm, std::vector<Tensor> head, Tensor cos,
-          Tensor sin)
+          Tensor sin, std::vector<int64_t> max_few_rows)
       : num_heads_(num_heads),
         eps_(eps),
         embedding_(std::move(embedding)),
         norm_(std::move(norm)),
-        head_(head.data()),
+        head_(head.data(), max_few_rows.back()),
         cos_(std::move(cos)),
         sin_(std::move(sin)) {
-    TORCH_CHECK(layers.size() == windows.size() * kPerLayer && head.size() == 4);
+    TORCH_CHECK(layers.size() == windows.size() * kPerLayer && head.size() == 4 &&
+                max_few_rows.size() == windows.size() * 4 + 1);
     for (size_t i = 0; i < windows.size(); ++i) {
       const Tensor* t = &layers[i * kPerLayer];
-      layers_.push_back({windows[i], t[0], Linear(t + 1), t[5], Linear(t + 6), t[10],
-                         Linear(t + 11), Linear(t + 15)});
+      const int64_t* rows = &max_few_rows[i * 4];
+      layers_.push_back({windows[i], t[0], Linear(t + 1, rows[0]), t[5], Linear(t + 6, rows[1]),
+                         t[10], Linear(t + 11, rows[2]), Linear(t + 15, rows[3])});
     }
+    piece_rows_ = choose_piece_rows();
   }
 
-  // `key_cache` and `value_cache` are those of all layers. Returns logits, of the weights' type.
+  // `key_cache` and `value_cache` are those of all layers. Returns logits in float32. One thread at
+  // a time may call it.
   Tensor forward(const Tensor& token_ids, const std::optional<Tensor>& logit_rows,
                  const Tensor& key_cache, const Tensor& value_cache, const Tensor& query_lens,
-                 const Tensor& context_lens, const Tensor& block_tables) const {
+                 const Tensor& context_lens, const Tensor& block_tables) {
     const Batch batch(query_lens, context_lens, block_tables);
     AttentionShape shape = shape_of(key_cache.select(0, 0), num_heads_, 0);
     const Schedule schedule(batch, shape.block_size, shape.tile_tokens());
     Tensor x = embedding_.index_select(0, token_ids);
-    Tensor normed = at::empty_like(x);
-    Tensor attended = at::empty({x.size(0), num_heads_ * shape.head_dim}, x.options());
+    const int64_t num_tokens = x.size(0), piece = std::min(piece_rows_, num_tokens);
+    const at::TensorOptions& options = x.options();
+    Tensor attended = attended_.take(num_tokens, num_heads_ * shape.head_dim, options);
     for (size_t i = 0; i < layers_.size(); ++i) {
       const Layer& layer = layers_[i];
       const Tensor keys = key_cache.select(0, i), values = value_cache.select(0, i);
       shape.window = layer.window;
-      rms_norm_out(x, layer.input_norm, eps_, normed);
-      Tensor qkv = layer.qkv.apply(normed);
+      Tensor qkv = qkv_.take(num_tokens, layer.qkv.num_outputs(), options);
+      for (int64_t row = 0; row < num_tokens; row += piece)
+        project(layer, part(x, row, piece), qkv, row);
       rotate_and_write(shape, schedule, qkv, layer.qk_norm, eps_, cos_, sin_, keys, values);
       attend(shape, batch, schedule, qkv, keys, values, attended);
-      x = layer.out.add_to(x, attended);
-      rms_norm_out(x, layer.mlp_norm, eps_, normed);
-      x = layer.down.add_to(x, silu_mul(layer.gate_up.apply(normed)));
+      for (int64_t row = 0; row < num_tokens; row += piece)
+        finish(layer, part(attended, row, piece), x, row);
     }
     if (logit_rows) x = x.index_select(0, *logit_rows);
-    return head_.apply(rms_norm(x, norm_, eps_));
+    Tensor logits = logits_.lend(x.size(0), embedding_.size(0), options.dtype(at::kFloat));
+    head_.apply(rms_norm(x, norm_, eps_), logits);
+    return logits;
   }
 
  private:
   static constexpr size_t kPerLayer = 19;
+
+  static Tensor part(const Tensor& rows, int64_t row, int64_t num_rows) {
+    if (num_rows >= rows.size(0)) return rows;
+    return rows.narrow(0, row, std::min(num_rows, rows.size(0) - row));
+  }
+
+  // Take over rows that a product has put into memory of its own; of a piece it never does.
+  static void keep(const Tensor& product, Tensor& rows) {
+    if (product.size(0) == rows.size(0)) rows = product;
+  }
+
+  // Norm rows `x` and multiply them with the merged projections, into `qkv` from `row` on.
+  void project(const Layer& layer, const Tensor& x, Tensor& qkv, int64_t row) {
+    Tensor normed = normed_.take(x.size(0), x.size(1), x.options());
+    rms_norm_out(x, layer.input_norm, eps_, normed);
+    Tensor product = part(qkv, row, x.size(0));
+    layer.qkv.apply(normed, product);
+    keep(product, qkv);
+  }
+
+  // Take rows of `x` from `row` on through the rest of a layer, all that follows its attention.
+  void finish(const Layer& layer, const Tensor& attended, Tensor& x, int64_t row) {
+    const int64_t num_rows = attended.size(0), hidden = x.size(1);
+    const at::TensorOptions& options = x.options();
+    Tensor to = part(x, row, num_rows), mixed = mixed_.take(num_rows, hidden, options);
+    layer.out.add_to(to, attended, mixed);
+    Tensor normed = normed_.take(num_rows, hidden, options);
+    rms_norm_out(mixed, layer.mlp_norm, eps_, normed);
+    const int64_t width = layer.gate_up.num_outputs();
+    Tensor gate_up = gate_up_.take(num_rows, width, options);
+    layer.gate_up.apply(normed, gate_up);
+    Tensor gated = gated_.take(num_rows, width / 2, options);
+    silu_mul_out(gate_up, gated);
+    layer.down.add_to(mixed, gated, to);
+    keep(to, x);
+  }
+
+  // The products by panels are as fast for a piece; oneDNN's are faster for all rows at once.
+  int64_t choose_piece_rows() const {
+    for (const Layer& layer : layers_)
+      for (const Linear* linear : {&layer.qkv, &layer.out, &layer.gate_up, &layer.down})
+        if (linear->max_few_rows() < sluice::kRowBlock) return std::numeric_limits<int64_t>::max();
+    return sluice::kRowBlock;
+  }
 
   int64_t num_heads_;
   double eps_;
@@ -398,6 +566,8 @@ class Decoder : public torch::CustomClassHolder {
   Tensor norm_;
   Linear head_;
   Tensor cos_, sin_;
+  int64_t piece_rows_;
+  Rows attended_, qkv_, normed_, mixed_, gate_up_, gated_, logits_;
 };
 
 }  // namespace
@@ -405,14 +575,23 @@ class Decoder : public torch::CustomClassHolder {
 TORCH_LIBRARY(sluice, m) {
   m.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", &rms_norm);
   m.def("silu_mul(Tensor gate_up) -> Tensor", &silu_mul);
-  m.def("max_few_rows(Tensor weight) -> int", &max_few_rows);
+  m.def("find_largest(Tensor logits) -> (Tensor, Tensor)", &find_largest);
+  m.def("has_few_rows(Tensor weight) -> bool", &has_few_rows);
   m.def("few_rows_weight(Tensor weight) -> Tensor", &few_rows_weight);
   m.def("few_rows_linear(Tensor x, Tensor panels, Tensor? bias, Tensor? residual) -> Tensor",
         &few_rows_linear);
+  m.def("use_huge_pages(Tensor memory) -> ()", [](const Tensor& memory) {
+    sluice::use_huge_pages(memory.data_ptr(), static_cast<int64_t>(memory.nbytes()));
+  });
   m.def("write_kv", &write_kv);
+  m.def(
+      "rotate_and_write(Tensor(a!) qkv, Tensor qk_norm, float eps, Tensor cos, Tensor sin, "
+      "Tensor(b!) key_cache, Tensor(c!) value_cache, Tensor query_lens, Tensor context_lens, "
+      "Tensor block_tables) -> ()",
+      &rotate_and_write_batch);
   m.def("paged_attention", &paged_attention);
   m.class_<Decoder>("Decoder")
       .def(torch::init<int64_t, double, Tensor, std::vector<Tensor>, std::vector<int64_t>, Tensor,
-                       std::vector<Tensor>, Tensor, Tensor>())
+                       std::vector<Tensor>, Tensor, Tensor, std::vector<int64_t>>())
       .def("forward", &Decoder::forward);
 }

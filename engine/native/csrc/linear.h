@@ -1,10 +1,10 @@
 // Products of a few rows with a weight, at the speed at which the weight can be read.
 //
 // The weight lies in panels of sixteen outputs: for each input in turn, its weights to the sixteen.
-// bfloat16 inputs come in pairs, as the processor's dot product of pairs wants them. So a panel is
-// read once, front to back, and again from the cache for each further pair of rows. oneDNN reads a
-// weight at two thirds of that speed, and wins from three rows on, unless the processor has
-// matrix tiles. Sums are in float32.
+// bfloat16 inputs come in pairs, as the processor's dot product of pairs wants them. So a few
+// panels are read from memory once, front to back, and again from the cache for each further group
+// of rows, while the next panels are fetched. `engine.cpu_probe` finds out up to how many rows
+// that beats oneDNN. Sums are in float32.
 #pragma once
 
 #include <algorithm>
@@ -53,13 +53,25 @@ Floats multiply_add(Floats inputs, Floats weights, Floats sums) {
 template <typename T>
 struct Addend {
   const T* bias;
-  const T* residual;  // like the output
+  const T* residual;  // [num_rows, num_outputs]
 };
 
-// R rows from `row` on times C panels from `output` on.
-template <int R, int C, typename T>
+// So many sums stay in registers, with the weights that they need: of thirty-two, or of sixteen
+// that are half as wide.
+#ifdef __AVX512F__
+constexpr int kRows = 8, kPanels = 3;
+#else
+constexpr int kRows = 6, kPanels = 1;
+#endif
+
+// Rows beyond these take turns, so that their inputs stay in the second-level cache.
+constexpr int64_t kRowBlock = 128;
+
+// R rows from `row` on times C panels from `output` on. Meanwhile F lines a step come from `ahead`
+// into the second-level cache: the next panels.
+template <int R, int C, int F, typename T, typename Out>
 void multiply_rows(const T* x, const T* panels, int64_t num_inputs, int64_t num_outputs,
-                   int64_t row, int64_t output, Addend<T> addend, T* out) {
+                   int64_t row, int64_t output, const T* ahead, Addend<T> addend, Out* out) {
   constexpr int64_t step = kInputs<T> * kLanes;
   const int64_t panel_size = num_inputs * kLanes;
   x += row * num_inputs;
@@ -67,13 +79,20 @@ void multiply_rows(const T* x, const T* panels, int64_t num_inputs, int64_t num_
   Floats sums[R][C] = {};
   for (int64_t k = 0; k < num_inputs / kInputs<T>; ++k) {
     Floats weights[C];
+#pragma GCC unroll 8
+    for (int f = 0; f < F; ++f) __builtin_prefetch(ahead + (k * F + f) * step, 0, 2);
+#pragma GCC unroll 8
     for (int c = 0; c < C; ++c) std::memcpy(&weights[c], panels + c * panel_size + k * step, 64);
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const Floats inputs = spread(x + r * num_inputs + k * kInputs<T>);
+#pragma GCC unroll 8
       for (int c = 0; c < C; ++c) sums[r][c] = multiply_add<T>(inputs, weights[c], sums[r][c]);
     }
   }
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
     for (int c = 0; c < C; ++c) {
       const int64_t column = output + c * kLanes, at = (row + r) * num_outputs + column;
       Floats value = sums[r][c];
@@ -83,59 +102,96 @@ void multiply_rows(const T* x, const T* panels, int64_t num_inputs, int64_t num_
     }
 }
 
-// How many rows are served so that nothing else is faster.
-template <typename T>
-int64_t max_few_rows(int64_t num_inputs, int64_t num_outputs) {
-  const bool tiles = std::is_same_v<T, BFloat16> && has_tiles();
-  const bool fits = num_inputs % kTileInputs == 0 && num_outputs % (2 * kLanes) == 0;
-  return tiles && fits ? 2 * kTileRows : 2;
+// The same for as many rows as are asked for, up to R.
+template <int R, int C, int F, typename T, typename Out>
+void multiply_up_to(int64_t num_rows, const T* x, const T* panels, int64_t num_inputs,
+                    int64_t num_outputs, int64_t row, int64_t output, const T* ahead,
+                    Addend<T> addend, Out* out) {
+  if constexpr (R > 1)
+    if (num_rows < R)
+      return multiply_up_to<R - 1, C, F>(num_rows, x, panels, num_inputs, num_outputs, row, output,
+                                         ahead, addend, out);
+  multiply_rows<R, C, F>(x, panels, num_inputs, num_outputs, row, output, ahead, addend, out);
+}
+
+// Rows [row, row_end) times C panels from `output` on, in groups of equal size. The first groups
+// share the fetching of the next panels, so that reading memory and computing overlap.
+template <int C, typename T, typename Out>
+void multiply_groups(const T* x, const T* panels, int64_t num_inputs, int64_t num_outputs,
+                     int64_t row, int64_t row_end, int64_t output, Addend<T> addend, Out* out) {
+  const int64_t num_groups = (row_end - row + kRows - 1) / kRows;
+  const T* ahead = panels + (output + C * kLanes) * num_inputs;
+  for (int64_t g = 0; g < num_groups; ++g) {
+    const int64_t rest = num_groups - g, num_rows = (row_end - row + rest - 1) / rest;
+    if (num_groups < C)
+      multiply_up_to<kRows, C, C>(num_rows, x, panels, num_inputs, num_outputs, row, output, ahead,
+                                  addend, out);
+    else
+      multiply_up_to<kRows, C, 1>(num_rows, x, panels, num_inputs, num_outputs, row, output,
+                                  ahead + g % C * kLanes * num_inputs, addend, out);
+    row += num_rows;
+  }
 }
 
 #ifdef SLUICE_TILES
-// As `multiply`, for up to 32 rows of shapes that fit tiles.
-inline void multiply_by_tiles(const BFloat16* x, const BFloat16* panels, int64_t num_rows,
-                              int64_t num_inputs, int64_t num_outputs, int64_t begin, int64_t end,
-                              Addend<BFloat16> addend, BFloat16* out) {
-  const Tiles configured(num_rows);
-  alignas(64) float sums[2 * kTileRows * 2 * kLanes];
-  for (int64_t n = begin; n < end; n += 2 * kLanes) {
-    if (num_rows > kTileRows)
-      multiply_tiles<true>(x, num_inputs, panels + n * num_inputs, sums);
+inline bool fits_tiles(int64_t num_inputs, int64_t num_outputs) {
+  return has_tiles() && num_inputs % kTileInputs == 0 && num_outputs % (2 * kLanes) == 0;
+}
+
+// As `multiply`, for shapes that fit tiles.
+template <typename Out>
+void multiply_by_tiles(const BFloat16* x, const BFloat16* panels, int64_t num_rows,
+                       int64_t num_inputs, int64_t num_outputs, int64_t begin, int64_t end,
+                       Addend<BFloat16> addend, Out* out) {
+  constexpr int64_t most = 2 * kTileRows;
+  const Tiles configured(std::min(num_rows, most));
+  alignas(64) float sums[most * 2 * kLanes];
+  const auto multiply_pair = [&](int64_t n, int64_t next, const BFloat16* ahead) {
+    const BFloat16* pair = panels + n * num_inputs;
+    // Of more rows than tiles hold, the last ones are computed twice rather than by fewer.
+    const int64_t row = std::min(next, std::max<int64_t>(num_rows - most, 0));
+    const int64_t row_end = std::min(row + most, num_rows);
+    if (row_end - row > kTileRows)
+      multiply_tiles<true>(x + row * num_inputs, num_inputs, pair, ahead, sums);
     else
-      multiply_tiles<false>(x, num_inputs, panels + n * num_inputs, sums);
-    for (int64_t r = 0; r < num_rows; ++r)
+      multiply_tiles<false>(x + row * num_inputs, num_inputs, pair, ahead, sums);
+    for (int64_t r = row; r < row_end; ++r)
       for (int64_t c = 0; c < 2 * kLanes; c += kLanes) {
         const int64_t at = r * num_outputs + n + c;
-        Floats value = load(sums + r * 2 * kLanes + c);
+        Floats value = load(sums + (r - row) * 2 * kLanes + c);
         if (addend.bias) value += load(addend.bias + n + c);
         if (addend.residual) value += load(addend.residual + at);
         store(out + at, value);
       }
-  }
+  };
+  for (int64_t block = 0; block < num_rows; block += kRowBlock)
+    for (int64_t n = begin; n < end; n += 2 * kLanes) {
+      const BFloat16* ahead = panels + (n + 2 * kLanes) * num_inputs;
+      const int64_t block_end = std::min(block + kRowBlock, num_rows);
+      for (int64_t next = block; next < block_end; next += most)
+        multiply_pair(n, next, next == block ? ahead : nullptr);
+    }
 }
 #endif
 
 // Multiply all rows with the panels of outputs [begin, end), multiples of kLanes.
-template <typename T>
+template <typename T, typename Out>
 void multiply(const T* x, const T* panels, int64_t num_rows, int64_t num_inputs,
-              int64_t num_outputs, int64_t begin, int64_t end, Addend<T> addend, T* out) {
-  const auto columns = [&](auto num_panels, int64_t output) {
-    constexpr int C = decltype(num_panels)::value;
-    int64_t r = 0;
-    for (; r + 2 <= num_rows; r += 2)
-      multiply_rows<2, C>(x, panels, num_inputs, num_outputs, r, output, addend, out);
-    for (; r < num_rows; ++r)
-      multiply_rows<1, C>(x, panels, num_inputs, num_outputs, r, output, addend, out);
-  };
+              int64_t num_outputs, int64_t begin, int64_t end, Addend<T> addend, Out* out) {
 #ifdef SLUICE_TILES
   if constexpr (std::is_same_v<T, BFloat16>)
-    if (num_rows > 1 && max_few_rows<T>(num_inputs, num_outputs) > 2)
+    if (num_rows > 1 && fits_tiles(num_inputs, num_outputs))
       return multiply_by_tiles(x, panels, num_rows, num_inputs, num_outputs, begin, end, addend,
                                out);
 #endif
-  int64_t n = begin;
-  for (; n + 4 * kLanes <= end; n += 4 * kLanes) columns(std::integral_constant<int, 4>{}, n);
-  for (; n < end; n += kLanes) columns(std::integral_constant<int, 1>{}, n);
+  for (int64_t row = 0; row < num_rows; row += kRowBlock) {
+    const int64_t row_end = std::min(row + kRowBlock, num_rows);
+    int64_t n = begin;
+    for (; n + kPanels * kLanes <= end; n += kPanels * kLanes)
+      multiply_groups<kPanels>(x, panels, num_inputs, num_outputs, row, row_end, n, addend, out);
+    for (; n < end; n += kLanes)
+      multiply_groups<1>(x, panels, num_inputs, num_outputs, row, row_end, n, addend, out);
+  }
 }
 
 // Lay a weight [num_inputs, num_outputs] out in panels.

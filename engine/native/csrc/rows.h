@@ -1,6 +1,7 @@
 // What happens to one row of activations between two matrix products. Sums are in float32.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -60,6 +61,40 @@ void rotate_head(T* head, const T* cos, const T* sin, int64_t dim) {
     put(low + i, a * c - b * s);
     put(high + i, b * c + a * s);
   }
+}
+
+// Find the first of the largest values; -1 where one of them is not finite.
+inline int64_t find_largest(const float* values, int64_t size) {
+  constexpr int64_t unrolled = 4;
+  Floats maxima[unrolled], differences[unrolled] = {};
+  std::fill(maxima, maxima + unrolled, broadcast(values[0]));
+  int64_t i = 0;
+  for (; i + unrolled * kLanes <= size; i += unrolled * kLanes)
+#pragma GCC unroll 4
+    for (int64_t u = 0; u < unrolled; ++u) {
+      const Floats x = load(values + i + u * kLanes);
+      maxima[u] = x > maxima[u] ? x : maxima[u];
+      // Zero, unless one is infinite or NaN.
+      differences[u] += x - x;
+    }
+  Floats difference = (differences[0] + differences[1]) + (differences[2] + differences[3]);
+  float maximum = largest(larger(larger(maxima[0], maxima[1]), larger(maxima[2], maxima[3])));
+  float rest = sum(difference);
+  for (; i < size; ++i) {
+    maximum = std::max(maximum, values[i]);
+    rest += values[i] - values[i];
+  }
+  if (rest != 0.0f) return -1;
+  const Floats wanted = broadcast(maximum);
+  for (i = 0; i + kLanes <= size; i += kLanes) {
+    const Ints equal = load(values + i) == wanted;
+    int64_t words[kLanes / 2], any = 0;
+    std::memcpy(words, &equal, sizeof(words));
+    for (const int64_t word : words) any |= word;
+    if (any) break;
+  }
+  while (values[i] != maximum) ++i;
+  return i;
 }
 
 }  // namespace sluice

@@ -66,7 +66,8 @@ class Tiles {
 
 // sums[r][c * 16 + i] of two panels for up to 32 rows, the second sixteen where `Both`.
 template <bool Both>
-void multiply_tiles(const BFloat16* x, int64_t num_inputs, const BFloat16* panels, float* sums) {
+void multiply_tiles(const BFloat16* x, int64_t num_inputs, const BFloat16* panels,
+                    const BFloat16* ahead, float* sums) {
   const int64_t row_bytes = num_inputs * 2, panel_size = num_inputs * kLanes;
   const BFloat16* other_rows = x + kTileRows * num_inputs;
   _tile_zero(0);
@@ -77,16 +78,27 @@ void multiply_tiles(const BFloat16* x, int64_t num_inputs, const BFloat16* panel
   }
   for (int64_t k = 0; k < num_inputs; k += kTileInputs) {
     const BFloat16* weights = panels + k * kLanes;
+    // Two tiles' worth of the next panels, in four portions: a burst of requests would stall.
+    const auto fetch = [&](int64_t portion) {
+      if (!ahead) return;
+#pragma GCC unroll 8
+      for (int64_t line = 0; line < 8; ++line)
+        __builtin_prefetch(ahead + (k * 2 + portion * 16 + line * 2) * kLanes, 0, 2);
+    };
     _tile_loadd(4, x + k, row_bytes);
     _tile_loadd(6, weights, 64);
+    fetch(0);
     _tile_dpbf16ps(0, 4, 6);
+    fetch(1);
     _tile_loadd(7, weights + panel_size, 64);
     _tile_dpbf16ps(1, 4, 7);
+    fetch(2);
     if (Both) {
       _tile_loadd(5, other_rows + k, row_bytes);
       _tile_dpbf16ps(2, 5, 6);
-      _tile_dpbf16ps(3, 5, 7);
     }
+    fetch(3);
+    if (Both) _tile_dpbf16ps(3, 5, 7);
   }
   _tile_stored(0, sums, 128);
   _tile_stored(1, sums + kLanes, 128);

@@ -6,6 +6,10 @@
 #include <cstdint>
 #include <cstring>
 
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
 namespace sluice {
 
 constexpr int64_t kLanes = 16;
@@ -14,12 +18,14 @@ typedef float Floats __attribute__((vector_size(64)));
 typedef int32_t Ints __attribute__((vector_size(64)));
 typedef uint32_t Words __attribute__((vector_size(64)));
 typedef uint16_t HalfWords __attribute__((vector_size(32)));
+typedef float Eights __attribute__((vector_size(32)));
+typedef float Fours __attribute__((vector_size(16)));
 
 struct BFloat16 {
   uint16_t bits;
 };
 
-inline Floats broadcast(float x) { return Floats{} + x; }
+inline Floats broadcast(float x) { return x - Floats{}; }
 
 inline Floats load(const float* from) {
   Floats values;
@@ -27,21 +33,43 @@ inline Floats load(const float* from) {
   return values;
 }
 
+// GCC makes four instructions of what AVX-512 does in one.
+inline Words widened(HalfWords halves) {
+#ifdef __AVX512F__
+  return (Words)_mm512_cvtepu16_epi32((__m256i)halves);
+#else
+  return __builtin_convertvector(halves, Words);
+#endif
+}
+
+inline HalfWords narrowed(Words words) {
+#ifdef __AVX512F__
+  return (HalfWords)_mm512_cvtepi32_epi16((__m512i)words);
+#else
+  return __builtin_convertvector(words, HalfWords);
+#endif
+}
+
 inline Floats load(const BFloat16* from) {
   HalfWords halves;
   std::memcpy(&halves, from, sizeof(halves));
-  return (Floats)(__builtin_convertvector(halves, Words) << 16);
+  return (Floats)(widened(halves) << 16);
 }
 
 inline void store(float* to, Floats values) { std::memcpy(to, &values, sizeof(values)); }
 
 inline void store(BFloat16* to, Floats values) {
+#ifdef __AVX512BF16__
+  const __m256bh halves = _mm512_cvtneps_pbh((__m512)values);
+  std::memcpy(to, &halves, sizeof(halves));
+#else
   const Words bits = (Words)values;
   Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   // Rounding could carry a NaN over into an infinity.
   rounded = values != values ? Words{} + 0x7fc0u : rounded;
-  const HalfWords halves = __builtin_convertvector(rounded, HalfWords);
+  const HalfWords halves = narrowed(rounded);
   std::memcpy(to, &halves, sizeof(halves));
+#endif
 }
 
 inline float to_float(float x) { return x; }
@@ -62,22 +90,33 @@ inline void put(BFloat16* to, float x) {
   to->bits = static_cast<uint16_t>(x != x ? 0x7fc0u : rounded);
 }
 
-inline float sum(Floats values) {
-  float total = 0;
-  for (int i = 0; i < kLanes; ++i) total += values[i];
-  return total;
+// Combine the lanes by halves: a loop over them would wait for each step.
+template <typename Combine>
+float combined(Floats values, Combine combine) {
+  Eights halves[2];
+  std::memcpy(halves, &values, sizeof(values));
+  const Eights eights = combine(halves[0], halves[1]);
+  Fours quarters[2];
+  std::memcpy(quarters, &eights, sizeof(eights));
+  const Fours fours = combine(quarters[0], quarters[1]);
+  const Fours swapped = {fours[2], fours[3], fours[0], fours[1]};
+  const Fours pairs = combine(fours, swapped);
+  const Fours crossed = {pairs[1], pairs[0], pairs[1], pairs[0]};
+  return combine(pairs, crossed)[0];
 }
 
-inline Floats larger(Floats a, Floats b) {
-  // A NaN in either comes through, as it must be reported.
+inline float sum(Floats values) {
+  return combined(values, [](auto a, auto b) { return a + b; });
+}
+
+// A NaN in either comes through, as it must be reported.
+template <typename Values>
+Values larger(Values a, Values b) {
   return (a > b) | (a != a) ? a : b;
 }
 
 inline float largest(Floats values) {
-  float result = values[0];
-  for (int i = 1; i < kLanes; ++i)
-    if (values[i] > result || values[i] != values[i]) result = values[i];
-  return result;
+  return combined(values, [](auto a, auto b) { return larger(a, b); });
 }
 
 // e^x to 2 units in the last place for -87 <= x <= 88, clamped outside; NaN stays NaN.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import cast
 from uuid import UUID
 
 import httpx
@@ -18,24 +19,27 @@ from engine.simulated import SimulatedEngine
 from engine.step_cost import load_profile
 from engine.tokenizer import Tokenizer
 from gateway.api.public import public_app
-from gateway.domain import Principal
+from gateway.domain import Principal, TenantSlo, Tier
 from gateway.errors import AuthenticationFailed
 from gateway.services.inference import InferenceService
 from gateway.services.models import ModelRegistry, ServedModel
 from scheduler.config import first_come
 from scheduler.core import Scheduler
 from scheduler.service import EngineService
+from tests.gateway.api.scripted_service import ScriptedService
 
 KEY = "test-key"
+# The other keys of the tenant, by what they may ask for.
+TIER_KEYS = {"priority-key": Tier.PRIORITY, "flex-key": Tier.FLEX}
 MODEL = "sim"
 CONTEXT = 256
 
 
-class OneKey:
-    """Know one key."""
+class OneTenant:
+    """Know the keys of one tenant."""
 
     async def authenticate(self, token: str) -> Principal:
-        if token != KEY:
+        if token != KEY and token not in TIER_KEYS:
             raise AuthenticationFailed
         return Principal(
             organisation_id=UUID(int=1),
@@ -44,6 +48,8 @@ class OneKey:
             weight=1.0,
             key_id=UUID(int=3),
             kid="k",
+            max_tier=TIER_KEYS.get(token, Tier.DEFAULT),
+            slo=TenantSlo(ttft_ms=500, max_gap_ms=60),
         )
 
 
@@ -102,6 +108,31 @@ async def client(model: ServedModel) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
+@pytest.fixture
+def scripted() -> ScriptedService:
+    """What computes for `scripted_client`."""
+    return ScriptedService()
+
+
+@pytest.fixture
+async def scripted_client(
+    scripted: ScriptedService, tokenizer: Tokenizer
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the API over a service that does as the test says."""
+    info = SimulatedEngine(
+        load_profile("cpu-demo"),
+        vocab_size=tokenizer.vocab_size,
+        max_model_len=CONTEXT,
+        max_num_seqs=16,
+        max_num_batched_tokens=128,
+        num_blocks=64,
+        block_size=16,
+    ).info
+    service = cast(EngineService, scripted)
+    async with _client(_served(MODEL, service, info, tokenizer)) as client:
+        yield client
+
+
 class KeptOpen:
     """Share an engine between services that each believe to own it."""
 
@@ -135,7 +166,7 @@ async def _client(model: ServedModel) -> AsyncIterator[httpx.AsyncClient]:
     app = public_app(
         models=ModelRegistry([model]),
         inference=inference,
-        auth=OneKey(),
+        auth=OneTenant(),
         draining=lambda: False,
         version="test",
     )

@@ -8,31 +8,45 @@ import httpx
 import pytest
 
 from gateway.api.admin import admin_routes
+from gateway.api.admin_scheduler import scheduler_routes
 from gateway.api.public import with_errors
 from gateway.services.auth import AdminAuthenticator, Authenticator
 from gateway.services.keys import KeyService
+from gateway.services.scheduler_control import SchedulerControl
 from gateway.services.tenants import TenantService
 from gateway.store import Store
+from tests.gateway.fake_scheduling import FakeModel, FakeService
 
 pytestmark = pytest.mark.anyio
 
 ROUTES = [
     ("GET", "/admin/v1/tenants"),
     ("POST", "/admin/v1/tenants"),
+    ("PATCH", "/admin/v1/tenants/acme"),
     ("GET", "/admin/v1/keys"),
     ("POST", "/admin/v1/keys"),
     ("DELETE", "/admin/v1/keys/anything"),
+    ("GET", "/admin/v1/scheduler"),
+    ("PUT", "/admin/v1/scheduler"),
 ]
 
 
 @pytest.fixture
-async def stranger(store: Store) -> AsyncIterator[httpx.AsyncClient]:
+def model() -> FakeModel:
+    """What the scheduler's routes show and set."""
+    return FakeModel("sim", FakeService())
+
+
+@pytest.fixture
+async def stranger(store: Store, model: FakeModel) -> AsyncIterator[httpx.AsyncClient]:
     """Talk to the admin API without a token."""
     auth = Authenticator(store.keys, store.secrets)
-    tenants = TenantService(store.tenants, store.organisations)
+    control = SchedulerControl([model])
+    tenants = TenantService(store.tenants, store.organisations, auth, store.auth_epoch, control)
     keys = KeyService(store.keys, tenants, store.secrets, auth, store.auth_epoch)
     admin_auth = AdminAuthenticator(store.admin_tokens, store.secrets)
-    app = with_errors(admin_routes(tenants, keys, admin_auth))
+    scheduling = scheduler_routes(control, tenants, admin_auth)
+    app = with_errors([*admin_routes(tenants, keys, admin_auth), *scheduling])
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
         yield client
@@ -70,6 +84,37 @@ async def test_tenants_are_made_and_listed(admin: httpx.AsyncClient) -> None:
     assert made.json() in listed
 
 
+async def test_a_tenant_is_changed(admin: httpx.AsyncClient) -> None:
+    """PATCH sets what it names and answers with the tenant; null takes a promise back."""
+    url = "/admin/v1/tenants/acme"
+    changed = await admin.patch(url, json={"weight": 3, "ttft_ms": 500, "max_gap_ms": 60})
+    assert changed.status_code == 200
+    promises = {"ttft_ms": 500.0, "tpot_ms": None, "max_gap_ms": 60.0}
+    assert {"name": "acme", "weight": 3.0, **promises}.items() <= changed.json().items()
+    changed = await admin.patch(url, json={"ttft_ms": None})
+    assert changed.json()["ttft_ms"] is None
+    assert (changed.json()["weight"], changed.json()["max_gap_ms"]) == (3.0, 60.0)
+    assert changed.json() in (await admin.get("/admin/v1/tenants")).json()["data"]
+
+
+async def test_a_weight_reaches_the_scheduler(
+    admin: httpx.AsyncClient, model: FakeModel, store: Store
+) -> None:
+    """What waits of a tenant whose weight was changed goes by the new one."""
+    assert store.first_start is not None
+    await admin.patch("/admin/v1/tenants/acme", json={"weight": 3})
+    tenant_id = str(store.first_start.keys[0].key.tenant_id)
+    assert model.service.weights == {tenant_id: 3.0}
+
+
+async def test_a_key_is_made_with_a_tier(admin: httpx.AsyncClient) -> None:
+    """A key shows the best tier it may ask for; without one it is `default`."""
+    made = await admin.post("/admin/v1/keys", json={"tenant": "acme", "max_tier": "priority"})
+    assert made.json()["max_tier"] == "priority"
+    made = await admin.post("/admin/v1/keys", json={"tenant": "acme"})
+    assert made.json()["max_tier"] == "default"
+
+
 async def test_a_keys_token_is_shown_once(admin: httpx.AsyncClient) -> None:
     """The answer that makes a key has its token and is not cached; the list has none."""
     made = await admin.post("/admin/v1/keys", json={"tenant": "acme", "expires_in_s": 90})
@@ -92,6 +137,27 @@ async def test_a_key_is_revoked(admin: httpx.AsyncClient) -> None:
         assert (answer.status_code, answer.json()["status"]) == (200, "revoked")
 
 
+async def test_a_scheduler_is_shown_and_set(
+    admin: httpx.AsyncClient, model: FakeModel, store: Store
+) -> None:
+    """PUT answers with what is set, GET shows it with the state, tenants by their names."""
+    assert store.first_start is not None
+    tenant_id = str(store.first_start.keys[0].key.tenant_id)
+    model.service.tenant_ids = (tenant_id,)
+    url = "/admin/v1/scheduler"
+    body = {"model": "sim", "policy": "fcfs", "composer": {"max_step_s": 0.05}}
+    answer = await admin.put(url, json=body)
+    assert answer.status_code == 200
+    [put] = answer.json()["data"]
+    assert (put["model"], put["policy"], put["preset"]) == ("sim", "fcfs", None)
+    assert put["config"]["composer"]["max_step_s"] == 0.05
+    model.service.step()
+    [shown] = (await admin.get(url)).json()["data"]
+    [band] = shown.pop("state")["bands"]
+    assert [(one["tenant"], one["weight"]) for one in band["tenants"]] == [("acme", 2.0)]
+    assert shown == put
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "param"),
     [
@@ -103,6 +169,14 @@ async def test_a_key_is_revoked(admin: httpx.AsyncClient) -> None:
         ("POST", "/admin/v1/tenants", b'{"name": "a", "weight": 1e999}', 400, "weight"),
         ("POST", "/admin/v1/tenants", b'{"name": "a", "weight": "1"}', 400, "weight"),
         ("POST", "/admin/v1/tenants", b'{"name": "a", "id": "x"}', 400, "id"),
+        ("POST", "/admin/v1/tenants", b'{"name": "a", "ttft_ms": 0}', 400, "ttft_ms"),
+        ("PATCH", "/admin/v1/tenants/nobody", b'{"weight": 1}', 404, "tenant"),
+        ("PATCH", "/admin/v1/tenants/%00", b'{"weight": 1}', 404, "tenant"),
+        ("PATCH", "/admin/v1/tenants/acme", b'{"weight": null}', 400, "weight"),
+        ("PATCH", "/admin/v1/tenants/acme", b'{"weight": -1}', 400, "weight"),
+        ("PATCH", "/admin/v1/tenants/acme", b'{"max_gap_ms": 0}', 400, "max_gap_ms"),
+        ("PATCH", "/admin/v1/tenants/acme", b'{"name": "b"}', 400, "name"),
+        ("POST", "/admin/v1/keys", b'{"tenant": "acme", "max_tier": "batch"}', 400, "max_tier"),
         ("POST", "/admin/v1/keys", b'{"tenant": "nobody"}', 404, "tenant"),
         ("POST", "/admin/v1/keys", b'{"tenant": "a\\u0000"}', 404, "tenant"),
         ("POST", "/admin/v1/keys", b'{"tenant": "acme", "expires_in_s": 0}', 400, "expires_in_s"),
@@ -110,6 +184,12 @@ async def test_a_key_is_revoked(admin: httpx.AsyncClient) -> None:
         ("GET", "/admin/v1/keys?tenants=acme", b"", 400, "tenants"),
         ("DELETE", "/admin/v1/keys/unknown", b"", 404, "key_id"),
         ("DELETE", "/admin/v1/keys/%00", b"", 404, "key_id"),
+        ("PUT", "/admin/v1/scheduler", b'{"policy": "nope"}', 400, "policy"),
+        ("PUT", "/admin/v1/scheduler", b'{"preset": "nope"}', 400, "preset"),
+        ("PUT", "/admin/v1/scheduler", b'{"composer": {"x": 1}}', 400, "composer.x"),
+        ("PUT", "/admin/v1/scheduler", b'{"model": "nope"}', 404, "model"),
+        ("PUT", "/admin/v1/scheduler", b'{"model": 5}', 400, "model"),
+        ("PUT", "/admin/v1/scheduler", b"[]", 400, None),
         ("POST", "/admin/v1/keys", b"", 400, None),
         ("POST", "/admin/v1/keys", b"\xff", 400, None),
         ("POST", "/admin/v1/keys", b"[" * 100_000, 400, None),

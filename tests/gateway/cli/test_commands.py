@@ -16,14 +16,17 @@ import pytest
 import uvicorn
 
 from gateway.api.admin import admin_routes
+from gateway.api.admin_scheduler import scheduler_routes
 from gateway.api.public import with_errors
 from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, new_token, parse_token
 from gateway.services.auth import AdminAuthenticator, Authenticator
 from gateway.services.keys import KeyService
 from gateway.services.local_access import announced, new_local_token
+from gateway.services.scheduler_control import SchedulerControl
 from gateway.services.tenants import TenantService
 from gateway.settings import Settings
 from gateway.store import open_store
+from tests.gateway.fake_scheduling import FakeModel, FakeService
 
 _ROOT = Path(__file__).parents[3]
 
@@ -68,11 +71,16 @@ class _ServerThread(threading.Thread):
         async with open_store(self._settings) as store:
             assert store.first_start is not None
             local = new_local_token()
-            tenants = TenantService(store.tenants, store.organisations)
             auth = Authenticator(store.keys, store.secrets)
+            service = FakeService(tenant_ids=(str(store.first_start.keys[0].key.tenant_id),))
+            control = SchedulerControl([FakeModel("sim", service)])
+            tenants = TenantService(
+                store.tenants, store.organisations, auth, store.auth_epoch, control
+            )
             keys = KeyService(store.keys, tenants, store.secrets, auth, store.auth_epoch)
             admin_auth = AdminAuthenticator(store.admin_tokens, store.secrets, local)
-            app = with_errors(admin_routes(tenants, keys, admin_auth))
+            scheduling = scheduler_routes(control, tenants, admin_auth)
+            app = with_errors([*admin_routes(tenants, keys, admin_auth), *scheduling])
             config = uvicorn.Config(app, port=0, lifespan="off", ws="none", log_config=None)
             server = uvicorn.Server(config)
             serving = asyncio.create_task(server._serve())
@@ -139,6 +147,57 @@ def test_tenants_and_keys_by_data_directory(server: Server) -> None:
     assert [(one["kid"], one["status"]) for one in shown] == [(key["kid"], "revoked")]
 
 
+def test_a_tenant_is_changed_and_its_key_has_a_tier(server: Server) -> None:
+    """Weights and promises are set and, by 0, taken back; a key is made with its best tier."""
+    here = {"SLUICE_DATA_DIR": str(server.data_dir)}
+    sluice("tenants", "create", "research", "--ttft-ms", "500", "--tpot-ms", "20", **here)
+    done = sluice(
+        *("tenants", "update", "research", "--weight", "3"),
+        *("--max-gap-ms", "60", "--ttft-ms", "0", "--json"),
+        **here,
+    )
+    assert done.returncode == 0, done.stderr
+    [listed] = [
+        tenant
+        for tenant in json.loads(sluice("tenants", "list", "--json", **here).stdout)
+        if tenant["name"] == "research"
+    ]
+    assert listed == json.loads(done.stdout)
+    promises = [listed[name] for name in ("weight", "ttft_ms", "tpot_ms", "max_gap_ms")]
+    assert promises == [3.0, None, 20.0, 60.0]
+
+    issued = sluice(
+        "keys", "create", "--tenant", "research", "--max-tier", "priority", "--json", **here
+    )
+    assert json.loads(issued.stdout)["max_tier"] == "priority"
+
+
+def test_a_scheduler_is_set_and_shown(server: Server) -> None:
+    """Values are sent as JSON has them, and what was set is shown: whole as JSON, or laid out."""
+    here = {"SLUICE_DATA_DIR": str(server.data_dir)}
+    done = sluice(
+        *("scheduler", "set", "--policy", "fcfs", "--preset", "low-latency", "--model", "sim"),
+        *("--set", "composer.max_step_s=0.05", "--set", "composer.dynamic_chunk=false"),
+        *("--set", "composer.kv_reserve=max", "--set", "fairness.prices.output=4", "--json"),
+        **here,
+    )
+    assert done.returncode == 0, done.stderr
+    [put] = json.loads(done.stdout)
+    composer = put["config"]["composer"]
+    assert put["policy"] == "fcfs"
+    assert (composer["max_step_s"], composer["dynamic_chunk"]) == (0.05, False)
+    assert (composer["kv_reserve"], put["config"]["fairness"]["prices"]["output"]) == ("max", 4)
+
+    [shown] = json.loads(sluice("scheduler", "show", "--json", **here).stdout)
+    [band] = shown["state"]["bands"]
+    assert [tenant["tenant"] for tenant in band["tenants"]] == ["acme"]
+    lines = sluice("scheduler", "show", **here).stdout.splitlines()
+    assert "policy\tvtc" in lines
+    assert "config.composer.max_bypasses\t0" in lines
+    assert "state.rejections.overloaded\t3" in lines
+    assert lines[-1] == "acme\tdefault\t2\t7.5\t1\t40\t0\t15"
+
+
 def test_data_is_on_stdout_and_notes_are_on_stderr(server: Server) -> None:
     """A script can take the token from stdout as it is; a pipe gets rows with tabs."""
     here = {"SLUICE_DATA_DIR": str(server.data_dir)}
@@ -167,6 +226,12 @@ def test_exit_codes_say_what_went_wrong(server: Server) -> None:
     stranger = {"SLUICE_ADMIN_URL": server.url, "SLUICE_ADMIN_TOKEN": new_token(ADMIN_PREFIX).text}
     cases = [
         (2, ("tenants", "create", "Not A Name"), here),
+        (2, ("tenants", "update", "acme", "--weight", "0"), here),
+        (2, ("scheduler", "set", "--policy", "nope"), here),
+        (2, ("scheduler", "set", "--set", "composer.max_step_s=1e999"), here),
+        (3, ("scheduler", "set", "--policy", "fcfs", "--model", "nope"), here),
+        (3, ("tenants", "update", "nobody", "--weight", "2"), here),
+        (3, ("tenants", "update", "../keys", "--weight", "2"), here),
         (3, ("keys", "create", "--tenant", "nobody"), here),
         (3, ("keys", "revoke", "../tenants"), here),
         (4, ("tenants", "list"), stranger),
@@ -190,6 +255,25 @@ def test_without_a_server_it_says_so(tmp_path: Path) -> None:
         done = sluice("keys", "list", **environment)
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("tenants", "update", "acme"),
+        ("tenants", "update", "acme", "--weight", "inf"),
+        ("tenants", "create", "a", "--ttft-ms", "nan"),
+        ("keys", "create", "--tenant", "acme", "--max-tier", "batch"),
+        ("scheduler", "set"),
+        ("scheduler", "set", "--model", "m"),
+        ("scheduler", "set", "--set", "composer.max_step_s"),
+        ("scheduler", "set", "--set", "=1"),
+        ("scheduler", "set", "--set", "policy=a", "--set", "policy.b=1"),
+    ],
+)
+def test_what_says_nothing_or_nonsense_is_wrong_usage(arguments: tuple[str, ...]) -> None:
+    """A change without a change, and a value that cannot be, need no server to be refused."""
+    assert sluice(*arguments).returncode == 2
 
 
 @pytest.mark.parametrize("life", ["", "0", "-5s", "90x", "s", "1e3", "9" * 400])

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, Secrets, Token, new_token
-from gateway.domain import ApiKey, KeyRecord, KeySecret, Principal, Tenant
+from gateway.domain import ApiKey, KeyRecord, KeySecret, Principal, Tenant, Tier
 from gateway.errors import AuthenticationFailed, StoreUnavailable
 from gateway.services.auth import AdminAuthenticator, Authenticator
 from gateway.services.auth_upkeep import AuthUpkeep
@@ -54,6 +54,7 @@ class FakeKeys:
         name: str,
         secret: KeySecret,
         expires_at: datetime | None,
+        max_tier: Tier,
     ) -> ApiKey:
         raise NotImplementedError
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.domain import KeyStatus
+from gateway.domain import KeyStatus, Tenant, TenantSlo, Tier
 from gateway.errors import AuthenticationFailed, Conflict, InvalidRequest, NotFound
 from gateway.services.auth import AdminAuthenticator, Authenticator
 from gateway.services.auth_upkeep import AuthUpkeep
@@ -29,17 +29,30 @@ class Services:
     keys: KeyService
     auth: Authenticator
     upkeep: AuthUpkeep
+    running: Running
+
+
+class Running:
+    """Remember what a scheduler would be told."""
+
+    def __init__(self) -> None:
+        self.told: list[Tenant] = []
+
+    def set_tenant(self, tenant: Tenant) -> None:
+        self.told.append(tenant)
 
 
 def services(store: Store) -> Services:
     """Build the services of one more process."""
     auth = Authenticator(store.keys, store.secrets)
-    tenants = TenantService(store.tenants, store.organisations)
+    running = Running()
+    tenants = TenantService(store.tenants, store.organisations, auth, store.auth_epoch, running)
     return Services(
         tenants=tenants,
         keys=KeyService(store.keys, tenants, store.secrets, auth, store.auth_epoch),
         auth=auth,
         upkeep=AuthUpkeep(auth, store.keys, store.auth_epoch),
+        running=running,
     )
 
 
@@ -86,6 +99,76 @@ async def test_a_bad_weight_is_refused(ours: Services, weight: float) -> None:
     with pytest.raises(InvalidRequest) as refused:
         await ours.tenants.create("research", weight=weight)
     assert refused.value.param == "weight"
+    with pytest.raises(InvalidRequest):
+        await ours.tenants.update("acme", {"weight": weight})
+    assert (await ours.tenants.get("acme")).weight == 1.0
+
+
+@pytest.mark.parametrize("ms", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("promise", ["ttft_ms", "tpot_ms", "max_gap_ms"])
+async def test_a_bad_promise_is_refused(ours: Services, promise: str, ms: float) -> None:
+    """A promise is finite and above 0, or none."""
+    with pytest.raises(InvalidRequest) as refused:
+        await ours.tenants.create("research", slo=TenantSlo(**{promise: ms}))
+    assert refused.value.param == promise
+    with pytest.raises(InvalidRequest):
+        await ours.tenants.update("acme", {promise: ms})
+    assert (await ours.tenants.get("acme")).slo == TenantSlo()
+
+
+async def test_a_change_of_a_tenant_sets_what_it_names(ours: Services) -> None:
+    """A weight or a promise is set, a promise taken back, and the rest stays as it was."""
+    made = await ours.tenants.create("research", weight=2, slo=TenantSlo(ttft_ms=500, tpot_ms=20))
+    assert made.slo == TenantSlo(500, 20, None)
+    changed = await ours.tenants.update("research", {"weight": 5, "max_gap_ms": 60.5})
+    assert (changed.weight, changed.slo) == (5, TenantSlo(500, 20, 60.5))
+    changed = await ours.tenants.update("research", {"ttft_ms": None})
+    assert (changed.weight, changed.slo) == (5, TenantSlo(None, 20, 60.5))
+    assert await ours.tenants.get("research") == changed
+    assert await ours.tenants.update("research", {}) == changed
+    assert [tenant.weight for tenant in ours.running.told] == [5, 5]
+    assert (await ours.tenants.get("acme")).weight == 1.0
+
+
+@pytest.mark.parametrize("name", ["nobody", "", "a\x00"])
+async def test_no_tenant_no_change(ours: Services, name: str) -> None:
+    """A tenant that does not exist cannot be changed."""
+    with pytest.raises(NotFound):
+        await ours.tenants.update(name, {"weight": 2})
+    assert ours.running.told == []
+
+
+async def test_a_change_of_a_tenant_holds_for_its_next_request(ours: Services) -> None:
+    """A cached principal has its old weight and promises no longer, nor another tenant's new."""
+    acme, globex = [(await ours.keys.create(name)).token for name in ("acme", "globex")]
+    for token in (acme, globex):
+        assert (await ours.auth.authenticate(token)).weight == 1.0
+    await ours.tenants.update("acme", {"weight": 3, "ttft_ms": 250})
+    principal = await ours.auth.authenticate(acme)
+    assert (principal.weight, principal.slo) == (3, TenantSlo(ttft_ms=250))
+    assert (await ours.auth.authenticate(globex)).weight == 1.0
+
+
+async def test_a_change_of_a_tenant_reaches_other_processes(store: Store, ours: Services) -> None:
+    """Another process that follows the epoch serves with the new weight soon after."""
+    theirs = services(store)
+    token = (await ours.keys.create("acme")).token
+    await theirs.upkeep.follow_epoch()
+    assert (await theirs.auth.authenticate(token)).weight == 1.0
+    await ours.tenants.update("acme", {"weight": 3})
+    await theirs.upkeep.follow_epoch()
+    assert (await theirs.auth.authenticate(token)).weight == 3.0
+
+
+@pytest.mark.parametrize("tier", Tier)
+async def test_a_key_has_a_best_tier(ours: Services, tier: Tier) -> None:
+    """A key's tier is stored, listed, and its principal's; without one it is the default."""
+    issued = await ours.keys.create("acme", max_tier=tier)
+    assert (await ours.auth.authenticate(issued.token)).max_tier is tier
+    plain = await ours.keys.create("acme")
+    assert plain.key.max_tier is Tier.DEFAULT
+    tiers = {key.kid: key.max_tier for key in await ours.keys.list("acme")}
+    assert (tiers[issued.key.kid], tiers[plain.key.kid]) == (tier, Tier.DEFAULT)
 
 
 async def test_an_issued_key_opens_its_tenant_and_no_other(ours: Services) -> None:

@@ -12,6 +12,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
+from sqlalchemy.exc import IntegrityError
 
 import migrations
 from gateway.errors import StartupFailed
@@ -38,6 +39,67 @@ async def test_up_down_and_up_again(empty: Database) -> None:
     assert await _tables(empty) == {"alembic_version"}
     await upgrade(empty)
     assert await _tables(empty) >= set(metadata.tables)
+
+
+async def test_0002_suits_the_code_before_it(empty: Database) -> None:
+    """Rows of the older code stay, its inserts still work, and down and up again lose none."""
+    tenant, key = "00000000-0000-0000-0000-00000000000", "10000000-0000-0000-0000-00000000000"
+
+    async def insert_as_before(number: int) -> None:
+        async with empty.owner() as connection:
+            await connection.execute(
+                text(f"""
+                INSERT INTO tenants (id, organisation_id, name, weight)
+                VALUES ('{tenant}{number}', '{tenant}0', 't{number}', 2)""")
+            )
+            await connection.execute(
+                text(f"""
+                INSERT INTO keys (id, tenant_id, kid, name)
+                VALUES ('{key}{number}', '{tenant}{number}', 'k{number}', 'n')""")
+            )
+
+    await upgrade(empty)
+    await downgrade(empty, "0001")
+    async with empty.owner() as connection:
+        # The owner is bound by the policies as everyone is, and has none that lets it write.
+        for table in ("tenants", "keys"):
+            await connection.execute(text(f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY"))
+        await connection.execute(
+            text(f"INSERT INTO organisations (id, name) VALUES ('{tenant}0', 'o')")
+        )
+    await insert_as_before(1)
+    for _ in range(2):
+        await upgrade(empty)
+        async with empty.owner() as connection:
+            slos = await connection.execute(
+                text("SELECT ttft_ms, tpot_ms, max_gap_ms FROM tenants")
+            )
+            assert {tuple(row) for row in slos} == {(None, None, None)}
+            tiers = await connection.scalars(text("SELECT max_tier FROM keys"))
+            assert set(tiers) == {"default"}
+        await downgrade(empty, "0001")
+    await upgrade(empty)
+    await insert_as_before(2)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO tenants (id, organisation_id, name, weight, ttft_ms) "
+        "VALUES (gen_random_uuid(), gen_random_uuid(), 't', 1, 0)",
+        "INSERT INTO tenants (id, organisation_id, name, weight, max_gap_ms) "
+        "VALUES (gen_random_uuid(), gen_random_uuid(), 't', 1, 'Infinity')",
+        "INSERT INTO keys (id, tenant_id, kid, name, max_tier) "
+        "VALUES (gen_random_uuid(), gen_random_uuid(), 'k', 'n', 'batch')",
+    ],
+)
+async def test_the_database_refuses_bad_promises_and_tiers(
+    database: Database, statement: str
+) -> None:
+    """What the services check, the tables check too."""
+    with pytest.raises(IntegrityError, match="violates check constraint"):
+        async with database.platform() as connection:
+            await connection.execute(text(statement))
 
 
 async def test_the_migrations_make_what_the_tables_declare(empty: Database) -> None:

@@ -1,4 +1,4 @@
-"""Groups of requests with one prompt: it is computed once, and nobody waits for ever."""
+"""Requests that share a prompt: one computes it, and nobody waits for ever."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ def member(
     index: int,
     *,
     num_prompt_tokens: int = 200,
-    group: str | None = "g",
     salt: bytes = b"acme",
     arrival_s: float = 0.0,
 ) -> Request:
@@ -41,7 +40,6 @@ def member(
         max_tokens=6,
         seed=index,
         salt=salt,
-        group=group,
         arrival_s=arrival_s,
     )
 
@@ -62,7 +60,7 @@ def check_all_ended(driver: Driver, requests: list[Request]) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_prompt_of_a_group_is_computed_once(depth: int) -> None:
+def test_a_shared_prompt_is_computed_once(depth: int) -> None:
     """Four requests for one prompt of 200 tokens compute its 12 full blocks once, not 4 times."""
     driver = Driver(make_engine(depth=depth))
     requests = [member(i) for i in range(4)]
@@ -76,7 +74,7 @@ def test_prompt_of_a_group_is_computed_once(depth: int) -> None:
 
 def test_held_requests_block_nobody() -> None:
     """A request that comes after a group's followers is computed before they may start."""
-    driver = Driver(make_engine(max_num_batched_tokens=16))
+    driver = Driver(make_engine(max_num_batched_tokens=60))
     group = [member(i) for i in range(4)]
     other = fakes.make_request("other", prompt=[40] * 3, max_tokens=1)
     for request in (*group, other):
@@ -191,14 +189,13 @@ def test_reset_ends_those_who_are_held() -> None:
     assert driver.scheduler.plan(driver.now) is None
 
 
-def test_groups_hold_only_where_that_saves_work() -> None:
-    """Without a cache, with a prompt of one block, or in different salts, nobody is held."""
+def test_nobody_is_held_where_that_saves_no_work() -> None:
+    """Followers are held; without a cache, with one block or different salts nobody is."""
     cases = [
         (True, [member(0), member(1)], 1),
         (False, [member(0), member(1)], 2),
         (True, [member(i, num_prompt_tokens=BLOCK_SIZE) for i in range(2)], 2),
         (True, [member(0), member(1, salt=b"globex")], 2),
-        (True, [member(0), member(1, group=None)], 2),
     ]
     for prefix_caching, requests, num_started in cases:
         engine = make_engine(max_num_batched_tokens=500)

@@ -1,0 +1,111 @@
+"""`sluice scheduler`: look into the scheduler of a running server, and set it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli.admin_client import call, find_server
+from gateway.cli.output import note, print_json, print_table
+from gateway.cli.tenants import AsJson, DataDir
+
+Row = dict[str, Any]
+
+_BAND_COLUMNS = ("band", "queued", "queued_tokens", "running", "service")
+_TENANT_COLUMNS = ("tenant", "band", "weight", "counter", *_BAND_COLUMNS[1:])
+
+app = typer.Typer(help="What runs next: policies, queues and shares.", no_args_is_help=True)
+
+
+@app.command()
+def show(as_json: AsJson = False, data_dir: DataDir = None) -> None:
+    """Show policy, queues and shares. Example: sluice scheduler show --json"""
+    schedulers = call(find_server(data_dir), "GET", "/scheduler")["data"]
+    if as_json:
+        print_json(schedulers)
+        return
+    for scheduler in schedulers:
+        _print(scheduler)
+
+
+@app.command("set")
+def set_(
+    policy: Annotated[
+        str | None, typer.Option(help="A policy, or three: tenants/keys/requests.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="mixed, low-latency or high-throughput.")
+    ] = None,
+    values: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="One number; may be repeated."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Only this model's scheduler.")] = None,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Change what runs next, from the next step until the server ends.
+
+    Example: sluice scheduler set --policy vtc --set composer.max_step_s=0.05
+    """
+    changes: dict[str, Any] = {}
+    named = {"policy": policy, "preset": preset, "model": model}
+    changes |= {name: value for name, value in named.items() if value is not None}
+    for text in values or ():
+        _put(changes, text)
+    if not changes.keys() - {"model"}:
+        raise typer.BadParameter("name a --policy, a --preset or a --set NAME=VALUE")
+    schedulers = call(find_server(data_dir), "PUT", "/scheduler", body=changes)["data"]
+    if as_json:
+        print_json(schedulers)
+        return
+    for scheduler in schedulers:
+        print(f"{scheduler['model']}\t{scheduler['policy']}\t{scheduler['preset'] or 'custom'}")
+    note("From the next step on.")
+
+
+def _print(scheduler: Mapping[str, Any]) -> None:
+    """Print single values by their paths, then the bands, then their tenants."""
+    bands: list[Row] = scheduler["state"].pop("bands")
+    print_table(list(_values(scheduler, "")), ("name", "value"), none="")
+    print()
+    print_table(bands, _BAND_COLUMNS, none="No band has had work yet.")
+    print()
+    tenants = [{"band": band["band"]} | tenant for band in bands for tenant in band["tenants"]]
+    print_table(tenants, _TENANT_COLUMNS, none="No tenant has work.")
+
+
+def _values(document: Mapping[str, Any], path: str) -> Iterator[Row]:
+    for name, item in document.items():
+        if isinstance(item, dict):
+            yield from _values(item, f"{path}{name}.")
+        else:
+            yield {"name": f"{path}{name}", "value": item}
+
+
+def _put(changes: dict[str, Any], text: str) -> None:
+    """Read `section.name=value` into a nested document; a value that is no JSON is a text."""
+    path, equals, value = text.partition("=")
+    *sections, name = path.split(".")
+    if not equals or not all((*sections, name)):
+        raise typer.BadParameter(
+            f"'{text}' is not NAME=VALUE, as composer.max_step_s=0.05", param_hint="--set"
+        )
+    for section in sections:
+        changes = changes.setdefault(section, {})
+        if not isinstance(changes, dict):
+            raise typer.BadParameter(f"'{text}' is below a value", param_hint="--set")
+    changes[name] = _decoded(value)
+
+
+def _decoded(text: str) -> object:
+    """Read JSON; what is none, or cannot be sent as it, is a text."""
+    try:
+        value: object = json.loads(text)
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return text
+    return value

@@ -1,0 +1,315 @@
+"""Who is refused at once, rather than kept waiting in vain.
+
+A request that was promised a time to its first token is refused when it would come too late: what
+goes before it in the policies' own order (`scheduler.queue_ahead`), over how fast that drains
+(`scheduler.drain_rate`), is more than a part of the promise. That part is `ttft_fraction`, less
+what the last predictions near the limit have missed by, so that nearly all who are taken in are
+served in time whatever the predictions are worth. A promise that was missed before the request's
+turn has come is not kept for anybody: such work is dropped (`is_expired`).
+
+Queues are bounded in tokens as well, a tenant's by a part of what is still free (Choudhury and
+Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998): one that floods
+never fills the queue, and one that has nothing in it finds room.
+
+Whose fault it is: the request would have been taken had its tenant's queue been within the share
+of its weight, then it is the tenant's (`TENANT_LIMITED`), else it is our capacity's
+(`OVERLOADED`). Refusing changes nothing: it is asked before the request is in the tree.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from engine.contract import EngineInfo
+from engine.step_cost import StepFeatures
+from scheduler.config import AdmissionConfig
+from scheduler.drain_rate import DrainRate
+from scheduler.fair_tree import FairTree
+from scheduler.length_model import Lengths
+from scheduler.margins import Margins
+from scheduler.queue_ahead import Ahead, QueueAhead
+from scheduler.request import Band, Reject, RejectCode
+from scheduler.running import RunningSet
+from scheduler.sequence import Sequence, Status
+from scheduler.step_model import StepModel
+
+# What a band is owed before it is served out of turn; see `scheduler.policies.bands`.
+_TURN_TOKENS = 4096.0
+_FAST_GROWTH = 0.25
+_MAX_GROWTH = 0.95
+_LENGTH_QUANTILE = 0.9
+# Of a promise: a shorter queue says little about what predictions of queues are worth.
+_LONG_QUEUE = 0.25
+
+
+class Wait(NamedTuple):
+    """Say how long a request is served itself, after what is in flight, and waits for others."""
+
+    sure_s: float
+    queue_s: float
+
+
+class Admission:
+    """Refuse requests; see the module.
+
+    With `lengths`, requests that are predicted never to fit the KV cache are refused too.
+    """
+
+    def __init__(
+        self,
+        config: AdmissionConfig,
+        info: EngineInfo,
+        tree: FairTree,
+        running: RunningSet,
+        step_model: StepModel,
+        *,
+        jitter: random.Random,
+        lengths: Lengths | None = None,
+    ) -> None:
+        self._config = config
+        self._capacity_tokens = info.num_blocks * info.block_size
+        self._tree = tree
+        self._running = running
+        self._step_model = step_model
+        self._lengths = lengths
+        self._jitter = jitter
+        self._queue = QueueAhead(tree)
+        self._rate = DrainRate(info, step_model)
+        self._margins = Margins()
+        self._rejections: Counter[str] = Counter()
+        # Of those that were promised something, had a queue before them and have no token yet.
+        self._predicted: dict[Sequence, Wait] = {}
+        self._started: dict[Sequence, None] = {}
+        self._num_running = 0
+
+    @property
+    def rejections(self) -> Mapping[str, int]:
+        """Count refusals by what they were for."""
+        return self._rejections
+
+    def refuse(self, sequence: Sequence, now: float) -> Reject | None:
+        """Say why a request is not taken in, or None; it is in no queue yet."""
+        return (
+            self._refuse_impossible(sequence, now)
+            or self._refuse_full(sequence)
+            or self._refuse_late(sequence, now)
+        )
+
+    def predict_ttft_s(self, sequence: Sequence, now: float) -> float:
+        """Predict the time from its arrival to its first token of a request that joins now."""
+        return now - sequence.request.arrival_s + sum(self._wait(sequence, now))
+
+    def backlog_s(self) -> float:
+        """Say how long it takes to begin all that waits, of every band."""
+        queued = sum(band.waiting_tokens for band in self._tree.bands.values())
+        return queued / self._tokens_per_s()
+
+    def is_expired(self, sequence: Sequence, now: float) -> bool:
+        """Tell whether a request whose turn has come can no longer be served in time."""
+        if not self._config.drop_expired or sequence.num_output_tokens:
+            return False
+        request = sequence.request
+        if request.expires_s is not None and now >= request.expires_s:
+            return True
+        ttft_s = request.slo.ttft_s
+        if ttft_s is None:
+            return False
+        step = StepFeatures(num_prefill_tokens=1)
+        return now + self._step_model.price_s(step) > request.arrival_s + ttft_s
+
+    def note_step(self, features: StepFeatures, step_s: float, now: float) -> None:
+        """Learn from a step that has come back, once what it drew is known."""
+        departed, num_returned = self._queue.take_changes()
+        num_begun = sum(sequence.was_admitted for sequence in departed)
+        num_running = len(self._running)
+        num_ended = max(0, self._num_running + num_begun - num_returned - num_running)
+        self._num_running = num_running
+        # A request that waited before the step was planned was left out of it, for want of room
+        # in the step unless it was a slot that it lacked.
+        joined_s = self._queue.oldest_joined_s
+        was_left_out = joined_s is not None and joined_s < now - self._rate.depth * step_s
+        had_slots = self._running.num_free_slots > num_ended
+        self._rate.note(features, step_s, now, is_backlogged=was_left_out and had_slots)
+        self._rate.note_ends(num_ended, step_s)
+        for sequence in departed:
+            if sequence in self._predicted:
+                self._started[sequence] = None
+        for sequence in list(self._started):
+            self._follow(sequence, now)
+
+    def _follow(self, sequence: Sequence, now: float) -> None:
+        """Learn how long a request waited for its first token, once that is known."""
+        if sequence in self._tree:
+            # It was sent back, or held for another, and has a place in the queue again.
+            del self._started[sequence]
+            return
+        if not sequence.num_output_tokens and sequence.status is not Status.FINISHED:
+            return
+        del self._started[sequence]
+        predicted = self._predicted.pop(sequence)
+        took_s = now - sequence.request.arrival_s
+        promise_s = sequence.request.slo.ttft_s
+        # One that was cancelled in time says nothing; one that was dropped was too late.
+        if sequence.num_output_tokens or (promise_s is not None and took_s > promise_s):
+            self._margins.add(_payer(sequence), predicted.queue_s, took_s - predicted.sure_s)
+
+    def _refuse_impossible(self, sequence: Sequence, now: float) -> Reject | None:
+        request = sequence.request
+        due_s = [request.expires_s] if request.expires_s is not None else []
+        if request.slo.ttft_s is not None:
+            due_s.append(request.arrival_s + request.slo.ttft_s)
+        if due_s and min(due_s) <= now:
+            reason = "The time for the first token had passed before the request was taken in."
+            return self._reject("deadline", reason, RejectCode.OVERLOADED, 0.0)
+        if self._lengths is None or not self._config.predict_ttft:
+            return None
+        num_output = self._lengths.quantile(
+            request.tenant_id,
+            sequence.num_prompt_tokens,
+            _LENGTH_QUANTILE,
+            max_tokens=request.params.max_tokens,
+        )
+        if sequence.num_prompt_tokens + num_output <= self._capacity_tokens:
+            return None
+        reason = (
+            f"The prompt of {sequence.num_prompt_tokens} tokens and an answer of about "
+            f"{round(num_output)} exceed the {self._capacity_tokens} that this server has room for."
+        )
+        self._rejections["never_fits"] += 1
+        return Reject(reason, RejectCode.CONTEXT_LENGTH_EXCEEDED)
+
+    def _refuse_full(self, sequence: Sequence) -> Reject | None:
+        """Bound the queue in requests and in tokens."""
+        config, request = self._config, sequence.request
+        num_queued = self._tree.num_live - len(self._running)
+        band = self._tree.bands.get(request.band.name)
+        tenant = None if band is None else band.children.get(request.tenant_id)
+        share = self._queue.share(sequence)
+        if num_queued >= config.max_num_queued:
+            num_own = 0 if tenant is None else tenant.num_waiting
+            reason = f"The queue is full: {num_queued} requests wait, of at most "
+            reason += f"{config.max_num_queued}."
+            code = _code(num_own > share * num_queued and share < 1.0)
+            return self._reject("queue_requests", reason, code, 1.0 / self._tokens_per_s())
+        bound = config.max_queued_tokens
+        if bound is None:
+            return None
+        queued = sum(other.waiting_tokens for other in self._tree.bands.values())
+        own = 0 if tenant is None else tenant.waiting_tokens
+        num_tokens = sequence.num_uncached
+        limit = share * config.tenant_queue_alpha * max(0, bound - queued)
+        if own and own + num_tokens > limit:
+            reason = f"{own} tokens of your tenant wait already, of at most {round(limit)} now."
+            excess = own + num_tokens - limit
+            code = _code(own + num_tokens > share * bound and share < 1.0)
+        elif queued and queued + num_tokens > bound:
+            reason = f"The queue is full: {queued} tokens wait, of at most {bound}."
+            excess = queued + num_tokens - bound
+            code = RejectCode.OVERLOADED
+        else:
+            return None
+        return self._reject("queue_tokens", reason, code, excess / self._tokens_per_s())
+
+    def _refuse_late(self, sequence: Sequence, now: float) -> Reject | None:
+        promise_s = sequence.request.slo.ttft_s
+        if promise_s is None or not self._config.predict_ttft:
+            return None
+        if not self._step_model.is_calibrated:
+            return None
+        wait = self._wait(sequence, now, at_most_s=promise_s)
+        first_s = self._latest_s(sequence, wait, now)
+        if first_s <= promise_s:
+            if wait.queue_s > _LONG_QUEUE * promise_s:
+                sure_s = now - sequence.request.arrival_s + wait.sure_s
+                self._predicted[sequence] = Wait(sure_s, wait.queue_s)
+            return None
+        reason = f"The first token would come in about {first_s:.1f} s; "
+        reason += f"your tenant is promised {promise_s:g} s."
+        fair_s = self._round_s(sequence, now, promise_s, wait.sure_s, at_share=True)
+        fair_wait = Wait(wait.sure_s, fair_s - wait.sure_s)
+        code = _code(self._latest_s(sequence, fair_wait, now) <= promise_s)
+        return self._reject("ttft", reason, code, first_s - promise_s)
+
+    def _latest_s(self, sequence: Sequence, wait: Wait, now: float) -> float:
+        """Say by when the first token has come, from the arrival, as good as surely."""
+        predicted_s = now - sequence.request.arrival_s + wait.sure_s + wait.queue_s
+        margin_s = self._margins.margin_s(_payer(sequence), wait.queue_s)
+        return max(predicted_s / self._config.ttft_fraction, predicted_s + margin_s)
+
+    def _reject(self, kind: str, reason: str, code: RejectCode, excess_s: float) -> Reject:
+        self._rejections[kind] += 1
+        return Reject(reason, code, max(1.0, excess_s) * self._jitter.uniform(0.8, 1.2))
+
+    def _wait(self, sequence: Sequence, now: float, *, at_most_s: float = math.inf) -> Wait:
+        """Predict from now.
+
+        The longer a request waits, the more comes that goes before it: what two rounds show of
+        that is carried on to where it ends, and looked at once more if it is not too long anyway.
+        """
+        sure_s = self._rate.wait_s(sequence.num_uncached, now, is_running=len(self._running) > 0)
+        first_s = self._round_s(sequence, now, 0.0, sure_s)
+        if first_s <= sure_s:
+            return Wait(sure_s, 0.0)
+        second_s = self._round_s(sequence, now, first_s, sure_s)
+        growth = min(second_s / first_s - 1.0, _MAX_GROWTH)
+        end_s = first_s / (1.0 - growth)
+        # Less comes when queues of others run empty meanwhile, which shows only in the long run.
+        if growth > _FAST_GROWTH and second_s <= at_most_s:
+            end_s = self._round_s(sequence, now, end_s, sure_s)
+        return Wait(sure_s, end_s - sure_s)
+
+    def _round_s(
+        self,
+        sequence: Sequence,
+        now: float,
+        horizon_s: float,
+        sure_s: float,
+        *,
+        at_share: bool = False,
+    ) -> float:
+        """Predict the wait of a request, given what comes in `horizon_s`."""
+        draws_per_s = 1.0 / self._rate.step_s if self._rate.step_s else 0.0
+        ahead = self._queue.before(
+            sequence, now, horizon_s, draws_per_s=draws_per_s, at_share=at_share
+        )
+        drain_s = self._drain_s(ahead, sequence.request.band, now)
+        slot_s = 0.0
+        # Those below make room for it.
+        if not self._running.has_below(sequence.request.band):
+            num_ahead = self._queue.num_requests(ahead.higher + ahead.others)
+            slot_s = self._rate.slots_s(num_ahead + 1.0 - self._running.num_free_slots)
+        return max(drain_s, sure_s + slot_s)
+
+    def _drain_s(self, ahead: Ahead, band: Band, now: float) -> float:
+        """Predict when the bands above are empty and it is served, or their share has served it."""
+        own = ahead.others + ahead.own
+        own += sum(
+            other.num_tokens - other.num_computed
+            for other in self._running.prefilling
+            if other.request.band is not Band.BATCH or band is Band.BATCH
+        )
+        is_running = len(self._running) > 0
+        wait_s = self._rate.wait_s(
+            (own + ahead.higher) / (1.0 - ahead.lower_share), now, is_running=is_running
+        )
+        if ahead.share and ahead.higher:
+            by_share_s = self._rate.wait_s(
+                (own + _TURN_TOKENS) / ahead.share, now, is_running=is_running
+            )
+            wait_s = min(wait_s, by_share_s)
+        return wait_s
+
+    def _tokens_per_s(self) -> float:
+        return max(1e-3, self._rate.tokens_per_s())
+
+
+def _payer(sequence: Sequence) -> tuple[Band, str]:
+    return sequence.request.band, sequence.request.tenant_id
+
+
+def _code(is_tenants_own: bool) -> RejectCode:
+    return RejectCode.TENANT_LIMITED if is_tenants_own else RejectCode.OVERLOADED

@@ -1,0 +1,343 @@
+"""What the scheduler itself costs: the thread's CPU time of `plan`, `report` and `offer`.
+
+The engine answers at once and for nothing, in virtual time at the price of a profile. All rows are
+taken and the queue is kept at its size: a request that ends is replaced by a new one of its tenant,
+so tenants keep their shares of the queue. Tenants have weights, bands and promises of several
+kinds; how many requests a tenant has queued falls with its rank, by Zipf's law. Python's garbage
+collector is on as it is in the server, and its pauses count where they fall.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import math
+import random
+import sys
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
+from statistics import median
+from typing import Any
+
+from engine.contract import EngineInfo, SamplingParams
+from engine.step_cost import load_profile
+from scheduler.bench.drive import percentile
+from scheduler.bench.null_engine import NullEngine
+from scheduler.bench.options import add_output_options, finish_part, positive
+from scheduler.bench.part import Part, Row
+from scheduler.bench.report import Figure, at_most
+from scheduler.config import PRESETS
+from scheduler.core import Scheduler
+from scheduler.progress import Progress
+from scheduler.request import Admit, Band, Request, Slo
+
+_P50_GOAL_US = 600.0
+_P99_GOAL_US = 2000.0
+_PROFILE = "a100-llama-3-8b"
+_REFERENCE_ADDITIONS = 1_000_000
+_MIXED = PRESETS["mixed"]
+_WEIGHTS = (1.0, 2.0, 4.0, 8.0)
+# No priority band: one that always has work would leave the rows to its few tenants alone.
+_BANDS = (*[Band.DEFAULT] * 7, Band.FLEX, Band.FLEX, Band.BATCH)
+# Promises long enough for the last in a queue of this length, or admission would refuse it.
+_SLOS = (
+    Slo(),
+    Slo(ttft_s=1e9, tpot_s=0.2),
+    Slo(ttft_s=2e9, tpot_s=0.1, max_gap_s=0.5),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerBenchOptions:
+    """Say how large the load is; the middle one of `queued` is what the goals are for."""
+
+    running: int = 256
+    queued: tuple[int, ...] = (1000, 10_000, 100_000)
+    tenants: int = 1000
+    steps: int = 2000
+    rounds: int = 3
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class Times:
+    """Hold one round's CPU times in µs: a value a step, but for `offer`, a value a request.
+
+    `reference_ms` is what a fixed loop took before the round and after it: where it differs from
+    that of other rounds, a neighbour on the machine was the reason.
+    """
+
+    plan: list[float] = field(default_factory=list)
+    report: list[float] = field(default_factory=list)
+    offer: list[float] = field(default_factory=list)
+    num_collections: int = 0
+    reference_ms: list[float] = field(default_factory=list)
+
+    @property
+    def step(self) -> list[float]:
+        return [a + b for a, b in zip(self.plan, self.report, strict=True)]
+
+
+class Load:
+    """Keep a scheduler's rows full and its queue at its size.
+
+    `live` are the requests that wait or run, with the numbers of their tenants.
+    """
+
+    def __init__(self, options: SchedulerBenchOptions, num_queued: int) -> None:
+        self._draw = random.Random(options.seed)
+        self._num_tenants = options.tenants
+        self._cumulative = list(accumulate(1 / rank for rank in range(1, options.tenants + 1)))
+        self._num_requests = 0
+        self.live: dict[str, tuple[int, Request]] = {}
+        self.now = 0.0
+        self.times = Times()
+        info = _engine_info(options.running)
+        self.engine = NullEngine(info, load_profile(_PROFILE))
+        self.scheduler = make_scheduler(info, max_num_queued=2 * (options.running + num_queued))
+        for number in range(options.running + num_queued):
+            # One for each tenant first.
+            self._offer(number if number < options.tenants else self._draw_tenant())
+
+    def step(self) -> None:
+        """Plan, answer and report one step, and replace what has ended in it."""
+        before_ns = time.thread_time_ns()
+        plan = self.scheduler.plan(self.now)
+        self.times.plan.append((time.thread_time_ns() - before_ns) / 1000)
+        assert plan is not None, "there is always something to compute"
+        result = self.engine.collect(self.engine.launch(plan))
+        self.now += result.step_s
+        before_ns = time.thread_time_ns()
+        outputs = self.scheduler.report(result, self.now)
+        self.times.report.append((time.thread_time_ns() - before_ns) / 1000)
+        for output in outputs:
+            if output.finish_reason is not None:
+                tenant, _ = self.live.pop(output.request_id)
+                self._offer(tenant)
+
+    def _offer(self, tenant: int) -> None:
+        request = self._make_request(tenant)
+        before_ns = time.thread_time_ns()
+        answer = self.scheduler.offer(request, self.now)
+        self.times.offer.append((time.thread_time_ns() - before_ns) / 1000)
+        assert isinstance(answer, Admit), answer.reason
+        self.live[request.request_id] = tenant, request
+
+    def _make_request(self, tenant: int) -> Request:
+        draw = self._draw
+        self._num_requests += 1
+        band = _BANDS[tenant % len(_BANDS)]
+        num_prompt_tokens = self._draw_length(median=180, most=1500)
+        # Two bytes a token: ids below 65,536, and no two prompts alike.
+        prompt = array("i", array("H", draw.randbytes(2 * num_prompt_tokens)))
+        return Request(
+            request_id=str(self._num_requests),
+            tenant_id=f"tenant-{tenant}",
+            key_id=f"key-{tenant}-{draw.randrange(2)}",
+            prompt_token_ids=prompt,
+            params=SamplingParams(
+                max_tokens=self._draw_length(median=100, most=600), ignore_eos=True
+            ),
+            cache_salt=f"tenant-{tenant}".encode(),
+            arrival_s=self.now,
+            weight=_WEIGHTS[tenant % len(_WEIGHTS)],
+            band=band,
+            # Work of the batch band waits as long as there is any other.
+            slo=Slo() if band is Band.BATCH else draw.choice(_SLOS),
+        )
+
+    def _draw_tenant(self) -> int:
+        return self._draw.choices(range(self._num_tenants), cum_weights=self._cumulative)[0]
+
+    def _draw_length(self, *, median: int, most: int) -> int:
+        return max(16, min(most, round(self._draw.lognormvariate(math.log(median), 0.8))))
+
+
+def make_scheduler(info: EngineInfo, *, max_num_queued: int) -> Scheduler:
+    """Make the scheduler that is measured: the server's."""
+    admission = replace(_MIXED.admission, max_num_queued=max_num_queued)
+    return Scheduler(info, replace(_MIXED, admission=admission))
+
+
+def measure(options: SchedulerBenchOptions, progress: Progress) -> Part:
+    """Measure queues of all sizes, their rounds in turn, each with a scheduler of its own."""
+    rounds: dict[int, list[Times]] = {num_queued: [] for num_queued in options.queued}
+    for _ in range(options.rounds):
+        for num_queued in options.queued:
+            rounds[num_queued].append(_run(options, num_queued))
+            progress.advance(1, amount=options.steps)
+    return _make_part(options, rounds)
+
+
+def _run(options: SchedulerBenchOptions, num_queued: int) -> Times:
+    load = Load(options, num_queued)
+    # All rows are taken and rows end in every step.
+    for _ in range(max(20, options.steps // 4)):
+        load.step()
+    load.times = Times()
+    load.times.reference_ms.append(_time_reference_ms())
+    before = _num_collections()
+    for _ in range(options.steps):
+        load.step()
+    while not load.times.offer:
+        # So few rows and steps that none has ended yet.
+        load.step()
+    load.times.num_collections = _num_collections() - before
+    load.times.reference_ms.append(_time_reference_ms())
+    return load.times
+
+
+def _time_reference_ms() -> float:
+    before_ns = time.thread_time_ns()
+    total = 0
+    for number in range(_REFERENCE_ADDITIONS):
+        total += number
+    return (time.thread_time_ns() - before_ns) / 1e6
+
+
+def _make_part(options: SchedulerBenchOptions, rounds: dict[int, list[Times]]) -> Part:
+    part = Part()
+    middle = options.queued[len(options.queued) // 2]
+    at_middle = rounds[middle]
+    part.figures |= {
+        "plan_report_p50_us": at_most(
+            _over_rounds([t.step for t in at_middle], 0.5), _P50_GOAL_US, "µs"
+        ),
+        "plan_report_p99_us": at_most(
+            _over_rounds([t.step for t in at_middle], 0.99), _P99_GOAL_US, "µs"
+        ),
+        "plan_p50_us": Figure(_over_rounds([t.plan for t in at_middle], 0.5), "µs"),
+        "report_p50_us": Figure(_over_rounds([t.report for t in at_middle], 0.5), "µs"),
+        "offer_p50_us": Figure(_over_rounds([t.offer for t in at_middle], 0.5), "µs"),
+        "offer_p99_us": Figure(_over_rounds([t.offer for t in at_middle], 0.99), "µs"),
+    }
+    for num_queued, times in rounds.items():
+        name = f"{num_queued // 1000}k" if num_queued % 1000 == 0 else str(num_queued)
+        p50 = _over_rounds([t.step for t in times], 0.5)
+        p99 = _over_rounds([t.step for t in times], 0.99)
+        offer = _over_rounds([t.offer for t in times], 0.5)
+        part.figures[f"plan_report_{name}_p50_us"] = Figure(p50, "µs")
+        part.figures[f"offer_{name}_p50_us"] = Figure(offer, "µs")
+        part.samples[name] = _describe(times)
+        note = f"plan + report p50 {p50:.0f} µs, p99 {p99:.0f} µs; offer p50 {offer:.0f} µs"
+        part.rows.append(Row(f"{num_queued:,} queued", None, note=note))
+    _add_growth(options, rounds, part)
+    part.samples["conditions"] = {
+        **asdict(options),
+        "gc_enabled": gc.isenabled(),
+        "gc_threshold": gc.get_threshold(),
+        "clock_resolution_us": time.get_clock_info("thread_time").resolution * 1e6,
+    }
+    return part
+
+
+def _add_growth(options: SchedulerBenchOptions, rounds: dict[int, list[Times]], part: Part) -> None:
+    """Hold the longest queue against the shortest: growth is logarithmic at most."""
+    least, most = min(options.queued), max(options.queued)
+    ratios = [
+        median(long.step) / median(short.step)
+        for long, short in zip(rounds[most], rounds[least], strict=True)
+    ]
+    bound = max(1.0, math.log(most) / math.log(least))
+    name = f"growth_{most // 1000}k_over_{least // 1000}k" if least >= 1000 else "growth"
+    part.figures[name] = at_most(median(ratios), bound, "ratio")
+    part.samples["growth"] = ratios
+
+
+def _describe(rounds: list[Times]) -> list[dict[str, Any]]:
+    """Give quantiles of each round: a value for each step would be most of the file."""
+    return [
+        {
+            **{
+                f"{name}_us": {
+                    f"p{100 * q:g}": round(percentile(values, q), 1)
+                    for q in (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999)
+                }
+                for name, values in (
+                    ("plan", times.plan),
+                    ("report", times.report),
+                    ("plan_report", times.step),
+                    ("offer", times.offer),
+                )
+            },
+            "num_collections": times.num_collections,
+            "reference_ms": times.reference_ms,
+        }
+        for times in rounds
+    ]
+
+
+def _over_rounds(rounds: Sequence[Sequence[float]], q: float) -> float:
+    return median(percentile(values, q) for values in rounds)
+
+
+def _num_collections() -> int:
+    return sum(generation["collections"] for generation in gc.get_stats())
+
+
+def _engine_info(num_rows: int) -> EngineInfo:
+    return EngineInfo(
+        model_type="null",
+        vocab_size=1 << 16,
+        max_model_len=4096,
+        max_num_seqs=num_rows,
+        max_num_batched_tokens=2048,
+        # Room for every row at its longest: what preemption costs is not measured here.
+        num_blocks=num_rows * 33,
+        block_size=64,
+        eos_token_ids=frozenset(),
+    )
+
+
+def main(argv: Sequence[str] | None = None, *, prog: str = "sluice bench scheduler") -> int:
+    """Measure, print, and write the report; returns the exit code."""
+    args = _parser(prog).parse_args(argv)
+    options = SchedulerBenchOptions(
+        running=args.running,
+        queued=args.queued,
+        tenants=args.tenants,
+        steps=args.steps,
+        rounds=args.rounds,
+    )
+    num_runs = len(options.queued) * options.rounds
+    try:
+        with Progress(num_runs, label="scheduler", unit="steps") as progress:
+            part = measure(options, progress)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{prog}: interrupted; nothing is written\n")
+        return 130
+    return finish_part("scheduler", "plan and report", part, directory=args.out, as_json=args.json)
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    default = SchedulerBenchOptions()
+    parser = argparse.ArgumentParser(
+        prog=prog, description="Measure what the scheduler costs a step: thread CPU time."
+    )
+    parser.add_argument("--running", type=positive, default=default.running, help="rows")
+    parser.add_argument(
+        "--queued",
+        type=_sizes,
+        default=default.queued,
+        metavar="N[,N…]",
+        help="sizes of the queue; the middle one is held to the goals",
+    )
+    parser.add_argument("--tenants", type=positive, default=default.tenants)
+    parser.add_argument("--steps", type=positive, default=default.steps, help="in each round")
+    parser.add_argument("--rounds", type=positive, default=default.rounds)
+    add_output_options(parser)
+    return parser
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    sizes = tuple(sorted(positive(part) for part in text.split(",")))
+    if sizes[0] < 2:
+        raise argparse.ArgumentTypeError("must be at least 2")
+    return sizes
+
+
+if __name__ == "__main__":
+    sys.exit(main())

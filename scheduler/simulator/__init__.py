@@ -1,0 +1,1 @@
+"""The production scheduler on a virtual clock: workloads, runs, metrics and suites."""

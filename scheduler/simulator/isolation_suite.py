@@ -1,0 +1,182 @@
+"""What one tenant's flood does to another that stays within its share.
+
+Two tenants of equal weight send Azure's conversations to Llama-3-8B on one A100. The victim asks
+for three tenths of the capacity throughout; the other one for a tenth, then for ten and a hundred
+times that. Then both flood, one of them through one key and through fifty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from scheduler.bench.report import Figure, at_most
+from scheduler.config import FairnessConfig, SchedulerConfig
+from scheduler.simulator.capacity import measure_capacity
+from scheduler.simulator.fairness import service_of_tenants
+from scheduler.simulator.metrics import quantiles
+from scheduler.simulator.records import Run
+from scheduler.simulator.report import number, seconds
+from scheduler.simulator.run import simulate
+from scheduler.simulator.setup import Machine, load_machine
+from scheduler.simulator.suites import OnRun, SuiteResult
+from scheduler.simulator.synthetic import azure_lengths, poisson
+from scheduler.simulator.workload import Arrival, Workload
+
+_VICTIM_LOAD = 0.3
+_OTHER_LOAD = 0.1
+_FACTORS = (1, 10, 100)
+_TTFT_FACTOR = 1.25
+_NUM_KEYS = 50
+_KEYS_GAIN = 0.05
+_FLOOD_LOAD = 1.5
+NUM_RUNS = 1 + len(_FACTORS) + 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsolationSuiteOptions:
+    """Size the suite."""
+
+    duration_s: float = 300.0
+    seed: int = 42
+
+
+_DEFAULTS = IsolationSuiteOptions()
+
+
+def run(on_run: OnRun, options: IsolationSuiteOptions = _DEFAULTS) -> SuiteResult:
+    """Run the victim alone, beside each flood, and the two floods of keys."""
+    result = SuiteResult(
+        header=("", "victim TTFT p50", "p99", "its refusals", "other's refusals", "tokens/s")
+    )
+    machine = replace(load_machine("a100-llama-3-8b"), depth=1)
+    sample = _sender("victim", 5.0, options)
+    capacity = measure_capacity(machine, _config(), sample)
+    capacity_rps = capacity * len(sample.arrivals) / sample.num_tokens
+    victim = _sender("victim", _VICTIM_LOAD * capacity_rps, options)
+    alone = simulate(machine, _config(), _mix([victim]), until_s=options.duration_s)
+    alone_s = _show("alone", alone, result)
+    on_run("alone")
+    result.figures["victim_alone_ttft_p99_s"] = Figure(alone_s, "s")
+    bound_s = _bound_s(machine, alone, capacity)
+    result.figures["fairness_bound_s"] = Figure(bound_s, "s")
+    for factor in _FACTORS:
+        other = _sender("other", factor * _OTHER_LOAD * capacity_rps, options)
+        done = simulate(machine, _config(), _mix([victim, other]), until_s=options.duration_s)
+        p99_s = _show(f"other {factor}×", done, result)
+        on_run(f"{factor}×")
+        limit_s = _TTFT_FACTOR * alone_s + bound_s
+        result.figures[f"victim_ttft_p99_at_{factor}x_s"] = at_most(p99_s, limit_s, "s")
+        result.figures[f"victim_ttft_p99_at_{factor}x_over_alone"] = Figure(
+            p99_s / alone_s, "ratio"
+        )
+        refused = result.samples[f"other {factor}×"]["victim_refused"]
+        result.figures[f"victim_refused_at_{factor}x"] = at_most(refused, 0, "requests")
+    shares = {
+        keys: _share_of_flood(machine, capacity_rps, options, keys, result, on_run)
+        for keys in (1, _NUM_KEYS)
+    }
+    gain = shares[_NUM_KEYS] / shares[1] - 1
+    result.figures["service_gain_of_50_keys"] = at_most(gain, _KEYS_GAIN, "share")
+    return result
+
+
+def _config() -> SchedulerConfig:
+    return SchedulerConfig(fairness=FairnessConfig(policy="vtc"), prefix_caching=False)
+
+
+def _bound_s(machine: Machine, done: Run, capacity_tokens_per_s: float) -> float:
+    """Give the time that the paper allows a tenant within its share to wait for one other.
+
+    That is 2 U over the capacity, U the most that can be served before a counter tells: the
+    longest prompt, or all that rows or memory hold of outputs.
+    """
+    prices = done.prices
+    longest_prompt = max(record.arrival.num_prompt_tokens for record in done.records)
+    longest_output = max(record.arrival.num_output_tokens for record in done.records)
+    num_kv_tokens = machine.num_blocks * machine.block_size
+    outputs = min(num_kv_tokens, machine.max_num_seqs * longest_output)
+    return 2 * max(prices.input * longest_prompt, prices.output * outputs) / capacity_tokens_per_s
+
+
+def _sender(
+    tenant_id: str, rate: float, options: IsolationSuiteOptions, *, num_keys: int = 1
+) -> Workload:
+    def make(index: int, at_s: float, prompt: int, output: int) -> Arrival:
+        return Arrival(
+            at_s=at_s,
+            tenant_id=tenant_id,
+            key_id=f"{tenant_id}-{index % num_keys}",
+            num_prompt_tokens=prompt,
+            num_output_tokens=output,
+        )
+
+    return poisson(
+        tenant_id,
+        rate=rate,
+        duration_s=options.duration_s,
+        lengths=azure_lengths(),
+        # Each tenant draws for itself, or both would send the same.
+        seed=options.seed + len(tenant_id),
+        make=make,
+    )
+
+
+def _mix(senders: Sequence[Workload]) -> Workload:
+    arrivals = sorted((a for sender in senders for a in sender.arrivals), key=lambda a: a.at_s)
+    duration_s = max(sender.duration_s for sender in senders)
+    return Workload(name="isolation", arrivals=arrivals, duration_s=duration_s)
+
+
+def _share_of_flood(
+    machine: Machine,
+    capacity_rps: float,
+    options: IsolationSuiteOptions,
+    num_keys: int,
+    result: SuiteResult,
+    on_run: OnRun,
+) -> float:
+    """Return the other tenant's service over the victim's where both flood."""
+    rate = _FLOOD_LOAD * capacity_rps
+    senders = [
+        _sender("victim", rate, options),
+        _sender("other", rate, options, num_keys=num_keys),
+    ]
+    done = simulate(machine, _config(), _mix(senders), until_s=options.duration_s)
+    _show(f"both flood, {num_keys} keys", done, result)
+    on_run(f"{num_keys} keys")
+    service = dict(zip(done.tenant_ids, service_of_tenants(done), strict=True))
+    share = float(service["other"] / service["victim"])
+    result.samples[f"both flood, {num_keys} keys"]["other_over_victim"] = share
+    return share
+
+
+def _show(name: str, done: Run, result: SuiteResult) -> float:
+    """Add a row and a sample; returns the 99th percentile of the victim's TTFT."""
+    victim = [record for record in done.records if record.arrival.tenant_id == "victim"]
+    ttft_s = quantiles(record.ttft_s for record in victim if record.has_begun)
+    refused = [
+        sum(r.reject is not None for r in done.records if (r.arrival.tenant_id == "victim") is own)
+        for own in (True, False)
+    ]
+    served = sum(
+        r.num_output_tokens + r.arrival.num_prompt_tokens for r in done.records if r.has_begun
+    )
+    result.samples[name] = {
+        "victim_ttft_s": ttft_s,
+        "victim_requests": len(victim),
+        "victim_refused": refused[0],
+        "other_refused": refused[1],
+    }
+    result.rows.append(
+        (
+            name,
+            seconds(ttft_s["p50"]),
+            seconds(ttft_s["p99"]),
+            number(refused[0]),
+            number(refused[1]),
+            number(served / done.end_s),
+        )
+    )
+    assert ttft_s["p99"] is not None, "the victim is served in every run"
+    return ttft_s["p99"]

@@ -1,0 +1,118 @@
+"""What a scheduler holds and has done, as data for whoever operates it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scheduler.config import SchedulerConfig
+from scheduler.fair_tree import FairTree, Node
+from scheduler.request import Band
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Count what the scheduler holds now, and what it has done since it was made.
+
+    `free_blocks` includes those of the `cached_blocks` that no running request uses. A request's
+    prompt is counted when the request ends, its output tokens as they come. `num_wasted_tokens`
+    were computed again after a preemption.
+    """
+
+    queued: int
+    running: int
+    free_blocks: int
+    total_blocks: int
+    cached_blocks: int
+    num_steps: int
+    num_rejected: int
+    num_expired: int
+    num_finished: int
+    num_preemptions: int
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_output_tokens: int
+    num_wasted_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantState:
+    """Describe a tenant within a band.
+
+    `queued_tokens` is what its waiting requests have to compute before they draw; `service` is
+    what it was charged, in weighted tokens; `counter` is its policy's.
+    """
+
+    tenant_id: str
+    weight: float
+    counter: float
+    queued: int
+    queued_tokens: int
+    running: int
+    service: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BandState:
+    """Describe a band and the tenants that it knows, the most queued first."""
+
+    band: Band
+    queued: int
+    queued_tokens: int
+    running: int
+    service: float
+    tenants: tuple[TenantState, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerState:
+    """Describe a scheduler.
+
+    `slack_s` is how long until the first of all next tokens is due, None where none is promised.
+    `step_margin` is the factor that predictions of step times are stretched by. `backlog_s` is
+    how long it takes to begin all that waits. `rejections` are counted by reason.
+    """
+
+    config: SchedulerConfig
+    counts: Snapshot
+    bands: tuple[BandState, ...]
+    slack_s: float | None
+    step_margin: float
+    step_model_calibrated: bool
+    backlog_s: float
+    rejections: Mapping[str, int]
+
+
+def describe_bands(tree: FairTree) -> tuple[BandState, ...]:
+    """Describe what each band holds, the highest first."""
+    bands = sorted(tree.bands.values(), key=lambda node: node.band)
+    return tuple(_describe_band(node) for node in bands)
+
+
+def finite(value: float) -> float | None:
+    """Return None for infinity, which JSON does not know."""
+    return value if math.isfinite(value) else None
+
+
+def _describe_band(node: Node) -> BandState:
+    tenants = sorted(node.children.values(), key=lambda child: (-child.waiting_tokens, child.name))
+    return BandState(
+        band=node.band,
+        queued=node.num_waiting,
+        queued_tokens=node.waiting_tokens,
+        running=node.num_live - node.num_waiting,
+        service=node.served,
+        tenants=tuple(
+            TenantState(
+                tenant_id=tenant.name,
+                weight=tenant.weight,
+                counter=tenant.counter,
+                queued=tenant.num_waiting,
+                queued_tokens=tenant.waiting_tokens,
+                running=tenant.num_live - tenant.num_waiting,
+                service=tenant.served,
+            )
+            for tenant in tenants
+        ),
+    )

@@ -1,0 +1,39 @@
+"""A fake of the scheduler's service that does what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+
+from scheduler.errors import Rejected
+from scheduler.request import FinishReason, Request, RequestOutput
+from scheduler.stream import TokenStream
+
+
+class ScriptedService:
+    """Refuse every request with `refusal`, or give it the steps of `script`, one after another.
+
+    A script is a list of new tokens and finish reasons.
+    """
+
+    stopping = False
+
+    def __init__(self) -> None:
+        self.refusal: Rejected | None = None
+        self.script: list[tuple[tuple[int, ...], FinishReason | None]] = [((), FinishReason.STOP)]
+        self.requests: list[Request] = []
+
+    def submit(self, request: Request) -> TokenStream:
+        self.requests.append(request)
+        if self.refusal is not None:
+            raise self.refusal
+        stream = TokenStream(request.request_id, lambda request_id: None)
+        task = asyncio.create_task(self._play(stream))
+        task.add_done_callback(lambda done: done.result())
+        return stream
+
+    async def _play(self, stream: TokenStream) -> None:
+        for token_ids, reason in self.script:
+            stream.push(RequestOutput(stream.request_id, token_ids, reason, 0, len(token_ids)))
+            # Until its reader has taken the step and waits for more.
+            for _ in range(10):
+                await asyncio.sleep(0)

@@ -1,0 +1,69 @@
+"""Fakes of what `gateway.services.scheduler_control` shows and sets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from scheduler.config import PRESETS, SchedulerConfig
+from scheduler.request import Band
+from scheduler.state import BandState, SchedulerState, Snapshot, TenantState
+
+
+@dataclass
+class FakeService:
+    """Hold a configuration from the end of a step on, which is when `step` is called.
+
+    `tenant_ids` each have one request that waits, in the default band.
+    """
+
+    config: SchedulerConfig = PRESETS["mixed"]
+    tenant_ids: tuple[str, ...] = ()
+    weights: dict[str, float] = field(default_factory=dict)
+    wanted: SchedulerConfig | None = None
+
+    def configure(self, config: SchedulerConfig) -> None:
+        self.wanted = config
+
+    def step(self) -> None:
+        self.config = self.wanted or self.config
+
+    def state(self) -> SchedulerState:
+        tenants = [
+            TenantState(
+                tenant_id=tenant_id,
+                weight=2.0,
+                counter=7.5,
+                queued=1,
+                queued_tokens=40,
+                running=0,
+                service=15.0,
+            )
+            for tenant_id in self.tenant_ids
+        ]
+        band = BandState(
+            band=Band.DEFAULT,
+            queued=len(tenants),
+            queued_tokens=40 * len(tenants),
+            running=0,
+            service=30.0,
+            tenants=tuple(tenants),
+        )
+        return SchedulerState(
+            config=self.config,
+            counts=Snapshot(**(dict.fromkeys(Snapshot.__slots__, 0) | {"queued": len(tenants)})),
+            bands=(band,),
+            slack_s=None,
+            step_margin=1.1,
+            step_model_calibrated=True,
+            backlog_s=0.25,
+            rejections={"overloaded": 3},
+        )
+
+    def set_weight(self, tenant_id: str, weight: float) -> None:
+        self.weights[tenant_id] = weight
+
+
+@dataclass
+class FakeModel:
+    name: str
+    service: FakeService

@@ -1,0 +1,128 @@
+"""Suites run at a small size, tell of each run, and state figures with their goals."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from engine.step_cost import StepFeatures
+from scheduler.simulator import (
+    admission_suite,
+    harvest_suite,
+    isolation_suite,
+    preemption_suite,
+    slo_suite,
+)
+from scheduler.simulator.noise import NoisyCost, noisy
+from scheduler.simulator.setup import load_machine
+from scheduler.simulator.suites import SuiteResult, suites
+from scheduler.simulator.synthetic import poisson
+from scheduler.simulator.workload import Arrival
+
+
+def check(result: SuiteResult, told: list[str], num_runs: int) -> None:
+    """Every run is told of, shown in the table, and kept among the samples."""
+    assert len(told) == num_runs
+    assert len(result.rows) == num_runs
+    assert all(len(row) == len(result.header) for row in result.rows)
+    assert result.samples
+    assert any(figure.goal for figure in result.figures.values())
+
+
+def test_suites_are_listed_by_name() -> None:
+    """What the command line offers."""
+    assert set(suites()) >= {"vtc", "slo", "admission", "preemption", "harvest", "isolation"}
+
+
+def test_admission_suite_keeps_what_it_promises() -> None:
+    """In a minute, those taken in get their first token in time; without refusals few do."""
+    told: list[str] = []
+    options = admission_suite.AdmissionSuiteOptions(duration_s=60.0)
+    result = admission_suite.run(told.append, options)
+    check(result, told, admission_suite.NUM_RUNS)
+    figures = result.figures
+    assert figures["accepted_in_time_share"].met
+    assert figures["accepted_in_time_step_error_20_share"].met
+    assert figures["goodput_at_1_6_share_of_peak"].met
+    assert figures["goodput_none_refused_rps"].value < 0.5 * figures["goodput_peak_rps"].value
+
+
+def test_preemption_suite_serves_the_urgent_first() -> None:
+    """Urgent requests overtake a full engine at little cost, and everybody ends."""
+    told: list[str] = []
+    options = preemption_suite.PreemptionSuiteOptions(duration_s=40.0)
+    result = preemption_suite.run(told.append, options)
+    check(result, told, preemption_suite.NUM_RUNS)
+    figures = result.figures
+    assert figures["urgent_ttft_p99_s"].value < 2.0
+    assert figures["bands_unfinished"].met
+    assert figures["bands_preemptions_of_one_request_max"].met
+    assert figures["reserve_predicted_unfinished"].met
+
+
+def test_isolation_suite_runs() -> None:
+    """A flood leaves the victim's wait within the bound, and fifty keys gain nothing."""
+    told: list[str] = []
+    options = isolation_suite.IsolationSuiteOptions(duration_s=40.0)
+    result = isolation_suite.run(told.append, options)
+    check(result, told, isolation_suite.NUM_RUNS)
+    assert result.figures["victim_ttft_p99_at_10x_s"].met
+    assert result.figures["service_gain_of_50_keys"].met
+
+
+def test_harvest_suite_runs() -> None:
+    """The backlog takes a good part of what online work leaves."""
+    told: list[str] = []
+    options = harvest_suite.HarvestSuiteOptions(requests=400)
+    result = harvest_suite.run(told.append, options)
+    check(result, told, harvest_suite.NUM_RUNS)
+    assert result.figures["harvested_share_of_spare"].value > 0.3
+
+
+def test_slo_suite_runs() -> None:
+    """Two rounds of bisection each, and one run with a bounded gap."""
+    told: list[str] = []
+    options = slo_suite.SloSuiteOptions(duration_s=60.0, rounds=2)
+    result = slo_suite.run(told.append, options)
+    check(result, told, 5)
+    ratio = result.figures["edf_dynamic_over_fcfs_256_load_ratio"]
+    assert ratio.goal == ">= 1.3"
+
+
+def test_bisection_closes_in_from_both_sides() -> None:
+    """The highest value that holds is found to a fraction of the range."""
+    assert slo_suite.bisect(lambda x: x <= 3.0, 1.0, 9.0, 12) == pytest.approx(3.0, rel=0.001)
+    assert slo_suite.bisect(lambda x: False, 1.0, 9.0, 5) == 1.0
+
+
+def test_noise_is_even_around_the_profile() -> None:
+    """Steps take up to the error more or less, as much as the profile says on average."""
+    machine = load_machine("cpu-demo")
+    step = StepFeatures(num_prefill_tokens=10, num_decode_tokens=3)
+    exact = machine.cost.price_s(step)
+    cost = noisy(machine, 0.2, seed=1).cost
+    ratios = [cost.price_s(step) / exact for _ in range(2_000)]
+    assert 0.8 <= min(ratios) < 0.81
+    assert 1.19 < max(ratios) <= 1.2
+    assert sum(ratios) / len(ratios) == pytest.approx(1.0, abs=0.01)
+    assert NoisyCost("n", cost.small, cost.large, 512, random.Random(0), 0.0).price_s(
+        step
+    ) == pytest.approx(exact)
+
+
+def test_poisson_comes_at_its_rate() -> None:
+    """Requests come as often as was asked, with lengths from the list, the same for a seed."""
+
+    def make(index: int, at_s: float, prompt: int, output: int) -> Arrival:
+        return Arrival(at_s=at_s, tenant_id="t", num_prompt_tokens=prompt, num_output_tokens=output)
+
+    lengths = [(1, 2), (3, 4)]
+    first, second = (
+        poisson("p", rate=5.0, duration_s=400.0, lengths=lengths, seed=9, make=make)
+        for _ in range(2)
+    )
+    assert first == second
+    assert len(first.arrivals) == 2_000
+    assert first.duration_s == pytest.approx(400, rel=0.06)
+    assert {(a.num_prompt_tokens, a.num_output_tokens) for a in first.arrivals} == set(lengths)
