@@ -16,7 +16,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from engine import probe_cache
+from engine import huge_pages, probe_cache
 from engine.models.linear import Layout, Linear, apply_packed, pack
 
 _ROUNDS = 3
@@ -61,6 +61,9 @@ def lay_out(linears: Sequence[Linear], *, native: bool) -> None:
                 linear.few_rows = torch.ops.sluice.few_rows_weight(linear.plain)
                 linear.max_few_rows = max_few_rows
             linear.lay_out(layout)
+    if not native:
+        kept = [weight for x in linears for weight in (x.plain, x.packed) if weight is not None]
+        huge_pages.collapse(kept)
 
 
 def _decode(kept: object, *, num_groups: int, native: bool) -> list[tuple[Layout, int]]:

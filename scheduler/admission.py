@@ -260,7 +260,8 @@ class Admission:
         # Less comes when queues of others run empty meanwhile, which shows only in the long run.
         if growth > _FAST_GROWTH and second_s <= at_most_s:
             end_s = self._round_s(sequence, now, end_s, sure_s)
-        return Wait(sure_s, end_s - sure_s)
+        # Counters of others may rise faster than its tenant's own: then less goes before it.
+        return Wait(sure_s, max(0.0, end_s - sure_s))
 
     def _round_s(
         self,

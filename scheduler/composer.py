@@ -193,7 +193,7 @@ class Composer:
         under_way.sort(key=_urgency, reverse=True)
         head = self._next(draft, now) if admits else None
         while draft.budget and (under_way or head is not None):
-            if under_way and (head is None or _urgency(under_way[-1]) <= _urgency(head[0])):
+            if under_way and (head is None or self._goes_on(under_way[-1], head[0])):
                 sequence = under_way.pop()
                 if draft.has_room_for(sequence):
                     self._slice(sequence, (), draft)
@@ -202,6 +202,19 @@ class Composer:
                 self._admit(*head, draft, now)
                 head = self._next(draft, now)
         return draft
+
+    def _goes_on(self, under_way: Sequence, head: Sequence) -> bool:
+        """Tell whether a prefill under way goes before the next request, which may be due before.
+
+        Another tenant's may go first only while it is no further ahead of its share: the prompt
+        under way was charged for already, and a flood of older requests would keep it waiting.
+        """
+        if under_way.request.band != head.request.band:
+            return under_way.request.band < head.request.band
+        if _urgency(under_way) <= _urgency(head):
+            return True
+        counter = self._waiting.tenant_counter
+        return counter(head) > counter(under_way)
 
     def _harvest(self, rows: DecodeRows, draft: _Draft, admits: bool, now: float) -> list[Sequence]:
         """Take work of the batch band along in what time, tokens and blocks are left."""
@@ -300,6 +313,7 @@ class Composer:
             sequence.was_admitted = True
             sequence.num_cached_tokens = num_found
         parts.accounts.admit(sequence, now)
+        sequence.is_guaranteed = self._waiting.has_waiting_above(sequence.request.band)
         parts.deferral.start(sequence, len(hit))
         self._running.rows.admit(sequence, num_found, parts.kv_budget.expected_len(sequence))
         draft.admitted.append(_new_sequence(sequence, hit))

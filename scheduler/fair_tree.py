@@ -25,87 +25,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scheduler.config import FairnessConfig
+from scheduler.ledger import Ledger
 from scheduler.order import Order
 from scheduler.policies.bands import BandShares
 from scheduler.policies.base import Child, Key, Policy
 from scheduler.policies.registry import levels_of, make_policy
 from scheduler.request import Band
 from scheduler.sequence import Sequence
+from scheduler.tree_node import Node
 
 _MAX_BORROWERS = 8
 _MIN_SWEEP = 1024
-
-
-class Node:
-    """Hold what is below one place of the tree, of which `order` has what waits.
-
-    `num_live` counts the requests below it and `num_waiting` those that wait, `waiting_tokens`
-    what these have to compute before they draw their next tokens. `served` is all that was charged.
-    One that `is_merged` shares its parent's order. `urgent` has the children by when they must
-    start, where the configuration lends.
-    """
-
-    __slots__ = (
-        "band",
-        "children",
-        "counter",
-        "depth",
-        "is_merged",
-        "name",
-        "num_live",
-        "num_waiting",
-        "order",
-        "parent",
-        "policy",
-        "served",
-        "urgent",
-        "waiting_tokens",
-        "weight",
-    )
-
-    def __init__(self, name: str, band: Band, parent: Node | None, policy: Policy | None) -> None:
-        self.name = name
-        self.band = band
-        self.parent = parent
-        self.depth: int = 0 if parent is None else parent.depth + 1
-        self.is_merged = policy is None
-        self.policy: Policy
-        self.order: Order
-        if policy is None:
-            assert parent is not None
-            self.policy, self.order = parent.policy, parent.order
-        else:
-            self.policy, self.order = policy, Order(policy)
-        self.urgent: Order | None = None
-        self.children: dict[str, Node] = {}
-        self.weight = 1.0
-        self.counter = 0.0
-        self.num_live = self.num_waiting = self.waiting_tokens = 0
-        self.served = 0.0
-
-    def take_over(self, before: Node, *, counter: bool) -> None:
-        """Go on with the accounts of a node of an earlier tree."""
-        self.served, self.weight = before.served, before.weight
-        if counter:
-            self.counter = before.counter
-
-    @property
-    def above(self) -> Node:
-        """Return the parent of a node that is not the root."""
-        assert self.parent is not None
-        return self.parent
-
-    @property
-    def may_turn(self) -> bool:
-        """Tell whether a charge below it may have made another request its head."""
-        return self.policy.keeps_accounts and len(self.order) > 1
-
-    def head(self, now: float) -> Sequence:
-        """Find the request below that its own policies put first."""
-        child = self.order.first(now)
-        assert child is not None, "only a node that waits has a head"
-        return child.head(now)
+_MAX_CHARGED = 64
 
 
 class Watcher(Protocol):
@@ -132,9 +67,14 @@ class FairTree:
         else:
             policy = BandShares(config.band_shares)
             self._levels = ("", *levels)
-        self._root = Node("", Band.PRIORITY, None, policy)
+        self._ledger = Ledger()
+        self._root = Node("", Band.PRIORITY, None, policy, self._ledger)
+        # The nodes of tenants and bands by their entries.
+        self._node_of_entry: dict[int, Node] = {}
+        self._charged: list[NDArray[np.intp]] = []
         self._waiting: set[Sequence] = set()
         self._node_of: dict[Sequence, Node] = {}
+        self._sums_up = self._may_sum_up()
         self._num_nodes = 0
         self._sweep_at = _MIN_SWEEP
         self._carried: set[Child] = set()
@@ -231,6 +171,10 @@ class FairTree:
         if self.watcher is not None:
             self.watcher.left(sequence, key)
 
+    def has_waiting_above(self, band: Band) -> bool:
+        """Tell whether something waits in a higher band."""
+        return any(node.num_waiting and node.band < band for node in self.bands.values())
+
     def peek(self, now: float) -> Sequence | None:
         """Show who is next."""
         child = self._first(self._root, now)
@@ -271,15 +215,36 @@ class FairTree:
         # This runs in every step, for as many tenants as have rows.
         assert cost >= 0.0
         node_of = self._node_of
-        costs: dict[Node, float] = {}
-        for sequence in sequences:
-            node = node_of[sequence]
-            costs[node] = costs.get(node, 0.0) + cost
-        costs = _charge_level(costs, now)
-        if self.watcher is not None:
-            self.watcher.charged(costs)
+        if self._sums_up:
+            entries = np.array([node_of[sequence].entry for sequence in sequences], dtype=np.intp)
+            tenants = self._ledger.charge(entries, cost)
+            self._charged.append(tenants)
+            if len(self._charged) > _MAX_CHARGED:
+                self._charged = [np.unique(np.concatenate(self._charged))]
+            bands = np.bincount(self._ledger.charge(tenants, cost))
+            costs = {
+                self._node_of_entry[entry]: cost * int(bands[entry])
+                for entry in np.flatnonzero(bands).tolist()
+            }
+        else:
+            costs = {}
+            for sequence in sequences:
+                node = node_of[sequence]
+                costs[node] = costs.get(node, 0.0) + cost
+            costs = _charge_level(costs, now)
+            if self.watcher is not None:
+                self.watcher.charged(costs)
         while costs:
             costs = _charge_level(costs, now)
+
+    def take_charged(self) -> set[Node]:
+        """Return the tenants that `charge_each` has charged without telling the watcher."""
+        if not self._charged:
+            return set()
+        entries = np.unique(np.concatenate(self._charged))
+        self._charged.clear()
+        nodes = map(self._node_of_entry.get, entries.tolist())
+        return {node for node in nodes if node is not None}
 
     def set_weight(self, tenant_id: str, weight: float) -> None:
         """Change what a tenant is charged from now on; what it was charged stands."""
@@ -315,6 +280,15 @@ class FairTree:
                     mine.policy.resume(theirs.policy, dict(below.items()))
             above = below
 
+    def _may_sum_up(self) -> bool:
+        """Tell whether charging keys and tenants is adding to their counters and nothing else."""
+        tenants, keys, requests = (make_policy(name, self.config) for name in self._levels[1:])
+        return (
+            all(policy.accrues and not policy.reads_head for policy in (tenants, keys))
+            and not requests.keeps_accounts
+            and not self.config.borrow_tokens
+        )
+
     def _join(self, node: Node, child: Child, now: float) -> None:
         if child in self._carried:
             self._carried.discard(child)
@@ -344,7 +318,8 @@ class FairTree:
             policy = None
             if level != self._levels[parent.depth] or parent.policy.keeps_accounts:
                 policy = make_policy(level, self.config)
-            node = parent.children[name] = Node(name, band, parent, policy)
+            node = parent.children[name] = Node(name, band, parent, policy, self._ledger)
+            self._node_of_entry[node.entry] = node
             if parent is self._root and self.config.borrow_tokens and node.policy.keeps_accounts:
                 node.urgent = Order(_MostUrgent())
             self._num_nodes += 1
@@ -361,7 +336,9 @@ class FairTree:
                     and not parent.policy.is_owed(node, parent.order, now)
                 ]
                 for name in idle:
-                    del parent.children[name]
+                    entry = parent.children.pop(name).entry
+                    del self._node_of_entry[entry]
+                    self._ledger.close(entry)
                 self._num_nodes -= len(idle)
         self._sweep_at = max(_MIN_SWEEP, 2 * self._num_nodes)
 

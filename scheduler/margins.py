@@ -19,6 +19,8 @@ _WINDOW = 256
 _ENOUGH = 32
 _QUANTILE = 0.995
 _MAX_TENANTS = 1024
+# In square roots of seconds, before anything is known.
+_UNKNOWN = 0.3
 
 Payer = tuple[Band, str]
 
@@ -45,11 +47,11 @@ class Margins:
         errors.add(error)
 
     def margin_s(self, payer: Payer, predicted_s: float) -> float:
-        """Say what to add to a prediction; 0 while nothing is known."""
+        """Say what to add to a prediction."""
         errors = self._errors_of.get(payer)
         if errors is None or not errors.is_enough:
             errors = self._shared[payer[0]]
-        return errors.high * math.sqrt(predicted_s) if errors.is_enough else 0.0
+        return (errors.high if errors.is_enough else _UNKNOWN) * math.sqrt(predicted_s)
 
 
 class _Errors:

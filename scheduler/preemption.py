@@ -7,9 +7,10 @@ every row is, so that nobody is sent back for ever. In each step that preempts, 
 the highest band goes on, so the whole always makes progress.
 
 *When a higher band waits.* A request displaces running ones of strictly lower bands where slots or
-blocks are what it lacks, and only if sending them back lets it in. Equals never displace each
-other, or they would take turns for ever. The batch band is never pinned: it runs on what others
-leave.
+blocks are what it lacks, and only if sending them back lets it in. What runs on its band's
+guaranteed share stays, or the share would be taken back as soon as it was given. Equals never
+displace each other, or they would take turns for ever. The batch band is never pinned: it runs on
+what others leave.
 
 A victim is recomputed later. Its full blocks stay findable until they are reused, so that is
 often free; the engine may keep them elsewhere, since a plan names who was preempted.
@@ -107,7 +108,8 @@ class Preemption:
         if sequence.request.band is Band.BATCH:
             return True
         return (
-            sequence.num_preemptions < self._config.max_preemptions
+            not sequence.is_guaranteed
+            and sequence.num_preemptions < self._config.max_preemptions
             and self._running.num_steps - sequence.admitted_at_step >= self._config.min_run_steps
         )
 

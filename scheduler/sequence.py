@@ -38,7 +38,8 @@ class Sequence:
     drawn; `num_ran` tokens have ever been computed or found. What is expected of it when it begins
     to wait: `num_uncached` tokens to compute, `expected_output` tokens in all to draw, `service_s`
     seconds of work, the next token due at `deadline_s` and so to be begun by `start_by_s`.
-    `counter` is kept by the policy that orders it.
+    `counter` is kept by the policy that orders it. One that `is_guaranteed` runs on its band's
+    share though higher bands wait.
     """
 
     __slots__ = (
@@ -48,6 +49,7 @@ class Sequence:
         "end_token_ids",
         "expected_output",
         "first_token_s",
+        "is_guaranteed",
         "is_held",
         "limit",
         "num_bypassed",
@@ -98,7 +100,7 @@ class Sequence:
         self.slot = NO_SLOT
         self.status = Status.WAITING
         self.was_admitted = False
-        self.is_held = False
+        self.is_held = self.is_guaranteed = False
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None
         if params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scheduler.config import SchedulerConfig
-from scheduler.fair_tree import FairTree, Node
+from scheduler.fair_tree import FairTree
 from scheduler.request import Band
+from scheduler.tree_node import Node
 
 
 @dataclass(frozen=True, slots=True)

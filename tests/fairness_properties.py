@@ -23,7 +23,7 @@ from tenant_world import (
 
 from engine.contract import StepPlan
 from scheduler.core import Scheduler
-from scheduler.fair_tree import Node
+from scheduler.tree_node import Node
 
 
 def interval_service_is_bounded(

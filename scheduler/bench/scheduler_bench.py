@@ -37,7 +37,6 @@ from scheduler.request import Admit, Band, Request, Slo
 _P50_GOAL_US = 600.0
 _P99_GOAL_US = 2000.0
 _PROFILE = "a100-llama-3-8b"
-_REFERENCE_ADDITIONS = 1_000_000
 _MIXED = PRESETS["mixed"]
 _WEIGHTS = (1.0, 2.0, 4.0, 8.0)
 # No priority band: one that always has work would leave the rows to its few tenants alone.
@@ -64,17 +63,12 @@ class SchedulerBenchOptions:
 
 @dataclass(slots=True)
 class Times:
-    """Hold one round's CPU times in µs: a value a step, but for `offer`, a value a request.
-
-    `reference_ms` is what a fixed loop took before the round and after it: where it differs from
-    that of other rounds, a neighbour on the machine was the reason.
-    """
+    """Hold one round's CPU times in µs: a value a step, but for `offer`, a value a request."""
 
     plan: list[float] = field(default_factory=list)
     report: list[float] = field(default_factory=list)
     offer: list[float] = field(default_factory=list)
     num_collections: int = 0
-    reference_ms: list[float] = field(default_factory=list)
 
     @property
     def step(self) -> list[float]:
@@ -178,7 +172,6 @@ def _run(options: SchedulerBenchOptions, num_queued: int) -> Times:
     for _ in range(max(20, options.steps // 4)):
         load.step()
     load.times = Times()
-    load.times.reference_ms.append(_time_reference_ms())
     before = _num_collections()
     for _ in range(options.steps):
         load.step()
@@ -186,16 +179,7 @@ def _run(options: SchedulerBenchOptions, num_queued: int) -> Times:
         # So few rows and steps that none has ended yet.
         load.step()
     load.times.num_collections = _num_collections() - before
-    load.times.reference_ms.append(_time_reference_ms())
     return load.times
-
-
-def _time_reference_ms() -> float:
-    before_ns = time.thread_time_ns()
-    total = 0
-    for number in range(_REFERENCE_ADDITIONS):
-        total += number
-    return (time.thread_time_ns() - before_ns) / 1e6
 
 
 def _make_part(options: SchedulerBenchOptions, rounds: dict[int, list[Times]]) -> Part:
@@ -264,7 +248,6 @@ def _describe(rounds: list[Times]) -> list[dict[str, Any]]:
                 )
             },
             "num_collections": times.num_collections,
-            "reference_ms": times.reference_ms,
         }
         for times in rounds
     ]

@@ -5,8 +5,7 @@ One that has waited beyond `max_wait_s` goes before all that have not, the oldes
 starves however wrong the estimates are. A request that was preempted has less work left and so
 goes further ahead: shortest remaining time first.
 
-Best within a tenant: between tenants it serves whoever sends short requests, and even with exact
-lengths it loses the tail to orders that know nothing (Scully et al. on boosting).
+Meant for within a tenant: between tenants it serves whoever sends short requests.
 """
 
 from __future__ import annotations

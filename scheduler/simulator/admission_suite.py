@@ -99,7 +99,6 @@ def run(on_run: OnRun, options: AdmissionSuiteOptions = _DEFAULTS) -> SuiteResul
         slug = name.replace(" ", "_").replace(",", "")
         result.figures[f"goodput_{slug}_rps"] = Figure(rate, "requests/s")
         on_run(name)
-    _show_deciles(done[_OVERLOAD], result)
     peak = max(goodput.values())
     result.figures |= {
         "capacity_rps": Figure(at_capacity_rps, "requests/s"),
@@ -196,9 +195,8 @@ def _show(name: str, load: float, done: Run, result: SuiteResult) -> float:
             "goodput_tokens_per_s",
             "tokens_per_s",
             "ttft_s",
-            "prompt_length_deciles",
         )
-    } | {"accepted_in_time_share": kept(done)}
+    } | {"accepted_in_time_share": kept(done), "prompt_length_deciles": _deciles(done)}
     result.rows.append(
         (
             name,
@@ -215,24 +213,24 @@ def _show(name: str, load: float, done: Run, result: SuiteResult) -> float:
     return goodput
 
 
-def _show_deciles(done: Run, result: SuiteResult) -> None:
-    """Add a row for each tenth of the requests, by the length of their prompts."""
+def _deciles(done: Run) -> list[dict[str, Any]]:
+    """Say what came of each tenth of the requests, by the length of their prompts."""
     ordered = sorted(done.records, key=lambda record: record.arrival.num_prompt_tokens)
     bounds = [len(ordered) * n // _NUM_DECILES for n in range(_NUM_DECILES + 1)]
     span_s = done.workload.duration_s
+    deciles = []
     for part in (ordered[a:b] for a, b in pairwise(bounds) if a < b):
         good = [record for record in part if record.meets_slo]
         taken = [record for record in part if record.reject is None]
         in_time = [record for record in taken if record.has_begun and record.ttft_s <= _TTFT_S]
-        result.rows.append(
-            (
-                f"prompts up to {part[-1].arrival.num_prompt_tokens:,}",
-                number(_OVERLOAD),
-                number(len(part) / span_s),
-                number(len(good) / span_s),
-                number(sum(record.arrival.num_tokens for record in good) / span_s),
-                number(len(part) - len(taken)),
-                percent(ratio(len(in_time), len(taken))),
-                seconds(quantiles(r.ttft_s for r in taken if r.has_begun)["p99"]),
-            )
+        deciles.append(
+            {
+                "max_prompt_tokens": part[-1].arrival.num_prompt_tokens,
+                "accepted_share": len(taken) / len(part),
+                "accepted_in_time_share": ratio(len(in_time), len(taken)),
+                "goodput_rps": len(good) / span_s,
+                "goodput_tokens_per_s": sum(r.arrival.num_tokens for r in good) / span_s,
+                "ttft_p99_s": quantiles(r.ttft_s for r in taken if r.has_begun)["p99"],
+            }
         )
+    return deciles

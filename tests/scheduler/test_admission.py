@@ -78,12 +78,12 @@ def test_a_promise_that_cannot_be_kept_is_not_made() -> None:
     """A request is refused when its first token would take longer than a part of its promise."""
     desk = Desk()
     desk.queue(500, times=6)
-    fits = make_sequence(500, ttft_s=4.5)
+    fits = make_sequence(500, ttft_s=4.6)
     assert desk.admission.predict_ttft_s(fits, 0.0) == pytest.approx(4.0, abs=0.1)
     refusal = desk.refused(make_sequence(500, ttft_s=4.4))
     assert refusal.code is RejectCode.OVERLOADED
     assert refusal.reason == (
-        "The first token would come in about 4.4 s; your tenant is promised 4.4 s."
+        "The first token would come in about 4.6 s; your tenant is promised 4.4 s."
     )
     assert desk.admission.rejections == {"ttft": 1}
     assert desk.offer(fits) is None
@@ -234,6 +234,16 @@ def test_a_queue_that_drains_slowly_is_found_out() -> None:
         desk.admission.note_step(StepFeatures(num_decode_tokens=1), 0.1, 250.0 + step / 10)
     later_s = desk.admission.predict_ttft_s(make_sequence(1000, arrival_s=300.0), 300.0)
     assert later_s == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_backlog_of_the_batch_band_is_no_sign_of_slowness() -> None:
+    """Small steps beside batch work that waits do not make predictions for others longer."""
+    desk = Desk()
+    push(desk.tree, make_sequence(5000, band=Band.BATCH))
+    for step in range(1, 100):
+        desk.admission.note_step(StepFeatures(num_prefill_tokens=50), 1.0, float(step))
+    asked = make_sequence(3000, arrival_s=200.0)
+    assert desk.admission.predict_ttft_s(asked, 200.0) == pytest.approx(3.0, abs=0.1)
 
 
 def test_without_slots_it_waits_for_others_to_end() -> None:

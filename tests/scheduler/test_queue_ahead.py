@@ -55,6 +55,22 @@ def test_an_order_counts_what_stands_before(policy: str) -> None:
         assert predicted == served_before(tree, newcomer, 60.0)
 
 
+def test_an_order_over_all_bands_counts_them_together() -> None:
+    """Where one policy orders the bands too, what stands before is counted in all of them."""
+    for seed in range(10):
+        draw = random.Random(seed)
+        tree = FairTree(FairnessConfig(policy="priority"))
+        queue = QueueAhead(tree)
+        for step in range(60):
+            band = draw.choice(list(Band))
+            arrival_s = step / 10
+            waiting = make_sequence(draw.randrange(1, 900), band=band, arrival_s=arrival_s)
+            push(tree, waiting, arrival_s)
+        newcomer = make_sequence(100, band=draw.choice(list(Band)), arrival_s=6.0)
+        predicted = ahead_of(queue, newcomer, 6.0)
+        assert predicted == served_before(tree, newcomer, 6.0)
+
+
 @pytest.mark.parametrize("num_keys", [1, 3])
 def test_fair_tenants_fill_up_like_water(num_keys: int) -> None:
     """With counters, weights and queues of any size, at most a request a tenant is miscounted."""

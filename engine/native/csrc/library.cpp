@@ -350,13 +350,14 @@ class Linear {
   }
 
   int64_t num_outputs() const {
-    return few_rows_.numel() ? few_rows_.size(1) : plain_.numel() ? plain_.size(1) : packed_.size(0);
+    if (few_rows_.numel()) return few_rows_.size(1);
+    return plain_.numel() ? plain_.size(1) : packed_.size(0);
   }
 
   // Up to so many rows, results go to the memory that is given.
   int64_t max_few_rows() const { return max_few_rows_; }
 
-  // Fill `out`, or replace it by memory that oneDNN has taken; it is of the inputs' type or float32.
+  // Fill `out`, of the inputs' type or float32, or replace it by memory that oneDNN has taken.
   void apply(const Tensor& x, Tensor& out) const {
     if (takes_few_rows(x)) return few_rows_linear_out(x, few_rows_, bias_, std::nullopt, out);
     Tensor product =

@@ -235,3 +235,31 @@ def test_tiles_leave_onednn_undisturbed(native_library: bool) -> None:
         torch.ops.sluice.few_rows_linear(x[:rows], panels, None, None)
         assert torch.equal(wide @ weight, expected[0])
         assert torch.equal(torch.ops.sluice.few_rows_linear(x, panels, None, None), expected[1])
+
+
+@pytest.mark.parametrize("size", [5, 16, 100, 4096])
+def test_the_largest_logit_is_the_first_of_its_size(native_library: bool, size: int) -> None:
+    """Each row gives the index that torch finds in it, the first where several tie."""
+    if absent(native_library):
+        return
+    torch.manual_seed(5)
+    # Few values make many ties, at any place.
+    logits = torch.randint(-3, 3, (60, size)).float()
+    logits[:20] = torch.randn(20, size)
+    ids, finite = torch.ops.sluice.find_largest(logits)
+    assert ids.tolist() == logits.numpy().argmax(axis=-1).tolist()
+    assert finite.all()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_the_largest_logit_of_a_row_that_is_not_finite(native_library: bool, bad: float) -> None:
+    """A value that is not finite is reported wherever it is, and leaves the other rows alone."""
+    if absent(native_library):
+        return
+    for at in (0, 70, 129):
+        logits = torch.arange(130.0).repeat(3, 1)
+        logits[1, at] = bad
+        ids, finite = torch.ops.sluice.find_largest(logits)
+        assert finite.tolist() == [True, False, True]
+        assert (ids[0], ids[2]) == (129, 129)
+        assert 0 <= ids[1] < 130

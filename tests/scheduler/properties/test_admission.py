@@ -25,7 +25,7 @@ from scheduler.step_model import StepModel
 _MACHINE = load_machine("a100-llama-3-8b")
 _TTFT_S = 2.0
 _SETTINGS = settings(
-    max_examples=4,
+    max_examples=3,
     deadline=None,
     derandomize=True,
     # A run takes seconds, and a smaller one shows nothing that a large one does not.
@@ -49,7 +49,7 @@ class StubbornModel(StepModel):
 
 
 def overload(rate: float, num_tenants: int, seed: int) -> Workload:
-    """Let tenants of uneven demand send Azure's lengths for two minutes."""
+    """Let tenants of uneven demand send Azure's lengths for a minute and a half."""
     draw = random.Random(seed)
     demand = [1.0 / (n + 1) for n in range(num_tenants)]
 
@@ -63,7 +63,7 @@ def overload(rate: float, num_tenants: int, seed: int) -> Workload:
         )
 
     return poisson(
-        "overload", rate=rate, duration_s=120.0, lengths=azure_lengths(), seed=seed, make=make
+        "overload", rate=rate, duration_s=90.0, lengths=azure_lengths(), seed=seed, make=make
     )
 
 
