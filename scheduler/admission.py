@@ -56,7 +56,8 @@ class Wait(NamedTuple):
 class Admission:
     """Refuse requests; see the module.
 
-    With `lengths`, requests that are predicted never to fit the KV cache are refused too.
+    With `lengths`, requests that are predicted never to fit the KV cache are refused too. What an
+    instance `before` has learned goes on to count.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Admission:
         *,
         jitter: random.Random,
         lengths: Lengths | None = None,
+        before: Admission | None = None,
     ) -> None:
         self._config = config
         self._capacity_tokens = info.num_blocks * info.block_size
@@ -77,7 +79,11 @@ class Admission:
         self._step_model = step_model
         self._lengths = lengths
         self._jitter = jitter
-        self._queue = QueueAhead(tree)
+        self._queue: QueueAhead
+        if before is not None and before._tree is tree:
+            self._queue = before._queue
+        else:
+            self._queue = QueueAhead(tree)
         self._rate = DrainRate(info, step_model)
         self._margins = Margins()
         self._rejections: Counter[str] = Counter()
@@ -85,6 +91,9 @@ class Admission:
         self._predicted: dict[Sequence, Wait] = {}
         self._started: dict[Sequence, None] = {}
         self._num_running = 0
+        if before is not None:
+            self._rate, self._margins = before._rate, before._margins
+            self._rejections = before._rejections
 
     @property
     def rejections(self) -> Mapping[str, int]:

@@ -86,7 +86,7 @@ class Scheduler:
         self._expired: list[RequestOutput] = []
         self._waiting = FairTree(config.fairness)
         self._accounts = Accounts(config.fairness, self._waiting)
-        self._apply(config)
+        self._apply(config, None)
 
     def configure(self, config: SchedulerConfig, now: float) -> None:
         """Go by another configuration from the next step on.
@@ -102,11 +102,11 @@ class Scheduler:
             for sequence in self._sequences.values():
                 tree.enrol(sequence, now)
             self._waiting = tree
-            self._apply(config)
+            self._apply(config, self._admission)
             for sequence in waiting:
                 self._push(sequence, now)
         else:
-            self._apply(config)
+            self._apply(config, self._admission)
 
     def set_weight(self, tenant_id: str, weight: float) -> None:
         """Change a tenant's share from now on, that of its waiting requests included."""
@@ -364,8 +364,8 @@ class Scheduler:
         self._expired.append(self._end(sequence, FinishReason.EXPIRED, now))
         return True
 
-    def _apply(self, config: SchedulerConfig) -> None:
-        """Make the parts that go by the configuration."""
+    def _apply(self, config: SchedulerConfig, admission: Admission | None) -> None:
+        """Make the parts that go by the configuration; `admission` is the one before."""
         self.config = config
         rows, running = self._running.rows, self._running
         self._accounts.go_by(config.fairness, self._waiting)
@@ -392,6 +392,7 @@ class Scheduler:
             self.step_model,
             jitter=self._jitter,
             lengths=self.lengths,
+            before=admission,
         )
         self._composer = Composer(config.composer, self.info, parts)
 

@@ -17,6 +17,7 @@ from scheduler.tree_node import Node
 
 # Over how long it is averaged how much comes in.
 _INFLOW_S = 10.0
+_LEAST_AGE_S = 1.0
 _MIN_TENANTS = 64
 
 
@@ -30,7 +31,7 @@ class TenantLevels:
     def __init__(self, now: float) -> None:
         self.stale: set[Node] = set()
         self._rows: dict[Node, int] = {}
-        self._began_s = now
+        self._began_s = self._first_s = now
         self._floor = self._live_weight = 0.0
         self._has_moved = False
         self._grow(_MIN_TENANTS)
@@ -86,7 +87,7 @@ class TenantLevels:
         if input_price != 1.0:
             np.divide(due, input_price, out=due)
         fade = math.exp(min(0.0, self._began_s - now) / _INFLOW_S)
-        np.multiply(self._inflow[:n], fade * horizon_s / _INFLOW_S, out=sent)
+        np.multiply(self._inflow[:n], fade * horizon_s / _span_s(now - self._first_s), out=sent)
         np.add(sent, self._queued[:n], out=sent)
         np.minimum(due, sent, out=due)
         total = float(due.sum())
@@ -169,10 +170,10 @@ class TenantLevels:
 class Inflow:
     """Average how many tokens come in a second."""
 
-    __slots__ = ("_at_s", "_tokens")
+    __slots__ = ("_at_s", "_first_s", "_tokens")
 
     def __init__(self, now: float) -> None:
-        self._at_s = now
+        self._at_s = self._first_s = now
         self._tokens = 0.0
 
     def add(self, num_tokens: int, now: float) -> None:
@@ -180,7 +181,12 @@ class Inflow:
         self._at_s = max(now, self._at_s)
 
     def tokens_per_s(self, now: float) -> float:
-        return self._tokens_at(now) / _INFLOW_S
+        return self._tokens_at(now) / _span_s(now - self._first_s)
 
     def _tokens_at(self, now: float) -> float:
         return self._tokens * math.exp(min(0.0, self._at_s - now) / _INFLOW_S)
+
+
+def _span_s(age_s: float) -> float:
+    """Say how long it takes to send what is remembered, of what began `age_s` ago."""
+    return _INFLOW_S * (1.0 - math.exp(-max(age_s, _LEAST_AGE_S) / _INFLOW_S))
