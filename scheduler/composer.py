@@ -189,7 +189,10 @@ class Composer:
         under_way = [s for s in self._running.prefilling if s.request.band is not Band.BATCH]
         if room <= 0 or not (under_way or (admits and len(self._waiting))):
             return draft
-        draft.budget = self._parts.step_budget.prefill_tokens(decodes, room, now)
+        # The chunks that go on attend to what their prompts have so far.
+        context = sum(sequence.num_computed for sequence in under_way)
+        step = replace(decodes, prefill_context_tokens=context)
+        draft.budget = self._parts.step_budget.prefill_tokens(step, room, now)
         under_way.sort(key=_urgency, reverse=True)
         head = self._next(draft, now) if admits else None
         while draft.budget and (under_way or head is not None):

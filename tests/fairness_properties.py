@@ -9,6 +9,9 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 
+from engine.contract import StepPlan
+from scheduler.core import Scheduler
+from scheduler.tree_node import Node
 from tenant_world import (
     INPUT_PRICE,
     OUTPUT_PRICE,
@@ -20,10 +23,6 @@ from tenant_world import (
     spans,
     total_work,
 )
-
-from engine.contract import StepPlan
-from scheduler.core import Scheduler
-from scheduler.tree_node import Node
 
 
 def interval_service_is_bounded(

@@ -6,7 +6,6 @@ import random
 from dataclasses import replace
 
 import pytest
-from waiting import make_sequence, push
 
 import fakes
 from engine.step_cost import LinearCost, StepCost, StepFeatures
@@ -18,6 +17,7 @@ from scheduler.request import Band, Reject, RejectCode
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence
 from scheduler.step_model import StepModel
+from waiting import make_sequence, push
 
 # A millisecond a token, so that a step of 1,000 tokens takes a second.
 _LINE = LinearCost(0.0, 1e-3)

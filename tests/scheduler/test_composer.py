@@ -24,9 +24,7 @@ def driver_of(config: SchedulerConfig, **engine: int) -> Driver:
     """Drive a scheduler that knows what steps cost, without any margin."""
     sizes = {"max_num_batched_tokens": 512, "num_blocks": 200, "max_model_len": 600, **engine}
     driver = Driver(fakes.make_engine(cost=COST, block_size=8, **sizes))
-    driver.scheduler = Scheduler(
-        driver.engine.info, config, step_model=StepModel(COST, margin=1.0)
-    )
+    driver.scheduler = Scheduler(driver.engine.info, config, step_model=StepModel(COST, margin=1.0))
     return driver
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from waiting import make_sequence, push
 
 from scheduler.config import FairnessConfig
 from scheduler.fair_tree import FairTree
 from scheduler.queue_ahead import QueueAhead
 from scheduler.request import Band
 from scheduler.sequence import Sequence
+from waiting import make_sequence, push
 
 
 def served_before(tree: FairTree, newcomer: Sequence, now: float) -> int:

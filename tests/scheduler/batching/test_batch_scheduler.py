@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from batch_run import VirtualRun
 
+from batch_run import VirtualRun
 from engine.contract import StepResult
 from engine.step_cost import LinearCost, StepCost
 from fakes import expected_tokens, make_engine, make_request

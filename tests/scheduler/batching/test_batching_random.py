@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from batch_run import VirtualRun
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batch_run import VirtualRun
 from checkpoints import make_tiny_llama
 from engine.config import EngineConfig
 from engine.contract import SamplingParams

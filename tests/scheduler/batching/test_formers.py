@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from batch_run import VirtualRun
 
+from batch_run import VirtualRun
 from fakes import make_engine, make_request
 from scheduler.batching.batch_scheduler import BatchScheduler
 from scheduler.batching.dynamic import Dynamic

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fairness_properties as properties
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tenant_world import Burst, Machine, bursts
 
+import fairness_properties as properties
 import scheduler.fair_tree as fair_tree
 from scheduler.policies.registry import policy_names
+from tenant_world import Burst, Machine, bursts
 
 _SETTINGS = settings(
     max_examples=40,

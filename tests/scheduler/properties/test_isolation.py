@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tenant_world import Burst, Machine, World, largest_unit
 
 from scheduler.request import Band
+from tenant_world import Burst, Machine, World, largest_unit
 
 _SETTINGS = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 _MACHINE = Machine(max_num_seqs=4, budget=8, num_blocks=64)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fairness_properties import order_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from fairness_properties import order_of
 from tenant_world import Burst, Machine, World, bursts
 
 _SETTINGS = settings(max_examples=40, deadline=None, derandomize=True, database=None)
