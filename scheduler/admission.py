@@ -42,8 +42,8 @@ _TURN_TOKENS = 4096.0
 _FAST_GROWTH = 0.25
 _MAX_GROWTH = 0.95
 _LENGTH_QUANTILE = 0.9
-# A tenant may queue so many times its share of the places that are free.
-_REQUESTS_ALPHA = 8.0
+# What part of the places in the queue anybody may take.
+_SHARED_PLACES = 0.9
 # Of a promise: a shorter queue says little about what predictions of queues are worth.
 _LONG_QUEUE = 0.25
 
@@ -206,13 +206,13 @@ class Admission:
             reason += f"{config.max_num_queued}."
             code = _code(num_own > share * num_queued and share < 1.0)
             return self._reject("queue_requests", reason, code, 1.0 / self._tokens_per_s())
-        if tenant is not None and tenant.num_waiting:
-            # Some room is always left for those who have nothing queued.
-            limit = share * _REQUESTS_ALPHA * (config.max_num_queued - num_queued)
+        if tenant is not None and num_queued >= _SHARED_PLACES * config.max_num_queued:
+            # The last places are for those who hold less than their share, newcomers included.
+            limit = share / (1.0 + share) * config.max_num_queued
             if tenant.num_waiting + 1 > limit:
-                reason = f"{tenant.num_waiting} requests of your tenant wait already, of at most "
-                reason += f"{int(limit)} now."
-                code = _code(share < 1.0)
+                reason = f"The queue is nearly full, and {tenant.num_waiting} requests of your "
+                reason += f"tenant wait already, of at most {int(limit)} then."
+                code = RejectCode.TENANT_LIMITED
                 return self._reject("queue_requests", reason, code, 1.0 / self._tokens_per_s())
         bound = config.max_queued_tokens
         if bound is None:

@@ -77,7 +77,7 @@ def run(on_run: OnRun, options: BatchingSuiteOptions = BatchingSuiteOptions()) -
 def _simulate(name: str, workload: Workload, options: BatchingSuiteOptions) -> Run:
     num_step_tokens = options.chunk_tokens if name == "continuous" else options.whole_tokens
     machine = replace(load_machine(PROFILE), max_num_batched_tokens=num_step_tokens)
-    config = first_come(prefix_caching=False, max_num_queued=options.requests)
+    config = first_come(prefix_caching=False, max_num_queued=2 * options.requests)
     if name not in BASELINES:
         composer = replace(config.composer, prefill_first=name == "unchunked")
         machine = replace(machine, max_num_seqs=options.rows)

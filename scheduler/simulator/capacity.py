@@ -24,7 +24,7 @@ def measure_capacity(machine: Machine, config: SchedulerConfig, workload: Worklo
     sample = workload.all_at_once(min(_NUM_SAMPLES, len(workload.arrivals)))
     sample = replace(sample, arrivals=[replace(a, patience_s=None) for a in sample.arrivals])
     saturated = first_come(
-        prefix_caching=config.prefix_caching, max_num_queued=len(sample.arrivals)
+        prefix_caching=config.prefix_caching, max_num_queued=2 * len(sample.arrivals)
     )
     run = simulate(machine, saturated, sample)
     if not any(record.has_begun for record in run.records):

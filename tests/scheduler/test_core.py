@@ -316,3 +316,17 @@ def test_snapshot_counts_what_was_done() -> None:
     assert snapshot.num_finished == 2
     assert (snapshot.num_prompt_tokens, snapshot.num_cached_tokens) == (18, 8)
     assert (snapshot.num_output_tokens, snapshot.num_steps) == (6, 6)
+
+
+def test_the_last_places_are_for_those_below_their_share() -> None:
+    """A tenant that floods the queue leaves room in it for another that has nothing there."""
+    driver = Driver(fakes.make_engine(), max_num_queued=20)
+    answers = [
+        driver.offer(fakes.make_request(f"a{n}", tenant_id="flood", max_tokens=2))
+        for n in range(30)
+    ]
+    refusals = [answer for answer in answers if isinstance(answer, Reject)]
+    assert len(answers) - len(refusals) == 18
+    assert {refusal.code for refusal in refusals} == {RejectCode.TENANT_LIMITED}
+    calm = fakes.make_request("b", tenant_id="calm", max_tokens=2)
+    assert isinstance(driver.offer(calm), Admit)
