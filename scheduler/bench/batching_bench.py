@@ -125,7 +125,7 @@ def make_server(name: str, info: EngineInfo, options: BatchingBenchOptions) -> S
         )
         return make_baseline(name, info, batching)
     is_chunked = name == "continuous"
-    config = first_come(prefix_caching=False, max_num_queued=options.requests)
+    config = first_come(prefix_caching=False, max_num_queued=2 * options.requests)
     config = replace(config, composer=replace(config.composer, prefill_first=not is_chunked))
     num_step_tokens = options.chunk if is_chunked else info.max_num_batched_tokens
     info = replace(info, max_num_seqs=options.rows, max_num_batched_tokens=num_step_tokens)
