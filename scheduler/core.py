@@ -98,9 +98,10 @@ class Scheduler:
         if config.fairness != self.config.fairness:
             waiting = sorted(self._waiting, key=lambda sequence: sequence.ordinal)
             tree = FairTree(config.fairness)
-            tree.carry_over(self._waiting)
             for sequence in self._sequences.values():
                 tree.enrol(sequence, now)
+            # After that, since a weight may have been edited since a request came with its own.
+            tree.carry_over(self._waiting)
             self._waiting = tree
             self._apply(config, self._admission)
             for sequence in waiting:

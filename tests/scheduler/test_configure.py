@@ -108,6 +108,15 @@ def test_weights_change_for_what_already_waits() -> None:
     assert tenants["b"].service / tenants["a"].service == pytest.approx(3.0, rel=0.15)
 
 
+def test_an_edited_weight_outlives_a_change_of_policy() -> None:
+    """Requests that came with the old weight do not bring it back when the order changes."""
+    driver = flooded(with_policy("vtc"))
+    driver.scheduler.set_weight("b", 3.0)
+    driver.scheduler.configure(with_policy("vtc/vtc/fcfs"), driver.now)
+    tenants = {t.tenant_id: t for t in driver.scheduler.state(driver.now).bands[0].tenants}
+    assert (tenants["a"].weight, tenants["b"].weight) == (1.0, 3.0)
+
+
 def test_an_unknown_policy_is_refused_by_name() -> None:
     """The error names what was asked for and what there is, and nothing changes."""
     driver = flooded(with_policy("vtc"))
