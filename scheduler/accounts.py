@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 
 from scheduler.config import FairnessConfig
+from scheduler.decoding import DecodingRows, Slots
 from scheduler.fair_tree import FairTree
 from scheduler.sequence import Sequence
 
@@ -53,6 +54,15 @@ class Accounts:
         if self._precharges:
             sequences = [s for s in sequences if s.num_output_tokens >= s.num_prepaid]
         self._tree.charge_each(sequences, self._prices.output, now)
+
+    def take_drawn(self, rows: DecodingRows, slots: Slots, now: float) -> None:
+        """Do the same for rows that decode, before what they have drawn has landed."""
+        if self._precharges:
+            slots = slots[rows.num_drawn(slots) >= rows.num_prepaid[slots]]
+        if self._tree.sums_up:
+            self._tree.charge_accounts(rows.accounts[slots], self._prices.output, now)
+        else:
+            self._tree.charge_each(rows.sequences(slots), self._prices.output, now)
 
     def end(self, sequence: Sequence, now: float) -> None:
         """Give back what a request that ends was charged for and has not had."""

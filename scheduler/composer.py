@@ -18,11 +18,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.contract import DecodeRows, EngineInfo, NewSequence, SequenceSlice, StepPlan
 from engine.kv.block_pool import BlockPool
 from engine.step_cost import StepFeatures, attended_tokens
 from scheduler.accounts import Accounts
 from scheduler.config import ComposerConfig
+from scheduler.decoding import Slots
 from scheduler.deferral import Deferral
 from scheduler.fair_tree import FairTree
 from scheduler.kv_budget import KvBudget
@@ -37,18 +41,18 @@ _MAX_DISPLACING = 8
 
 @dataclass(slots=True)
 class Step:
-    """Keep a plan with the sequences of its decodes and slices, and of the rows that sample.
+    """Keep a plan with the sequences of its decodes and slices, and the rows that sample.
 
-    `features` are what its time depends on; `num_finished_before` requests had ended when it was
-    planned.
+    `sampling` are these rows' slots, in the order of the result, and `epochs` whose they were.
+    `features` are what the step's time depends on.
     """
 
     plan: StepPlan
     decodes: list[Sequence]
     slices: list[Sequence]
-    sampling: list[Sequence]
+    sampling: Slots
+    epochs: NDArray[np.intc]
     features: StepFeatures
-    num_finished_before: int = 0
 
     def sequence_of_slot(self) -> dict[int, Sequence]:
         """Find the rows of this step by slot, whatever has become of them since."""
@@ -104,25 +108,32 @@ class Composer:
         admits = not victims and self._is_time_to_admit()
         if self._config.prefill_first:
             draft = self._prefill(rows, admits, now)
-            decodes = [] if draft.slices else self._decode(running.decoding, rows)
+            if not draft.slices:
+                self._decode(running.drawing.online(), rows)
         else:
-            decodes = self._decode(running.decoding, rows)
+            self._decode(running.drawing.online(), rows)
             draft = self._prefill(rows, admits, now)
-        decodes += self._harvest(rows, draft, admits, now)
-        if not decodes and not draft.slices:
+        self._harvest(rows, draft, admits, now)
+        if not len(rows) and not draft.slices:
             if self._num_steps_to_admission and len(self._waiting):
                 # Rows run, but none may draw: looking at the queue only now and then is for others.
                 self._num_steps_to_admission = 0
                 return self.compose(step_id, now)
             return None
         running.num_steps += 1
-        sampling = decodes.copy()
-        for sequence, chunk in zip(draft.sequences, draft.slices, strict=True):
-            if chunk.sample:
-                sampling.append(sequence)
         released, preempted = running.take_changes()
         plan = StepPlan(step_id, rows, draft.slices, draft.admitted, released, preempted)
-        return Step(plan, decodes, draft.sequences, sampling, _features(rows, draft.slices))
+        sampling = rows.slots[:]
+        sampling.extend(chunk.slot for chunk in draft.slices if chunk.sample)
+        slots = np.array(sampling, dtype=np.intp)
+        return Step(
+            plan,
+            running.drawing.sequences(slots[: len(rows)]),
+            draft.sequences,
+            slots,
+            running.drawing.epochs[slots],
+            _features(rows, draft.slices),
+        )
 
     def _is_time_to_admit(self) -> bool:
         """Look at the queue every so many steps, and whenever nothing runs."""
@@ -143,13 +154,14 @@ class Composer:
         head = self._waiting.peek(now)
         if head is None or head.num_in_flight or not running.has_below(head.request.band):
             return []
-        if not running.is_full and self._parts.kv_budget.fit(head) is not None:
+        budget = self._parts.kv_budget
+        if not running.is_full and (budget.surely_fits(head) or budget.fit(head) is not None):
             return []
         node = self._waiting.bands[head.request.band.name]
         num_wanted = min(node.num_waiting, _MAX_DISPLACING)
-        hit = self._parts.kv_budget.find(head)
+        hit = budget.find(head)
         num_blocks = head.table.blocks_missing(head.num_tokens) - len(hit)
-        num_blocks += self._pool.count_idle(hit) + self._parts.kv_budget.reserve()
+        num_blocks += self._pool.count_idle(hit) + budget.reserve()
         victims = self._parts.preemption.displace(head.request.band, num_blocks, 1)
         if victims and num_wanted > 1:
             mean_blocks = node.waiting_tokens // (node.num_waiting * self._pool.block_size) + 1
@@ -158,28 +170,20 @@ class Composer:
             )
         return victims
 
-    def _decode(self, sequences: Iterable[Sequence], rows: DecodeRows) -> list[Sequence]:
-        """Let every row decode that may draw one more token; runs once a row and step."""
-        block_size = self._pool.block_size
-        decoding: list[Sequence] = []
-        slots: list[int] = []
-        positions: list[int] = []
-        blocks: list[int] = []
-        for sequence in sequences:
-            num_tokens = sequence.num_tokens
-            if num_tokens >= sequence.pause_at:
-                continue
-            position = num_tokens - 1
-            slots.append(sequence.slot)
-            positions.append(position)
-            blocks.append(-1 if position % block_size else sequence.table.append_block())
-            sequence.num_computed = num_tokens
-            sequence.num_tokens = num_tokens + 1
-            decoding.append(sequence)
-        rows.slots.fromlist(slots)
-        rows.positions.fromlist(positions)
-        rows.new_block_ids.fromlist(blocks)
-        return decoding
+    def _decode(self, slots: Slots, rows: DecodeRows) -> None:
+        """Let those rows decode that may draw one more token."""
+        drawing = self._running.drawing
+        slots = drawing.unpaused(slots)
+        positions = drawing.num_tokens[slots] - 1
+        blocks = np.full(len(slots), -1, dtype=np.intc)
+        wants_block = np.flatnonzero(positions % self._pool.block_size == 0)
+        if len(wants_block):
+            sequences = drawing.sequences(slots[wants_block])
+            blocks[wants_block] = [sequence.table.append_block() for sequence in sequences]
+        drawing.num_tokens[slots] += 1
+        rows.slots.frombytes(slots.astype(np.intc).tobytes())
+        rows.positions.frombytes(positions.tobytes())
+        rows.new_block_ids.frombytes(blocks.tobytes())
 
     def _prefill(self, rows: DecodeRows, admits: bool, now: float) -> _Draft:
         """Give online prefills their chunks, the ones under way and new ones by deadline."""
@@ -219,21 +223,21 @@ class Composer:
         counter = self._waiting.tenant_counter
         return counter(head) > counter(under_way)
 
-    def _harvest(self, rows: DecodeRows, draft: _Draft, admits: bool, now: float) -> list[Sequence]:
+    def _harvest(self, rows: DecodeRows, draft: _Draft, admits: bool, now: float) -> None:
         """Take work of the batch band along in what time, tokens and blocks are left."""
         running, budget = self._running, self._parts.step_budget
         under_way = [s for s in running.prefilling if s.request.band is Band.BATCH]
         waits = admits and not self._is_online_waiting()
         if not (running.harvesting or under_way or (waits and len(self._waiting))):
-            return []
+            return
         step = _features(rows, draft.slices)
         room = self._max_num_tokens - step.num_tokens
         ready = self._ready_to_harvest(room)
-        context = sum(s.num_tokens for s in ready) // max(1, len(ready))
+        context = int(running.drawing.num_tokens[ready].sum()) // max(1, len(ready))
         num_rows = budget.harvest_rows(step, len(ready), context, now)
         if not step.num_tokens:
             num_rows = max(num_rows, min(1, len(ready)))
-        harvested = self._decode(ready[:num_rows], rows)
+        self._decode(ready[:num_rows], rows)
         step = _features(rows, draft.slices)
         room = self._max_num_tokens - step.num_tokens
         draft.budget = budget.harvest_tokens(step, room, now)
@@ -244,23 +248,14 @@ class Composer:
                 self._slice(sequence, (), draft)
         while waits and (head := self._next(draft, now, harvests=True)) is not None:
             self._admit(*head, draft, now)
-        return harvested
 
-    def _ready_to_harvest(self, room: int) -> list[Sequence]:
+    def _ready_to_harvest(self, room: int) -> Slots:
         """List batch rows that may decode and have, or can be given, the block they need."""
-        ready: list[Sequence] = []
-        num_free, block_size = self._pool.num_free, self._pool.block_size
-        for sequence in self._running.harvesting:
-            if len(ready) >= room:
-                break
-            if sequence.is_paused:
-                continue
-            if not (sequence.num_tokens - 1) % block_size:
-                if not num_free:
-                    continue
-                num_free -= 1
-            ready.append(sequence)
-        return ready
+        drawing = self._running.drawing
+        slots = drawing.unpaused(drawing.batch())
+        wants = drawing.wants_block(slots, self._pool.block_size)
+        has_block = ~wants | (np.cumsum(wants) <= self._pool.num_free)
+        return slots[has_block][:room]
 
     def _is_online_waiting(self) -> bool:
         bands = self._waiting.bands
@@ -367,7 +362,7 @@ def _features(rows: DecodeRows, slices: Iterable[SequenceSlice] = ()) -> StepFea
         num_prefill_tokens=sum(s.n_tokens for s in slices),
         num_decode_tokens=len(rows),
         prefill_context_tokens=sum(s.start for s in slices),
-        decode_context_tokens=sum(rows.positions),
+        decode_context_tokens=int(np.array(rows.positions).sum()),
         prefill_attended_tokens=sum(attended_tokens(s.start, s.n_tokens) for s in slices),
     )
 

@@ -79,7 +79,7 @@ class ComposerConfig:
     kv_reserve: KvReserve = "predicted"
     kv_quantile: float = 0.9
     batch_kv_headroom: float = 0.1
-    harvest_step_s: float = 0.1
+    harvest_step_s: float = 0.06
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

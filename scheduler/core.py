@@ -22,12 +22,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable
-from collections.abc import Sequence as Many
 from dataclasses import asdict, dataclass
-from itertools import repeat
-
-import numpy as np
 
 from engine.contract import EngineInfo, StepPlan, StepResult, TokenLogprobs
 from engine.kv.block_pool import BlockPool
@@ -40,6 +35,7 @@ from scheduler.deferral import Deferral
 from scheduler.estimates import Estimates
 from scheduler.fair_tree import FairTree
 from scheduler.kv_budget import KvBudget
+from scheduler.landing import Landing
 from scheduler.length_model import LengthModel, Lengths
 from scheduler.preemption import Preemption
 from scheduler.request import Admit, FinishReason, Reject, RejectCode, Request, RequestOutput
@@ -50,8 +46,6 @@ from scheduler.step_budget import StepBudget
 from scheduler.step_model import StepModel
 
 _MIXED = PRESETS["mixed"]
-# A third of the time of the named tuple's own constructor, once for each row and step.
-_new_output = tuple.__new__
 
 
 class Scheduler:
@@ -86,6 +80,13 @@ class Scheduler:
         self._expired: list[RequestOutput] = []
         self._waiting = FairTree(config.fairness)
         self._accounts = Accounts(config.fairness, self._waiting)
+        self._landing = Landing(
+            info,
+            self._running,
+            self._accounts,
+            end=self._end,
+            published=self._release_followers,
+        )
         self._apply(config, None)
 
     def configure(self, config: SchedulerConfig, now: float) -> None:
@@ -156,7 +157,6 @@ class Scheduler:
         step = self._composer.compose(self._counts.num_steps, now)
         if step is None:
             return None
-        step.num_finished_before = self._counts.num_finished
         self._counts.num_steps += 1
         self._counts.num_preemptions += len(step.plan.preempted)
         self._in_flight.append(step)
@@ -171,62 +171,10 @@ class Scheduler:
         """Take the result of the oldest step in flight; returns what its rows have new."""
         step = self._in_flight.popleft()
         assert step.plan.step_id == result.step_id, "steps are reported in plan order"
-        outputs: list[RequestOutput] = []
-        if result.failed:
-            outputs += self._end_failed(step, result, now)
-            sequence_of_slot = step.sequence_of_slot()
-            sampling = [sequence_of_slot[slot] for slot in result.slots]
-        else:
-            sampling = step.sampling
-        assert len(sampling) == len(result.token_ids), "a token for each row that draws one"
-        self._publish(step, now)
-        if result.prompt_logprobs:
-            outputs += self._take_prompt_logprobs(step, result)
-        token_ids_of_step: Many[int] = result.token_ids
-        scores: Iterable[TokenLogprobs | None] = result.logprobs or repeat(None)
-        if self._counts.num_finished != step.num_finished_before:
-            # Some may have ended since the step was planned.
-            rows_of_step = zip(sampling, token_ids_of_step, scores, strict=False)
-            live = [row for row in rows_of_step if row[0].status is not Status.FINISHED]
-            sampling = [sequence for sequence, _, _ in live]
-            token_ids_of_step = [token_id for _, token_id, _ in live]
-            scores = [scored for _, _, scored in live]
-        self._accounts.take_outputs(sampling, now)
-        self._counts.num_output_tokens += len(sampling)
-        self._learn(step, result, now)
-        # This runs once for each row and step.
-        for sequence, token_id, scored in zip(sampling, token_ids_of_step, scores, strict=False):
-            token_ids = sequence.token_ids
-            token_ids.append(token_id)
-            num_tokens = len(token_ids)
-            if num_tokens >= sequence.limit or token_id in sequence.end_token_ids:
-                outputs.append(self._end_drawn(sequence, token_id, scored, now))
-                continue
-            output = (
-                sequence.request_id,
-                (token_id,),
-                None,
-                sequence.num_cached_tokens,
-                num_tokens - sequence.num_prompt_tokens,
-                None,
-                scored and (scored,),
-                None,
-            )
-            outputs.append(_new_output(RequestOutput, output))
-        rows = self._running.rows
-        for sequence, chunk in zip(step.slices, step.plan.slices, strict=True):
-            if chunk.sample and sequence.status is Status.RUNNING:
-                rows.start(sequence, now)
+        outputs = self._landing.take(step, result, now)
+        self.step_model.observe(step.features, result.step_s)
         self._admission.note_step(step.features, result.step_s, now)
         return outputs
-
-    def _learn(self, step: Step, result: StepResult, now: float) -> None:
-        """Note what a step that has come back shows about the engine and the rows."""
-        self.step_model.observe(step.features, result.step_s)
-        if step.decodes:
-            # A slot that has changed hands since is a token off, which is put right by its start.
-            slots = np.frombuffer(step.plan.decodes.slots, dtype=np.intc)
-            self._running.rows.advance(slots, now)
 
     def fail_step(self, step_id: int, reason: str, now: float) -> list[RequestOutput]:
         """End the rows of a step that raised, and queue everyone else again.
@@ -285,8 +233,8 @@ class Scheduler:
         sequence = self._sequences.get(request_id)
         if sequence is None:
             return None
-        sequence.limit = sequence.pause_at
-        if len(sequence.token_ids) < sequence.limit:
+        sequence.end_at_grant()
+        if sequence.num_known < sequence.limit:
             return None
         return self._end(sequence, FinishReason.LENGTH, now)
 
@@ -313,6 +261,7 @@ class Scheduler:
             free_blocks=pool.num_free,
             total_blocks=pool.num_blocks,
             cached_blocks=pool.num_cached,
+            num_output_tokens=self._landing.num_output_tokens,
             num_wasted_tokens=self._accounts.num_wasted_tokens,
             **asdict(counts),
         )
@@ -370,6 +319,7 @@ class Scheduler:
         self.config = config
         rows, running = self._running.rows, self._running
         self._accounts.go_by(config.fairness, self._waiting)
+        running.drawing.renumber()
         self._estimates = Estimates(config, self.info, self.step_model, self.lengths)
         parts = Parts(
             pool=self._pool,
@@ -402,50 +352,10 @@ class Scheduler:
         for follower in (*self._deferral.leave(sequence), sequence):
             self._queue(follower, now)
 
-    def _end_failed(self, step: Step, result: StepResult, now: float) -> list[RequestOutput]:
-        """End the rows that the engine gave up on; the others of the step are good."""
-        sequence_of_slot = step.sequence_of_slot()
-        failed = [(sequence_of_slot[slot], reason) for slot, reason in result.failed.items()]
-        return [
-            self._end(sequence, FinishReason.ERROR, now, error=reason)
-            for sequence, reason in failed
-            if sequence.status is not Status.FINISHED
-        ]
-
-    def _publish(self, step: Step, now: float) -> None:
-        """Make the blocks findable that a step which has come back filled."""
-        for sequence, chunk in zip(step.slices, step.plan.slices, strict=True):
-            if sequence.status is Status.RUNNING:
-                sequence.table.publish(sequence.token_ids, chunk.start + chunk.n_tokens)
-                for follower in self._deferral.release(sequence, sequence.table.num_published):
-                    self._queue(follower, now)
-        if not step.decodes:
-            return
-        num_computed = np.frombuffer(step.plan.decodes.positions, dtype=np.intc) + 1
-        for row in np.flatnonzero(num_computed % self.info.block_size == 0).tolist():
-            sequence = step.decodes[row]
-            if sequence.status is Status.RUNNING:
-                sequence.table.publish(sequence.token_ids, int(num_computed[row]))
-
-    def _take_prompt_logprobs(self, step: Step, result: StepResult) -> list[RequestOutput]:
-        """Hand out the prompts that this step has finished scoring."""
-        outputs = [
-            sequence.take_prompt_logprobs(chunk.start, result.prompt_logprobs[chunk.slot])
-            for sequence, chunk in zip(step.slices, step.plan.slices, strict=True)
-            if chunk.slot in result.prompt_logprobs and sequence.status is not Status.FINISHED
-        ]
-        return [output for output in outputs if output is not None]
-
-    def _end_drawn(
-        self, sequence: Sequence, token_id: int, scored: TokenLogprobs | None, now: float
-    ) -> RequestOutput:
-        """End a sequence with the token that was its last."""
-        logprobs = None if scored is None else (scored,)
-        if token_id in sequence.end_token_ids:
-            return self._end(sequence, FinishReason.STOP, now, logprobs=logprobs)
-        return self._end(
-            sequence, FinishReason.LENGTH, now, token_ids=(token_id,), logprobs=logprobs
-        )
+    def _release_followers(self, sequence: Sequence, now: float) -> None:
+        """Let those wait for a slot again who waited for blocks that are there now."""
+        for follower in self._deferral.release(sequence, sequence.table.num_published):
+            self._queue(follower, now)
 
     def _end(
         self,
@@ -488,4 +398,3 @@ class _Counts:
     num_preemptions: int = 0
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
-    num_output_tokens: int = 0

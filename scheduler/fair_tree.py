@@ -72,9 +72,12 @@ class FairTree:
         # The nodes of tenants and bands by their entries.
         self._node_of_entry: dict[int, Node] = {}
         self._charged: list[NDArray[np.intp]] = []
+        # When it was found and who is next, until something changes.
+        self._next: tuple[float, Sequence | None] | None = None
         self._waiting: set[Sequence] = set()
         self._node_of: dict[Sequence, Node] = {}
-        self._sums_up = self._may_sum_up()
+        # Whether charging keys and tenants is adding to their counters and nothing else.
+        self.sums_up = self._may_sum_up()
         self._num_nodes = 0
         self._sweep_at = _MIN_SWEEP
         self._carried: set[Child] = set()
@@ -111,6 +114,7 @@ class FairTree:
         tenant.weight = request.weight
         key = self._child(tenant, request.key_id, request.band)
         self._node_of[sequence] = key
+        sequence.account = (key.entry, tenant.entry, band.entry)
         for node in (key, tenant, band, self._root):
             node.num_live += 1
 
@@ -132,6 +136,7 @@ class FairTree:
     def push(self, sequence: Sequence, now: float) -> None:
         """Let a request wait; each node that nothing waited below begins to wait with it."""
         assert sequence not in self._waiting
+        self._next = None
         self._waiting.add(sequence)
         key = self._node_of[sequence]
         node: Node | None = key
@@ -151,6 +156,7 @@ class FairTree:
 
     def remove(self, sequence: Sequence, now: float) -> None:
         """Take a request out, wherever it stands."""
+        self._next = None
         self._waiting.remove(sequence)
         key = self._node_of[sequence]
         node: Node | None = key
@@ -177,10 +183,13 @@ class FairTree:
 
     def peek(self, now: float) -> Sequence | None:
         """Show who is next."""
+        if self._next is not None and self._next[0] == now:
+            return self._next[1]
         child = self._first(self._root, now)
         while isinstance(child, Node):
             child = self._first(child, now)
         assert child is None or isinstance(child, Sequence)
+        self._next = now, child
         return child
 
     def others(self, num_requests: int, now: float) -> list[Sequence]:
@@ -196,6 +205,7 @@ class FairTree:
 
     def charge(self, sequence: Sequence, cost: float, now: float) -> None:
         """Charge a request and all that is above it; a refund is negative."""
+        self._next = None
         key = self._node_of[sequence]
         node: Node | None = key
         child: Child = sequence
@@ -212,28 +222,37 @@ class FairTree:
 
     def charge_each(self, sequences: Iterable[Sequence], cost: float, now: float) -> None:
         """Charge what is above each of many requests `cost`, with one charge a node."""
-        # This runs in every step, for as many tenants as have rows.
         assert cost >= 0.0
-        node_of = self._node_of
-        if self._sums_up:
-            entries = np.array([node_of[sequence].entry for sequence in sequences], dtype=np.intp)
-            tenants = self._ledger.charge(entries, cost)
-            self._charged.append(tenants)
-            if len(self._charged) > _MAX_CHARGED:
-                self._charged = [np.unique(np.concatenate(self._charged))]
-            bands = np.bincount(self._ledger.charge(tenants, cost))
-            costs = {
-                self._node_of_entry[entry]: cost * int(bands[entry])
-                for entry in np.flatnonzero(bands).tolist()
-            }
-        else:
-            costs = {}
-            for sequence in sequences:
-                node = node_of[sequence]
-                costs[node] = costs.get(node, 0.0) + cost
+        self._next = None
+        if self.sums_up:
+            accounts = [sequence.account for sequence in sequences]
+            self.charge_accounts(np.array(accounts, dtype=np.intp).reshape(-1, 3), cost, now)
+            return
+        costs: dict[Node, float] = {}
+        for sequence in sequences:
+            node = self._node_of[sequence]
+            costs[node] = costs.get(node, 0.0) + cost
+        costs = _charge_level(costs, now)
+        if self.watcher is not None:
+            self.watcher.charged(costs)
+        while costs:
             costs = _charge_level(costs, now)
-            if self.watcher is not None:
-                self.watcher.charged(costs)
+
+    def charge_accounts(self, accounts: NDArray[np.intp], cost: float, now: float) -> None:
+        """Do the same by the `account` of each request, [n, 3]; only where it `sums_up`."""
+        # This runs in every step, for as many tenants as have rows.
+        assert self.sums_up
+        assert cost >= 0.0
+        self._next = None
+        self._ledger.charge(accounts[:, :2].ravel(), cost)
+        self._charged.append(accounts[:, 1])
+        if len(self._charged) > _MAX_CHARGED:
+            self._charged = [np.unique(np.concatenate(self._charged))]
+        bands = np.bincount(accounts[:, 2])
+        costs = {
+            self._node_of_entry[entry]: cost * int(bands[entry])
+            for entry in np.flatnonzero(bands).tolist()
+        }
         while costs:
             costs = _charge_level(costs, now)
 
@@ -281,7 +300,6 @@ class FairTree:
             above = below
 
     def _may_sum_up(self) -> bool:
-        """Tell whether charging keys and tenants is adding to their counters and nothing else."""
         tenants, keys, requests = (make_policy(name, self.config) for name in self._levels[1:])
         return (
             all(policy.accrues and not policy.reads_head for policy in (tenants, keys))

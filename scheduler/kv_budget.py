@@ -32,6 +32,10 @@ class KvBudget:
         self._pool = pool
         self._running = running
         self._lengths = lengths
+        # The last one that was asked for: a request that fits is asked for twice.
+        self._expected_of: Sequence | None = None
+        self._expected_at = 0
+        self._expected_len = 0.0
         self._headroom = round(config.batch_kv_headroom * info.num_blocks)
 
     def fit(self, sequence: Sequence) -> list[int] | None:
@@ -54,6 +58,16 @@ class KvBudget:
             return hit if self._outlasts(sequence, num_new + num_idle) else None
         return hit
 
+    def surely_fits(self, sequence: Sequence) -> bool:
+        """Tell in short that an online sequence fits, whatever it draws and nothing of it cached.
+
+        False says nothing.
+        """
+        pool = self._pool
+        num_blocks = sequence.table.blocks_missing(sequence.limit) + self.reserve()
+        growth = self._running.rows.growth_tokens / pool.block_size
+        return num_blocks + growth <= pool.num_free
+
     def find(self, sequence: Sequence) -> list[int]:
         """Find the blocks of a sequence's known tokens that are in the cache."""
         hit = sequence.table.match(sequence.token_ids)
@@ -67,6 +81,8 @@ class KvBudget:
         """Say how long a sequence is reckoned to get, prompt included."""
         if self._config.kv_reserve != "predicted":
             return sequence.limit
+        if sequence is self._expected_of and sequence.num_known == self._expected_at:
+            return self._expected_len
         num_output = self._lengths.quantile(
             sequence.request.tenant_id,
             sequence.num_prompt_tokens,
@@ -74,7 +90,9 @@ class KvBudget:
             generated=sequence.num_output_tokens,
             max_tokens=sequence.request.params.max_tokens,
         )
-        return min(float(sequence.limit), sequence.num_prompt_tokens + num_output)
+        self._expected_of, self._expected_at = sequence, sequence.num_known
+        self._expected_len = min(float(sequence.limit), sequence.num_prompt_tokens + num_output)
+        return self._expected_len
 
     def reserve(self) -> int:
         """Hold some blocks back for the rows that decode, or they would soon preempt a newcomer."""

@@ -21,12 +21,11 @@ class Ledger:
         self.counters = np.zeros(_MIN_ENTRIES)
         self.weights = np.ones(_MIN_ENTRIES)
         self.served = np.zeros(_MIN_ENTRIES)
-        self._parents = np.zeros(_MIN_ENTRIES, dtype=np.intp)
         self._free: list[int] = []
         self._num_entries = 0
 
-    def open(self, parent: int) -> int:
-        """Make an entry below that of `parent`."""
+    def open(self) -> int:
+        """Make an entry."""
         if self._free:
             entry = self._free.pop()
         else:
@@ -36,23 +35,20 @@ class Ledger:
             self._num_entries += 1
         self.counters[entry] = self.served[entry] = 0.0
         self.weights[entry] = 1.0
-        self._parents[entry] = parent
         return entry
 
     def close(self, entry: int) -> None:
         """Give an entry back."""
         self._free.append(entry)
 
-    def charge(self, entries: NDArray[np.intp], cost: float) -> NDArray[np.intp]:
-        """Charge each of `entries`, which may repeat, and return the entries above them."""
+    def charge(self, entries: NDArray[np.intp], cost: float) -> None:
+        """Charge each of `entries`, which may repeat."""
         np.add.at(self.served, entries, cost)
         np.add.at(self.counters, entries, cost / self.weights[entries])
-        parents: NDArray[np.intp] = self._parents[entries]
-        return parents
 
     def _grow(self) -> None:
         size = 2 * len(self.counters)
-        for name in ("counters", "weights", "served", "_parents"):
+        for name in ("counters", "weights", "served"):
             column = getattr(self, name)
             grown = np.zeros(size, dtype=column.dtype)
             grown[: len(column)] = column

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from engine.kv.block_pool import BlockPool
 from scheduler.config import PreemptionConfig
 from scheduler.request import Band
@@ -114,16 +116,14 @@ class Preemption:
         )
 
     def _blocks_needed(self) -> int:
-        block_size = self._pool.block_size
-        return sum(
-            not (sequence.num_tokens - 1) % block_size and sequence.num_tokens < sequence.pause_at
-            for sequence in self._running.decoding
-        )
+        drawing = self._running.drawing
+        slots = drawing.unpaused(drawing.online())
+        return int(np.count_nonzero(drawing.wants_block(slots, self._pool.block_size)))
 
     def _is_stuck(self) -> bool:
         """Tell whether only rows of the batch band run and none of them has room to go on."""
         running, pool = self._running, self._pool
         if pool.num_free or running.decoding or running.prefilling or len(running.harvesting) < 2:
             return False
-        block_size = pool.block_size
-        return all(not (s.num_tokens - 1) % block_size for s in running.harvesting)
+        wants = running.drawing.wants_block(running.drawing.batch(), pool.block_size)
+        return bool(wants.all())

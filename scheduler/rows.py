@@ -42,6 +42,7 @@ class Rows:
         self._own = np.zeros(num_slots)
         self._growth = np.zeros(num_slots)
         self._is_held = np.zeros(num_slots)
+        self._sums: tuple[float, float] | None = None
 
     @property
     def tightest_s(self) -> float:
@@ -59,6 +60,7 @@ class Rows:
         self._own[slot] = sequence.num_tokens - num_found
         self._growth[slot] = max(0.0, expected_len - sequence.num_tokens)
         self._is_held[slot] = 1.0
+        self._sums = None
 
     def start(self, sequence: Sequence, now: float) -> None:
         """Note that a row's first token has landed, or the first after a preemption."""
@@ -78,12 +80,13 @@ class Rows:
         self._paced_s[slot] = paced_s = begin_s + tpot_s * max(1, sequence.num_output_tokens)
         self._due_s[slot] = min(paced_s, now + gap_s)
 
-    def advance(self, slots: NDArray[np.intc], now: float) -> None:
+    def advance(self, slots: NDArray[np.intp], now: float) -> None:
         """Note that these rows have drawn one more token each."""
         # A slot may have been given back since the step was planned.
         is_held = self._is_held[slots]
         self._own[slots] += is_held
         self._growth[slots] -= is_held
+        self._sums = None
         if self._num_promised:
             paced_s = self._paced_s[slots] + self._tpot_s[slots]
             self._paced_s[slots] = paced_s
@@ -92,6 +95,7 @@ class Rows:
     def release(self, slot: int) -> None:
         """Forget a row."""
         self._is_held[slot] = self._own[slot] = self._growth[slot] = 0.0
+        self._sums = None
         if self._is_promised[slot]:
             self._is_promised[slot] = False
             self._num_promised -= 1
@@ -118,9 +122,15 @@ class Rows:
     @property
     def own_tokens(self) -> float:
         """Sum what the rows hold of their own."""
-        return float(np.add.reduce(self._own))
+        return self._sum()[0]
 
     @property
     def growth_tokens(self) -> float:
         """Sum what the rows are expected to grow by."""
-        return float(np.add.reduce(np.maximum(self._growth, 0.0)))
+        return self._sum()[1]
+
+    def _sum(self) -> tuple[float, float]:
+        if self._sums is None:
+            growth = np.maximum(self._growth, 0.0)
+            self._sums = float(np.add.reduce(self._own)), float(np.add.reduce(growth))
+        return self._sums

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
+from scheduler.decoding import DecodingRows
 from scheduler.request import Band
 from scheduler.rows import Rows
 from scheduler.sequence import NO_SLOT, Sequence, Status
@@ -19,7 +20,8 @@ class RunningSet:
     """Hold up to `max_num_rows` sequences: those that prefill and those that decode.
 
     Decoding rows of the batch band are `harvesting`: a step takes them along where it has room.
-    All are dicts for their order and for removal in O(1); the values mean nothing.
+    All are dicts for their order and for removal in O(1); the values mean nothing. What changes
+    with each token is in columns: `drawing` and `rows`.
     """
 
     def __init__(self, max_num_rows: int) -> None:
@@ -27,6 +29,7 @@ class RunningSet:
         self.prefilling: dict[Sequence, None] = {}
         self.decoding: dict[Sequence, None] = {}
         self.harvesting: dict[Sequence, None] = {}
+        self.drawing = DecodingRows(max_num_rows)
         self.rows = Rows(max_num_rows)
         self._free_slots: list[int] = []
         self._released: list[int] = []
@@ -69,12 +72,14 @@ class RunningSet:
         """Note that a launched step draws the sequence's next token."""
         del self.prefilling[sequence]
         self._decoding_of(sequence)[sequence] = None
+        self.drawing.join(sequence)
 
     def release(self, sequence: Sequence) -> None:
         """Take a sequence's slot and blocks away."""
         del self._of_band[sequence.request.band][sequence]
         if self.prefilling.pop(sequence, self) is self:
             del self._decoding_of(sequence)[sequence]
+            self.drawing.leave(sequence)
         sequence.table.free()
         self.rows.release(sequence.slot)
         self._free_slots.append(sequence.slot)
@@ -97,6 +102,9 @@ class RunningSet:
     def clear(self) -> list[Sequence]:
         """Forget everything after the engine did, and return who was running."""
         sequences = list(self)
+        for sequence in sequences:
+            if sequence.drawing is not None:
+                self.drawing.leave(sequence)
         for rows in (self.prefilling, self.decoding, self.harvesting):
             rows.clear()
         self.rows.clear()

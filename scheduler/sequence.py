@@ -6,10 +6,14 @@ import math
 from array import array
 from collections.abc import Sequence as Many
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from engine.contract import EngineInfo, TokenLogprobs
 from engine.kv.table import BlockTable
 from scheduler.request import FinishReason, Request, RequestOutput
+
+if TYPE_CHECKING:
+    from scheduler.decoding import DecodingRows
 
 NO_SLOT = -1
 
@@ -27,6 +31,8 @@ class Sequence:
     will have drawn, so `num_tokens - len(token_ids)` are in flight; `num_computed` counts what
     was launched, not what has come back. A decoding row has `num_computed == num_tokens - 1`.
 
+    While it decodes, its counts and newest tokens are columns of `drawing`; it reads them there.
+
     A sequence ends at `limit` tokens and draws none beyond `pause_at`, the lesser of the limit
     and what its request was granted. One that waits is in the queue unless it is paused, or held
     for another that computes what it needs.
@@ -39,14 +45,21 @@ class Sequence:
     to wait: `num_uncached` tokens to compute, `expected_output` tokens in all to draw, `service_s`
     seconds of work, the next token due at `deadline_s` and so to be begun by `start_by_s`.
     `counter` is kept by the policy that orders it. One that `is_guaranteed` runs on its band's
-    share though higher bands wait.
+    share though higher bands wait. `account` is the ledger's entries of its key, tenant and band;
+    `ends_as_model` tells that it ends where the model says and nowhere else.
     """
 
     __slots__ = (
+        "_num_computed",
+        "_num_tokens",
+        "_token_ids",
+        "account",
         "admitted_at_step",
         "counter",
         "deadline_s",
+        "drawing",
         "end_token_ids",
+        "ends_as_model",
         "expected_output",
         "first_token_s",
         "is_guaranteed",
@@ -55,12 +68,10 @@ class Sequence:
         "num_bypassed",
         "num_cached_tokens",
         "num_charged",
-        "num_computed",
         "num_preemptions",
         "num_prepaid",
         "num_prompt_tokens",
         "num_ran",
-        "num_tokens",
         "num_uncached",
         "ordinal",
         "pause_at",
@@ -72,7 +83,6 @@ class Sequence:
         "start_by_s",
         "status",
         "table",
-        "token_ids",
         "was_admitted",
     )
 
@@ -84,9 +94,11 @@ class Sequence:
         self.request_id = request.request_id
         self.table = table
         self.ordinal = ordinal
-        self.token_ids = array("i", request.prompt_token_ids)
-        self.num_prompt_tokens = self.num_tokens = len(self.token_ids)
-        self.num_computed = 0
+        self.drawing: DecodingRows | None = None
+        self._token_ids = array("i", request.prompt_token_ids)
+        self.num_prompt_tokens = self._num_tokens = len(self._token_ids)
+        self._num_computed = 0
+        self.account = (0, 0, 0)
         self.num_cached_tokens = 0
         self.num_charged = self.num_prepaid = self.num_ran = 0
         self.num_preemptions = self.num_bypassed = 0
@@ -110,6 +122,7 @@ class Sequence:
         self.end_token_ids = frozenset(params.stop_token_ids)
         if not params.ignore_eos:
             self.end_token_ids |= info.eos_token_ids
+        self.ends_as_model = self.end_token_ids == info.eos_token_ids
 
     def head(self, now: float) -> Sequence:
         """Be what is served next of itself, as a child of the fair tree."""
@@ -121,24 +134,67 @@ class Sequence:
         return 1.0
 
     @property
+    def token_ids(self) -> array[int]:
+        if self.drawing is not None:
+            self.drawing.flush(self)
+        return self._token_ids
+
+    @property
+    def num_tokens(self) -> int:
+        rows = self.drawing
+        return self._num_tokens if rows is None else rows.num_tokens.item(self.slot)
+
+    @num_tokens.setter
+    def num_tokens(self, value: int) -> None:
+        assert self.drawing is None, "the counts of a row that decodes are not its own"
+        self._num_tokens = value
+
+    @property
+    def num_computed(self) -> int:
+        return self._num_computed if self.drawing is None else self.num_tokens - 1
+
+    @num_computed.setter
+    def num_computed(self, value: int) -> None:
+        assert self.drawing is None, "the counts of a row that decodes are not its own"
+        self._num_computed = value
+
+    @property
+    def num_known(self) -> int:
+        """Count the tokens that are known, those of the prompt included."""
+        rows = self.drawing
+        return len(self._token_ids) if rows is None else rows.num_known.item(self.slot)
+
+    @property
     def num_in_flight(self) -> int:
         """Count the tokens that launched steps will have drawn."""
-        return self.num_tokens - len(self.token_ids)
+        return self.num_tokens - self.num_known
 
     @property
     def num_output_tokens(self) -> int:
         """Count the tokens that were drawn and have come back, an end token included."""
-        return len(self.token_ids) - self.num_prompt_tokens
+        return self.num_known - self.num_prompt_tokens
 
     @property
     def is_paused(self) -> bool:
         """Tell whether no token may be drawn before a step lands or a grant is extended."""
         return self.num_tokens >= self.pause_at
 
+    def append_tokens(self, token_ids: bytes) -> None:
+        """Take tokens that have landed, as an `array` of them would be in memory."""
+        self._token_ids.frombytes(token_ids)
+
     def grant(self, num_tokens: int | None) -> None:
         """Allow `num_tokens` output tokens in all, never fewer than before; None is no bound."""
         granted_len = self.limit if num_tokens is None else self.num_prompt_tokens + num_tokens
         self.pause_at = max(self.pause_at, min(self.limit, granted_len))
+        if self.drawing is not None:
+            self.drawing.bound(self)
+
+    def end_at_grant(self) -> None:
+        """End where the grant does."""
+        self.limit = self.pause_at
+        if self.drawing is not None:
+            self.drawing.bound(self)
 
     def note_progress(self) -> None:
         """Remember how far it has come, before that is lost."""
@@ -153,7 +209,7 @@ class Sequence:
 
     def lose_in_flight(self) -> None:
         """Forget the tokens of steps that will never come back; they will be drawn again."""
-        self.num_tokens = len(self.token_ids)
+        self.num_tokens = len(self._token_ids)
 
     def take_prompt_logprobs(
         self, start: int, logprobs: Many[TokenLogprobs]
@@ -186,7 +242,7 @@ class Sequence:
             token_ids,
             finish_reason,
             self.num_cached_tokens,
-            len(self.token_ids) - self.num_prompt_tokens,
+            self.num_output_tokens,
             error,
             logprobs,
             prompt_logprobs,

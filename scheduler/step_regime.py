@@ -10,9 +10,9 @@ Source: R. Kulhavy, "Restricted exponential forgetting in real-time identificati
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import sqrt
-
-import numpy as np
+from operator import mul, sub
 
 from engine.step_cost import LinearCost, StepFeatures
 
@@ -44,47 +44,51 @@ class Regime:
         )
         typical_s = [c * count for c, count in zip(self.coefficients, _TYPICAL, strict=True)]
         self._unit_s = sum(map(abs, typical_s)) or 1e-3
-        self._shares = np.array(typical_s) / self._unit_s
-        self._lowest = np.minimum(self._shares, 0.0)
-        spread = doubt * np.maximum(np.abs(self._shares), _SMALLEST_SHARE)
-        self._covariance = np.diag(spread * spread)
+        self._shares = [share_s / self._unit_s for share_s in typical_s]
+        self._lowest = [min(share, 0.0) for share in self._shares]
+        self._covariance = [[0.0] * len(_TYPICAL) for _ in _TYPICAL]
+        for index, share in enumerate(self._shares):
+            self._covariance[index][index] = (doubt * max(abs(share), _SMALLEST_SHARE)) ** 2
         self._forgetting = forgetting
 
     def learn(self, step: StepFeatures, price_s: float, ratio: float) -> None:
         """Learn from a step that took `ratio` times the price."""
+        # Lists: of six numbers, an array operation costs more than all six.
         scale = self._unit_s / price_s
-        row = np.array(
-            (
-                scale,
-                scale / _TYPICAL[1] * step.num_prefill_tokens,
-                scale / _TYPICAL[2] * step.num_decode_tokens,
-                scale / _TYPICAL[3] * step.decode_context_tokens,
-                scale / _TYPICAL[4] * step.prefill_context_tokens,
-                scale / _TYPICAL[5] * step.prefill_attended_tokens,
-            )
+        row = (
+            scale,
+            scale / _TYPICAL[1] * step.num_prefill_tokens,
+            scale / _TYPICAL[2] * step.num_decode_tokens,
+            scale / _TYPICAL[3] * step.decode_context_tokens,
+            scale / _TYPICAL[4] * step.prefill_context_tokens,
+            scale / _TYPICAL[5] * step.prefill_attended_tokens,
         )
-        direction = self._covariance @ row
-        doubt = float(row @ direction)
+        direction = [_dot(line, row) for line in self._covariance]
+        doubt = _dot(row, direction)
         if doubt < 1e-12:
             return
-        error = ratio - float(row @ self._shares)
-        self._shares += direction * (error / (1 + doubt))
+        move = (ratio - _dot(row, self._shares)) / (1 + doubt)
+        self._shares = [share + move * d for share, d in zip(self._shares, direction, strict=True)]
         kept = self._forgetting
         shrink = (kept - (1 - kept) / doubt) / (kept * (1 + doubt))
-        self._covariance -= np.multiply.outer(direction * shrink, direction)
+        for line, d in zip(self._covariance, direction, strict=True):
+            by = shrink * d
+            line[:] = [c - by * other for c, other in zip(line, direction, strict=True)]
         self._bound()
         self._publish()
 
     def _bound(self) -> None:
         """Lift coefficients that are too low, moving others as far as they are tied to them."""
-        for _ in range(len(_TYPICAL)):
-            missing = self._lowest - self._shares
-            index = int(missing.argmax())
-            if missing[index] <= 1e-12:
+        for _ in _TYPICAL:
+            missing = list(map(sub, self._lowest, self._shares))
+            most = max(missing)
+            if most <= 1e-12:
                 break
-            tied = self._covariance[index] / self._covariance[index, index]
-            self._shares += tied * missing[index]
-        np.maximum(self._shares, self._lowest, out=self._shares)
+            index = missing.index(most)
+            line = self._covariance[index]
+            lift = most / line[index]
+            self._shares = [s + lift * c for s, c in zip(self._shares, line, strict=True)]
+        self._shares = list(map(max, self._shares, self._lowest))
 
     def scale(self, factor: float) -> None:
         """Make every step slower by `factor`."""
@@ -128,9 +132,7 @@ class Regime:
 
     def _publish(self) -> None:
         unit_s = self._unit_s
-        intercept, prefill, decode, decode_context, prefill_context, attended = (
-            self._shares.tolist()
-        )
+        intercept, prefill, decode, decode_context, prefill_context, attended = self._shares
         self.coefficients = (
             intercept * unit_s,
             prefill * (unit_s / _TYPICAL[1]),
@@ -139,3 +141,8 @@ class Regime:
             prefill_context * (unit_s / _TYPICAL[4]),
             attended * (unit_s / _TYPICAL[5]),
         )
+
+
+def _dot(a: Iterable[float], b: Iterable[float]) -> float:
+    total: float = sum(map(mul, a, b))
+    return total

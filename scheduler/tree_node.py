@@ -55,7 +55,7 @@ class Node:
         self.children: dict[str, Node] = {}
         self.num_live = self.num_waiting = self.waiting_tokens = 0
         self.ledger = ledger
-        self.entry: int = ledger.open(0 if parent is None else parent.entry)
+        self.entry: int = ledger.open()
 
     @property
     def counter(self) -> float:

@@ -47,20 +47,21 @@ class BandShares(Policy):
         child.counter = min(child.counter, 0.0)
 
     def charge(self, child: Child, cost: float, siblings: Siblings, now: float) -> None:
-        waiting = siblings.waiting()
+        waiting = [(sibling, _band_of(sibling)) for sibling in siblings.waiting()]
+        band = _band_of(child)
         if cost < 0.0:
             child.counter = min(child.counter - cost, max(child.counter, 0.0))
             siblings.update(child, now)
         else:
-            is_contended = any(_band_of(sibling) < _band_of(child) for sibling in waiting)
+            is_contended = any(other < band for _, other in waiting)
             max_debt = self._quantum * (_MAX_DEBT_QUANTA if is_contended else 1)
             child.counter = max(child.counter - cost, min(child.counter, -max_debt))
-        for sibling in waiting:
-            share = self._shares.get(_band_of(sibling), 0.0)
+        for sibling, other in waiting:
+            share = self._shares.get(other)
             if share:
-                was_owed = sibling.counter >= self._quantum
-                sibling.counter += share * cost
-                if (sibling.counter >= self._quantum) is not was_owed:
+                before = sibling.counter
+                sibling.counter = after = before + share * cost
+                if (after >= self._quantum) is not (before >= self._quantum):
                     siblings.update(sibling, now)
 
 

@@ -37,10 +37,10 @@ def running_rows(pool: BlockPool, *rows: tuple[Band, int]) -> tuple[RunningSet, 
         )
         sequence.num_preemptions = num_preemptions
         running.admit(sequence)
-        running.start_decoding(sequence)
         sequence.num_computed = 4
         sequence.num_tokens = 5
-        sequence.token_ids = array("i", range(5))
+        sequence.append_tokens(array("i", [4]).tobytes())
+        running.start_decoding(sequence)
         sequences.append(sequence)
     return running, sequences
 
