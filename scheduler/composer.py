@@ -15,7 +15,7 @@ the newest token of a row is need not be known: the engine has it on the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -103,18 +103,16 @@ class Composer:
         displaced = [] if victims else self._displace(now)
         for victim in (*victims, *displaced):
             parts.requeue(victim, now)
-        rows = DecodeRows()
+        draft = _Draft(self._info.max_num_prompt_logprobs)
         # A victim must not take back at once what it has just given.
         admits = not victims and self._is_time_to_admit()
-        if self._config.prefill_first:
-            draft = self._prefill(rows, admits, now)
-            if not draft.slices:
-                self._decode(running.drawing.online(), rows)
-        else:
-            self._decode(running.drawing.online(), rows)
-            draft = self._prefill(rows, admits, now)
-        self._harvest(rows, draft, admits, now)
-        if not len(rows) and not draft.slices:
+        if not self._config.prefill_first:
+            self._decode(running.drawing.online(), draft)
+        self._prefill(draft, admits, now)
+        if self._config.prefill_first and not draft.slices:
+            self._decode(running.drawing.online(), draft)
+        self._harvest(draft, admits, now)
+        if not draft.num_tokens:
             if self._num_steps_to_admission and len(self._waiting):
                 # Rows run, but none may draw: looking at the queue only now and then is for others.
                 self._num_steps_to_admission = 0
@@ -122,17 +120,17 @@ class Composer:
             return None
         running.num_steps += 1
         released, preempted = running.take_changes()
-        plan = StepPlan(step_id, rows, draft.slices, draft.admitted, released, preempted)
+        rows, slices = draft.rows, draft.slices
         sampling = rows.slots[:]
-        sampling.extend(chunk.slot for chunk in draft.slices if chunk.sample)
+        sampling.extend(chunk.slot for chunk in slices if chunk.sample)
         slots = np.array(sampling, dtype=np.intp)
         return Step(
-            plan,
+            StepPlan(step_id, rows, slices, draft.admitted, released, preempted),
             running.drawing.sequences(slots[: len(rows)]),
             draft.sequences,
             slots,
             running.drawing.epochs[slots],
-            _features(rows, draft.slices),
+            draft.features(),
         )
 
     def _is_time_to_admit(self) -> bool:
@@ -170,9 +168,9 @@ class Composer:
             )
         return victims
 
-    def _decode(self, slots: Slots, rows: DecodeRows) -> None:
+    def _decode(self, slots: Slots, draft: _Draft) -> None:
         """Let those rows decode that may draw one more token."""
-        drawing = self._running.drawing
+        drawing, rows = self._running.drawing, draft.rows
         slots = drawing.unpaused(slots)
         positions = drawing.num_tokens[slots] - 1
         blocks = np.full(len(slots), -1, dtype=np.intc)
@@ -180,22 +178,21 @@ class Composer:
         if len(wants_block):
             sequences = drawing.sequences(slots[wants_block])
             blocks[wants_block] = [sequence.table.append_block() for sequence in sequences]
-        drawing.num_tokens[slots] += 1
+        drawing.num_tokens[slots] = positions + 2
         rows.slots.frombytes(slots.astype(np.intc).tobytes())
         rows.positions.frombytes(positions.tobytes())
         rows.new_block_ids.frombytes(blocks.tobytes())
+        draft.decode_context_tokens += int(positions.sum())
 
-    def _prefill(self, rows: DecodeRows, admits: bool, now: float) -> _Draft:
+    def _prefill(self, draft: _Draft, admits: bool, now: float) -> None:
         """Give online prefills their chunks, the ones under way and new ones by deadline."""
-        decodes = _features(rows)
-        room = self._max_num_tokens - len(rows)
-        draft = _Draft(0, self._info.max_num_prompt_logprobs)
+        room = self._max_num_tokens - draft.num_tokens
         under_way = [s for s in self._running.prefilling if s.request.band is not Band.BATCH]
         if room <= 0 or not (under_way or (admits and len(self._waiting))):
-            return draft
+            return
         # The chunks that go on attend to what their prompts have so far.
         context = sum(sequence.num_computed for sequence in under_way)
-        step = replace(decodes, prefill_context_tokens=context)
+        step = draft.features(prefill_context_tokens=context)
         draft.budget = self._parts.step_budget.prefill_tokens(step, room, now)
         under_way.sort(key=_urgency, reverse=True)
         head = self._next(draft, now) if admits else None
@@ -206,9 +203,11 @@ class Composer:
                     self._slice(sequence, (), draft)
             else:
                 assert head is not None
-                self._admit(*head, draft, now)
-                head = self._next(draft, now)
-        return draft
+                # Prefills under way may have taken what it was to have of scored prompts.
+                has_room = draft.has_room_for(head[0])
+                if has_room:
+                    self._admit(*head, draft, now)
+                head = self._next(draft, now) if has_room else None
 
     def _goes_on(self, under_way: Sequence, head: Sequence) -> bool:
         """Tell whether a prefill under way goes before the next request, which may be due before.
@@ -223,25 +222,22 @@ class Composer:
         counter = self._waiting.tenant_counter
         return counter(head) > counter(under_way)
 
-    def _harvest(self, rows: DecodeRows, draft: _Draft, admits: bool, now: float) -> None:
+    def _harvest(self, draft: _Draft, admits: bool, now: float) -> None:
         """Take work of the batch band along in what time, tokens and blocks are left."""
         running, budget = self._running, self._parts.step_budget
         under_way = [s for s in running.prefilling if s.request.band is Band.BATCH]
         waits = admits and not self._is_online_waiting()
         if not (running.harvesting or under_way or (waits and len(self._waiting))):
             return
-        step = _features(rows, draft.slices)
-        room = self._max_num_tokens - step.num_tokens
-        ready = self._ready_to_harvest(room)
+        ready = self._ready_to_harvest(self._max_num_tokens - draft.num_tokens)
         context = int(running.drawing.num_tokens[ready].sum()) // max(1, len(ready))
-        num_rows = budget.harvest_rows(step, len(ready), context, now)
-        if not step.num_tokens:
+        num_rows = budget.harvest_rows(draft.features(), len(ready), context, now)
+        if not draft.num_tokens:
             num_rows = max(num_rows, min(1, len(ready)))
-        self._decode(ready[:num_rows], rows)
-        step = _features(rows, draft.slices)
-        room = self._max_num_tokens - step.num_tokens
-        draft.budget = budget.harvest_tokens(step, room, now)
-        if not step.num_tokens:
+        self._decode(ready[:num_rows], draft)
+        room = self._max_num_tokens - draft.num_tokens
+        draft.budget = budget.harvest_tokens(draft.features(), room, now)
+        if not draft.num_tokens:
             draft.budget = max(draft.budget, min(room, self._config.min_chunk_tokens))
         for sequence in under_way:
             if draft.budget and draft.has_room_for(sequence):
@@ -328,7 +324,7 @@ class Composer:
             draft.num_prompt_logprobs -= n_tokens
         samples = start + n_tokens == sequence.num_tokens
         assert sequence.num_tokens < sequence.pause_at, "a paused sequence is never admitted"
-        draft.budget -= n_tokens
+        draft.count(start, n_tokens)
         draft.sequences.append(sequence)
         draft.slices.append(SequenceSlice(sequence.slot, start, n_tokens, new_block_ids, samples))
         sequence.num_computed += n_tokens
@@ -338,33 +334,61 @@ class Composer:
 
 
 class _Draft:
-    """Gather slices while there is budget, in tokens, those of scored prompts besides."""
+    """Gather the rows and slices of a step, and what its time depends on.
 
-    __slots__ = ("admitted", "budget", "num_prompt_logprobs", "sequences", "slices")
+    Slices are added while there is `budget`, in tokens, those of scored prompts besides.
+    """
 
-    def __init__(self, budget: int, num_prompt_logprobs: int) -> None:
-        self.budget = budget
+    __slots__ = (
+        "_attended_tokens",
+        "_num_prefill_tokens",
+        "_prefill_context_tokens",
+        "admitted",
+        "budget",
+        "decode_context_tokens",
+        "num_prompt_logprobs",
+        "rows",
+        "sequences",
+        "slices",
+    )
+
+    def __init__(self, num_prompt_logprobs: int) -> None:
+        self.budget = 0
         self.num_prompt_logprobs = num_prompt_logprobs
+        self.rows = DecodeRows()
         self.admitted: list[NewSequence] = []
         self.slices: list[SequenceSlice] = []
         self.sequences: list[Sequence] = []
+        self.decode_context_tokens = 0
+        self._num_prefill_tokens = self._prefill_context_tokens = self._attended_tokens = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.rows) + self._num_prefill_tokens
 
     def has_room_for(self, sequence: Sequence) -> bool:
         return sequence.prompt_logprobs is None or self.num_prompt_logprobs > 0
 
+    def count(self, start: int, num_tokens: int) -> None:
+        """Note a slice of a prompt."""
+        self.budget -= num_tokens
+        self._num_prefill_tokens += num_tokens
+        self._prefill_context_tokens += start
+        self._attended_tokens += attended_tokens(start, num_tokens)
+
+    def features(self, *, prefill_context_tokens: int = 0) -> StepFeatures:
+        """Describe what the step has so far, and contexts of prefills that it is to have."""
+        return StepFeatures(
+            self._num_prefill_tokens,
+            len(self.rows),
+            self._prefill_context_tokens + prefill_context_tokens,
+            self.decode_context_tokens,
+            self._attended_tokens,
+        )
+
 
 def _urgency(sequence: Sequence) -> tuple[Band, float, int]:
     return sequence.request.band, sequence.deadline_s, sequence.ordinal
-
-
-def _features(rows: DecodeRows, slices: Iterable[SequenceSlice] = ()) -> StepFeatures:
-    return StepFeatures(
-        num_prefill_tokens=sum(s.n_tokens for s in slices),
-        num_decode_tokens=len(rows),
-        prefill_context_tokens=sum(s.start for s in slices),
-        decode_context_tokens=int(np.array(rows.positions).sum()),
-        prefill_attended_tokens=sum(attended_tokens(s.start, s.n_tokens) for s in slices),
-    )
 
 
 def _new_sequence(sequence: Sequence, hit: list[int]) -> NewSequence:

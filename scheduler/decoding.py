@@ -48,8 +48,9 @@ class DecodingRows:
         self.epochs = column()
         self.accounts = np.zeros((num_slots, 3), dtype=np.intp)
         self.ends_as_model = np.zeros(num_slots, dtype=bool)
-        self.ends_otherwise = np.zeros(num_slots, dtype=bool)
-        self._num_prompt, self._num_cached = column(), column()
+        self.has_own_ends = np.zeros(num_slots, dtype=bool)
+        self.num_with_own_ends = 0
+        self._num_prompt, self._num_cached, self._num_at_join = column(), column(), column()
         self._num_held = np.zeros(num_slots, dtype=np.intp)
         self._held = np.zeros((num_slots, _MAX_HELD), dtype=np.intc)
         self._is_online = np.zeros(num_slots, dtype=bool)
@@ -63,13 +64,14 @@ class DecodingRows:
         """Keep the counts of a sequence, a token of which is in flight, from now on."""
         slot = sequence.slot
         self.num_tokens[slot] = sequence.num_tokens
-        self.num_known[slot] = len(sequence.token_ids)
+        self.num_known[slot] = self._num_at_join[slot] = len(sequence.token_ids)
         self.pause_at[slot], self.limit[slot] = sequence.pause_at, sequence.limit
         self.num_prepaid[slot] = sequence.num_prepaid
         self.accounts[slot] = sequence.account
-        own_ends = sequence.end_token_ids
         self.ends_as_model[slot] = sequence.ends_as_model
-        self.ends_otherwise[slot] = bool(own_ends) and not sequence.ends_as_model
+        has_own_ends = bool(sequence.end_token_ids) and not sequence.ends_as_model
+        self.has_own_ends[slot] = has_own_ends
+        self.num_with_own_ends += has_own_ends
         self._num_prompt[slot] = sequence.num_prompt_tokens
         self._num_cached[slot] = sequence.num_cached_tokens
         self._num_held[slot] = 0
@@ -89,6 +91,7 @@ class DecodingRows:
         sequence.num_computed = sequence.num_tokens - 1
         self._is_online[slot] = self._is_batch[slot] = False
         self.epochs[slot] += 1
+        self.num_with_own_ends -= self.has_own_ends.item(slot)
         self._sequences[slot] = self._request_ids[slot] = None
 
     def renumber(self) -> None:
@@ -145,6 +148,12 @@ class DecodingRows:
         self.num_known[slots] = num_known
         reached: NDArray[np.bool_] = num_known >= self.limit[slots]
         return reached
+
+    def num_computed(self, sequence: Sequence) -> int:
+        """Count the tokens that were computed by steps that have come back, once one has."""
+        slot = sequence.slot
+        has_landed = self.num_known[slot] > self._num_at_join[slot]
+        return self.num_known.item(slot) - 1 if has_landed else 0
 
     def num_drawn(self, slots: Slots) -> _Counts:
         """Count the tokens of their outputs that have landed."""

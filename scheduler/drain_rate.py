@@ -57,10 +57,7 @@ class DrainRate:
     ) -> None:
         """Learn from a step; `is_backlogged` says that some of the queue did not get into it."""
         self._last_s = now
-        self._decodes = StepFeatures(
-            num_decode_tokens=features.num_decode_tokens,
-            decode_context_tokens=features.decode_context_tokens,
-        )
+        self._decodes = features
         self._step_s += (step_s - self._step_s) * (0.1 if self._step_s else 1.0)
         num_tokens = features.num_prefill_tokens
         if is_backlogged and num_tokens:

@@ -54,7 +54,6 @@ class Landing:
         end: End,
         published: Callable[[Sequence, float], None],
     ) -> None:
-        self._block_size = info.block_size
         self._running = running
         self._accounts = accounts
         self._end = end
@@ -121,11 +120,13 @@ class Landing:
         self.num_output_tokens += len(slots)
         self._accounts.take_drawn(drawing, slots, now)
         ends = drawing.land(slots, token_ids)
-        ends |= drawing.ends_as_model[slots] & self._is_end[token_ids]
-        otherwise = drawing.ends_otherwise[slots]
-        for i in np.flatnonzero(otherwise).tolist():
-            (sequence,) = drawing.sequences(slots[i : i + 1])
-            ends[i] |= token_ids.item(i) in sequence.end_token_ids
+        is_end = self._is_end[token_ids]
+        if is_end.any():
+            ends |= is_end & drawing.ends_as_model[slots]
+        if drawing.num_with_own_ends:
+            for i in np.flatnonzero(drawing.has_own_ends[slots]).tolist():
+                (sequence,) = drawing.sequences(slots[i : i + 1])
+                ends[i] |= token_ids.item(i) in sequence.end_token_ids
         logprobs: Iterable[tuple[TokenLogprobs] | None] = repeat(None)
         if scores:
             logprobs = [None if score is None else (score,) for score in scores]
@@ -168,18 +169,11 @@ class Landing:
         ]
 
     def _publish(self, step: Step, now: float) -> None:
-        """Make the blocks findable that a step which has come back filled."""
+        """Make the blocks of prompts findable that a step which has come back filled."""
         for sequence, chunk in zip(step.slices, step.plan.slices, strict=True):
             if sequence.status is Status.RUNNING:
                 sequence.table.publish(sequence.token_ids, chunk.start + chunk.n_tokens)
                 self._published(sequence, now)
-        if not step.decodes:
-            return
-        num_computed = np.frombuffer(step.plan.decodes.positions, dtype=np.intc) + 1
-        for row in np.flatnonzero(num_computed % self._block_size == 0).tolist():
-            sequence = step.decodes[row]
-            if sequence.status is Status.RUNNING:
-                sequence.table.publish(sequence.token_ids, num_computed.item(row))
 
     def _take_prompt_logprobs(self, step: Step, result: StepResult) -> list[RequestOutput]:
         """Hand out the prompts that this step has finished scoring."""

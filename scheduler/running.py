@@ -75,11 +75,13 @@ class RunningSet:
         self.drawing.join(sequence)
 
     def release(self, sequence: Sequence) -> None:
-        """Take a sequence's slot and blocks away."""
+        """Take a sequence's slot and blocks away; what it drew is found from now on."""
         del self._of_band[sequence.request.band][sequence]
         if self.prefilling.pop(sequence, self) is self:
             del self._decoding_of(sequence)[sequence]
+            num_computed = self.drawing.num_computed(sequence)
             self.drawing.leave(sequence)
+            sequence.table.publish(sequence.token_ids, num_computed)
         sequence.table.free()
         self.rows.release(sequence.slot)
         self._free_slots.append(sequence.slot)

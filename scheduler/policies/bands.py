@@ -14,8 +14,8 @@ The scheme is deficit round robin's (Shreedhar and Varghese, SIGCOMM 1995) over 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol, cast
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 
 from scheduler.policies.base import Child, Key, Policy, Siblings
 from scheduler.request import Band
@@ -23,10 +23,8 @@ from scheduler.request import Band
 # In weighted tokens: a few prompts.
 _QUANTUM = 4096.0
 _MAX_DEBT_QUANTA = 4
-
-
-class _BandNode(Protocol):
-    band: Band
+# Of the nodes that it orders, which are bands.
+_band_of: Callable[[Child], Band] = attrgetter("band")
 
 
 class BandShares(Policy):
@@ -63,7 +61,3 @@ class BandShares(Policy):
                 sibling.counter = after = before + share * cost
                 if (after >= self._quantum) is not (before >= self._quantum):
                     siblings.update(sibling, now)
-
-
-def _band_of(child: Child) -> Band:
-    return cast(_BandNode, child).band

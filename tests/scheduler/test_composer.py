@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import replace
 
 import pytest
 
 import fakes
-from engine.contract import StepPlan
+from engine.contract import StepPlan, StepResult, TokenLogprobs
 from engine.step_cost import LinearCost, StepCost
 from fakes import Driver
 from scheduler.config import ComposerConfig, SchedulerConfig, first_come
@@ -236,6 +237,26 @@ def test_expired_work_is_dropped_at_its_turn(depth: int) -> None:
     assert driver.last["gone"].finish_reason is FinishReason.EXPIRED
     assert started(driver) == ["first", "next"]
     assert driver.scheduler.snapshot().num_expired == 1
+
+
+def test_prompts_under_way_take_the_scores_that_a_newcomer_was_to_have() -> None:
+    """A request whose prompt is to be scored waits while one under way is scored instead."""
+    info = replace(fakes.make_engine().info, max_num_prompt_logprobs=3)
+    scheduler = Scheduler(info, config_of())
+    for name in ("first", "second"):
+        asked = request(name, 6)
+        scheduler.offer(replace(asked, params=replace(asked.params, prompt_logprobs=0)), 0.0)
+    score = TokenLogprobs(token_id=1, logprob=0.0, rank=1)
+    for step_id in range(2):
+        plan = scheduler.plan(0.0)
+        assert plan is not None
+        # Of six tokens three a step, and nothing of the other prompt.
+        assert [(chunk.slot, chunk.n_tokens) for chunk in plan.slices] == [(0, 3)]
+        drawn = array("i", [0] * step_id)
+        scores = [score] * (3 - step_id)
+        scheduler.report(
+            StepResult(plan.step_id, drawn, drawn, 1.0, prompt_logprobs={0: scores}), 0.0
+        )
 
 
 def test_a_preset_is_a_whole_configuration() -> None:
