@@ -53,20 +53,26 @@ class BlockPool:
 
     def allocate_one(self) -> int:
         """Take the free block that is the least worth keeping; its old content is forgotten."""
-        assert self._num_free, "the pool is empty: the caller checks num_free first"
-        block_id = self._next[self.num_blocks]
-        self._unlink(block_id)
-        self._ref_counts[block_id] = 1
-        old_hash = self._hashes[block_id]
-        if old_hash is not None:
-            del self._block_of_hash[old_hash]
-            self._hashes[block_id] = None
-        return block_id
+        return self.allocate(1)[0]
 
     def allocate(self, num_blocks: int) -> list[int]:
         """Take `num_blocks` free blocks for new content."""
         assert num_blocks <= self._num_free, "the caller checks num_free first"
-        return [self.allocate_one() for _ in range(num_blocks)]
+        block_ids = []
+        block_id = self._next[self.num_blocks]
+        for _ in range(num_blocks):
+            block_ids.append(block_id)
+            self._ref_counts[block_id] = 1
+            old_hash = self._hashes[block_id]
+            if old_hash is not None:
+                del self._block_of_hash[old_hash]
+                self._hashes[block_id] = None
+            block_id = self._next[block_id]
+        # They were the first of the list, which begins behind them now.
+        self._next[self.num_blocks] = block_id
+        self._previous[block_id] = self.num_blocks
+        self._num_free -= num_blocks
+        return block_ids
 
     def acquire(self, block_ids: Sequence[int]) -> None:
         """Use blocks once more for the content that they hold."""

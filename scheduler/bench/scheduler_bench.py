@@ -12,11 +12,13 @@ from __future__ import annotations
 import argparse
 import gc
 import math
+import multiprocessing
 import random
 import sys
 import time
 from array import array
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from statistics import median
@@ -157,12 +159,17 @@ def make_scheduler(info: EngineInfo, *, max_num_queued: int) -> Scheduler:
 
 
 def measure(options: SchedulerBenchOptions, progress: Progress) -> Part:
-    """Measure queues of all sizes, their rounds in turn, each with a scheduler of its own."""
+    """Measure queues of all sizes, their rounds in turn, each in a process of its own.
+
+    What a queue of a hundred thousand leaves behind of the memory would make the next one slower.
+    """
     rounds: dict[int, list[Times]] = {num_queued: [] for num_queued in options.queued}
-    for _ in range(options.rounds):
-        for num_queued in options.queued:
-            rounds[num_queued].append(_run(options, num_queued))
-            progress.advance(1, amount=options.steps)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as fresh:
+        for _ in range(options.rounds):
+            for num_queued in options.queued:
+                rounds[num_queued].append(fresh.submit(_run, options, num_queued).result())
+                progress.advance(1, amount=options.steps)
     return _make_part(options, rounds)
 
 
