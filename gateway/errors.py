@@ -4,7 +4,10 @@
     ├── InvalidRequest          the request cannot be understood or obeyed
     │   ├── ContextLengthExceeded
     │   ├── UnsupportedParameter
-    │   └── BodyTooLarge
+    │   ├── BodyTooLarge
+    │   ├── MalformedRequest    what came is not a request that this server takes
+    │   ├── HeadTooLarge
+    │   └── RequestTimedOut     its head or body did not come to its end
     ├── AuthenticationFailed    no key, or not a live one: one text for every cause
     ├── PermissionDenied
     ├── NotFound
@@ -12,7 +15,8 @@
     ├── Conflict
     ├── TenantLimited           the tenant's own limit
     ├── Overloaded              our capacity
-    │   └── StoreUnavailable    the database does not answer
+    │   ├── StoreUnavailable    the database does not answer
+    │   └── ServerDraining      it ended the request because it stops itself
     └── InternalFailure         our fault
 
     StartupFailed               the server cannot start; one line for the operator
@@ -73,6 +77,25 @@ class BodyTooLarge(InvalidRequest):
     code = "body_too_large"
 
 
+class MalformedRequest(InvalidRequest):
+    """Send HTTP/1.1 that can be read in one way only."""
+
+    code = "malformed_request"
+
+
+class HeadTooLarge(InvalidRequest):
+    """Send fewer or shorter headers."""
+
+    code = "headers_too_large"
+
+
+class RequestTimedOut(InvalidRequest):
+    """Send the request in one go."""
+
+    code = "request_timeout"
+    message = "The request did not come to its end in time."
+
+
 class AuthenticationFailed(GatewayError):
     """Send a live key. Why a key was refused is never told."""
 
@@ -126,6 +149,13 @@ class StoreUnavailable(Overloaded):
 
     code = "store_unavailable"
     message = "The server cannot reach its database. Try again shortly."
+
+
+class ServerDraining(Overloaded):
+    """Send the request again: another process, or the next one here, takes it."""
+
+    code = "server_draining"
+    message = "The server is shutting down and could not finish the request. Send it again."
 
 
 class InternalFailure(GatewayError):

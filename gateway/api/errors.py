@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway import errors
+from gateway.api.schemas import Usage
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,9 @@ STATUS: Final[dict[type[errors.GatewayError], tuple[int, str]]] = {
     errors.ContextLengthExceeded: (400, "invalid_request_error"),
     errors.UnsupportedParameter: (400, "invalid_request_error"),
     errors.BodyTooLarge: (413, "invalid_request_error"),
+    errors.MalformedRequest: (400, "invalid_request_error"),
+    errors.HeadTooLarge: (431, "invalid_request_error"),
+    errors.RequestTimedOut: (408, "invalid_request_error"),
     errors.AuthenticationFailed: (401, "authentication_error"),
     errors.PermissionDenied: (403, "permission_error"),
     errors.NotFound: (404, "invalid_request_error"),
@@ -32,21 +36,29 @@ STATUS: Final[dict[type[errors.GatewayError], tuple[int, str]]] = {
     errors.TenantLimited: (429, "rate_limit_error"),
     errors.Overloaded: (503, "server_error"),
     errors.StoreUnavailable: (503, "server_error"),
+    errors.ServerDraining: (503, "server_draining"),
     errors.InternalFailure: (500, "server_error"),
 }
 
 
 class ErrorDetail(msgspec.Struct):
-    """Spell an error as OpenAI's SDKs read it; absent fields are null, not left out."""
+    """Spell an error as OpenAI's SDKs read it; absent fields are null, not left out.
+
+    `retryable` is ours: it is there, and true, where the same request may simply be sent again.
+    """
 
     message: str
     type: str
     param: str | None = None
     code: str | None = None
+    retryable: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class ErrorBody(msgspec.Struct):
+    """Wrap an error; one that ends a stream brings the usage that the stream was asked for."""
+
     error: ErrorDetail
+    usage: Usage | msgspec.UnsetType = msgspec.UNSET
 
 
 def classify(exc: errors.GatewayError) -> tuple[int, str]:
@@ -57,10 +69,12 @@ def classify(exc: errors.GatewayError) -> tuple[int, str]:
     raise AssertionError(f"{type(exc).__name__} has no status")
 
 
-def error_body(exc: errors.GatewayError) -> bytes:
+def error_body(exc: errors.GatewayError, usage: Usage | None = None) -> bytes:
     """Encode the public part of an exception."""
     _, kind = classify(exc)
-    return msgspec.json.encode(ErrorBody(ErrorDetail(exc.message, kind, exc.param, exc.code)))
+    retryable = isinstance(exc, errors.ServerDraining) or msgspec.UNSET
+    detail = ErrorDetail(exc.message, kind, exc.param, exc.code, retryable)
+    return msgspec.json.encode(ErrorBody(detail, usage or msgspec.UNSET))
 
 
 def error_response(exc: errors.GatewayError) -> Response:

@@ -1,0 +1,1 @@
+"""What stands between a socket and the applications: limits that uvicorn does not have."""

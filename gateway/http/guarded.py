@@ -1,0 +1,238 @@
+"""uvicorn's HTTP protocol with guards, for clients that send too much, too slowly, or read nothing.
+
+uvicorn 0.5x on httptools takes a header of 20 MiB, never times out a head, a body or a reader, and
+answers a parser's error in plain text in the midst of another response. Here
+
+- a head is bounded in bytes and headers while it comes, not after, and in time;
+- a body must come on, and come to its end; time in which the application does not read does not
+  count;
+- a client that takes nothing while it is owed something is cut off, upon which the application
+  sees it disconnect;
+- connections are counted, in all and by address;
+- a head that can be read in two ways is refused before a route sees it.
+
+A refusal has the API's shape and ends the connection. One that comes while the response to an
+earlier request of the connection is being written only ends the connection.
+
+**Timers.** A request that comes in one piece, as nearly all do, starts no timer: what is missing is
+looked at after each piece. A connection has one timer for what it sends and one for what it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import uuid
+from typing import Any
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from gateway.api.errors import classify, error_body
+from gateway.errors import (
+    GatewayError,
+    HeadTooLarge,
+    MalformedRequest,
+    Overloaded,
+    RequestTimedOut,
+)
+from gateway.http.limits import Connections, HttpLimits
+from gateway.http.request_head import check_headers, check_path
+
+
+class _Refused(Exception):
+    """Leave the parser: a callback of it has refused the request."""
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """Serve one connection within `limits`; `connections` is what all of them share."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        limits: HttpLimits,
+        connections: Connections,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = limits
+        self._shared = connections
+        self._address: str | None = None
+        self._refusal: GatewayError | None = None
+        self._left_for: GatewayError | None = None
+        # Of the request that is coming: its head's bytes so far, and when its body began.
+        self._in_head = self._in_body = False
+        self._head_bytes = 0
+        self._body_began_s = self._last_byte_s = 0.0
+        self._sending: asyncio.TimerHandle | None = None
+        self._taking: asyncio.TimerHandle | None = None
+
+    def connection_made(  # type: ignore[override]
+        self, transport: asyncio.Transport
+    ) -> None:
+        super().connection_made(transport)
+        self._address = self.client[0] if self.client else None
+        transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
+        if self._shared.open(self._address):
+            self._sending = self.loop.call_later(
+                self._limits.header_timeout_s, self._give_up_sending
+            )
+        else:
+            self._refuse(Overloaded("Too many connections are open.", code="too_many_connections"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._shared.close(self._address)
+        self._stop_sending_timer()
+        if self._taking is not None:
+            self._taking.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refusal is not None:
+            return
+        self._unset_keepalive_if_required()
+        if not self._in_body:
+            self._head_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(MalformedRequest("This server upgrades to no other protocol."))
+            return
+        except httptools.HttpParserError:
+            self._refuse(self._left_for or MalformedRequest("The request is not HTTP/1.1."))
+            return
+        if self._in_head and self._head_bytes > self._limits.header_bytes:
+            self._refuse(self._head_too_large())
+        else:
+            self._await_rest()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._num_header_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._num_header_bytes += len(name) + len(value) + 4
+        if (
+            len(self.headers) > self._limits.num_headers
+            or self._num_header_bytes + len(self.url) > self._limits.header_bytes
+        ):
+            self._leave_parser(self._head_too_large())
+
+    def on_headers_complete(self) -> None:
+        try:
+            check_path(self.url.partition(b"?")[0])
+            check_headers(self.headers, self.parser.get_http_version())
+        except MalformedRequest as exc:
+            self._leave_parser(exc)
+        self._in_head = False
+        self._in_body = True
+        self._head_bytes = 0
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._taking is None:
+            self._taking = self.loop.call_later(self._limits.write_stall_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        if self._taking is not None:
+            self._taking.cancel()
+            self._taking = None
+        super().resume_writing()
+
+    def _await_rest(self) -> None:
+        """Give what is missing of a request its time, once a piece of it has come."""
+        if not (self._in_head or self._in_body):
+            self._stop_sending_timer()
+            return
+        now = self._last_byte_s = self.loop.time()
+        if self._in_head:
+            # Counted from its first byte: a byte now and then does not prolong it.
+            if self._sending is None:
+                self._sending = self.loop.call_at(
+                    now + self._limits.header_timeout_s, self._give_up_sending
+                )
+        elif self._body_began_s == 0.0:
+            self._stop_sending_timer()
+            self._body_began_s = now
+            self._sending = self.loop.call_at(now + self._limits.body_idle_s, self._look_at_body)
+
+    def _look_at_body(self) -> None:
+        """Give a body up that has stood still or taken too long, or look again later."""
+        limits, now = self._limits, self.loop.time()
+        if self.flow.read_paused:
+            # The application is what is slow.
+            self._last_byte_s = now
+        idle_at = self._last_byte_s + limits.body_idle_s
+        over_at = self._body_began_s + limits.body_timeout_s
+        if now >= min(idle_at, over_at):
+            self._give_up_sending()
+        else:
+            self._sending = self.loop.call_at(min(idle_at, over_at), self._look_at_body)
+
+    def _stop_sending_timer(self) -> None:
+        self._body_began_s = 0.0
+        if self._sending is not None:
+            self._sending.cancel()
+            self._sending = None
+
+    def _give_up_sending(self) -> None:
+        self._refuse(RequestTimedOut())
+
+    def _leave_parser(self, refusal: GatewayError) -> None:
+        """Stop parsing; only an exception gets out of a parser's callback."""
+        self._left_for = refusal
+        raise _Refused
+
+    def _head_too_large(self) -> HeadTooLarge:
+        limits = self._limits
+        return HeadTooLarge(
+            f"The request line and headers exceed {limits.header_bytes >> 10} KiB "
+            f"or {limits.num_headers} headers."
+        )
+
+    def _refuse(self, refusal: GatewayError) -> None:
+        """Answer with an error, where no other answer is under way, and end the connection."""
+        self._refusal = refusal
+        self._stop_sending_timer()
+        if self.transport.is_closing():
+            return
+        cycle = self.cycle
+        answers = cycle is not None and not cycle.response_complete
+        if not (answers and (cycle.response_started or self.pipeline)):
+            self.transport.write(_response(refusal))
+        if answers:
+            # The application still waits for the rest, or has its answer ready.
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self.transport.close()
+
+
+def guarded(limits: HttpLimits, connections: Connections) -> type[asyncio.Protocol]:
+    """Return what uvicorn's `Config` takes as `http`: a protocol within `limits`."""
+    protocol: Any = functools.partial(GuardedProtocol, limits=limits, connections=connections)
+    made: type[asyncio.Protocol] = protocol
+    return made
+
+
+def _response(refusal: GatewayError) -> bytes:
+    status, _ = classify(refusal)
+    body = error_body(refusal)
+    head = (
+        b"content-type: application/json\r\n"
+        b"content-length: %d\r\n"
+        b"x-request-id: req_%s\r\n"
+        b"connection: close\r\n\r\n"
+    ) % (len(body), uuid.uuid4().hex.encode())
+    return bytes(STATUS_LINE[status]) + head + body

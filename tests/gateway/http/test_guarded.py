@@ -1,0 +1,189 @@
+"""A connection within limits: what is refused, what is given up, and what goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+
+import pytest
+
+from gateway.http.limits import HttpLimits
+from tests.guarded_server import QUICK, Served, serve_guarded
+
+pytestmark = pytest.mark.anyio
+
+OK = b"HTTP/1.1 200 OK"
+
+
+def post(body: bytes, *headers: bytes, path: bytes = b"/") -> bytes:
+    lines = [b"POST " + path + b" HTTP/1.1", b"Host: a", *headers]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+async def exchange(served: Served, *parts: bytes, wait_s: float = 0.0) -> bytes:
+    """Send parts, `wait_s` apart, and read until the server closes or is silent for a while."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    answer = asyncio.create_task(_read(reader))
+    with contextlib.suppress(ConnectionError):
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(wait_s)
+    try:
+        return await answer
+    finally:
+        writer.close()
+
+
+async def _read(reader: asyncio.StreamReader, idle_s: float = 1.2) -> bytes:
+    received = b""
+    while True:
+        try:
+            piece = await asyncio.wait_for(reader.read(1 << 16), idle_s)
+        except TimeoutError:
+            return received
+        except ConnectionError:
+            return received
+        if not piece:
+            return received
+        received += piece
+
+
+def status_of(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+def code_of(answer: bytes) -> str:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"connection: close" in head
+    assert b"x-request-id: req_" in head
+    error = json.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return str(error["code"])
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "code"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", 400, "malformed_request"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400, "malformed_request"),
+        (b"GET / HTTP/1.1\r\nHost: a/?x=\r\n\r\n", 400, "malformed_request"),
+        (b"GET /a%2fb HTTP/1.1\r\nHost: a\r\n\r\n", 400, "malformed_request"),
+        (b"GET //a HTTP/1.1\r\nHost: a\r\n\r\n", 400, "malformed_request"),
+        (b"GET /a/../b HTTP/1.1\r\nHost: a\r\n\r\n", 400, "malformed_request"),
+        (post(b"", b"Content-Length: 3", b"Transfer-Encoding: chunked"), 400, "malformed_request"),
+        (
+            b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n",
+            400,
+            "malformed_request",
+        ),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 2000 + b"\r\n\r\n", 431, "headers_too_large"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 20 + b"\r\n", 431, "headers_too_large"),
+        (b"GET /" + b"x" * 2000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 431, "headers_too_large"),
+        (b"\x16\x03\x01 hello\r\n\r\n", 400, "malformed_request"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nBad Name: y\r\n\r\n", 400, "malformed_request"),
+        (
+            b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+            400,
+            "malformed_request",
+        ),
+    ],
+)
+async def test_a_head_that_is_no_good_is_refused(head: bytes, status: int, code: str) -> None:
+    """Nothing of it reaches the application, and the answer has the API's shape."""
+    async with serve_guarded(QUICK) as served:
+        answer = await exchange(served, head)
+        assert (status_of(answer), code_of(answer)) == (status, code)
+        assert served.bodies == []
+
+
+async def test_a_header_without_end_is_refused_while_it_comes() -> None:
+    """The parser never holds more of a header than a head may have."""
+    async with serve_guarded(QUICK) as served:
+        answer = await exchange(served, b"GET / HTTP/1.1\r\nHost: a\r\nX: ", *[b"x" * 600] * 2)
+        assert code_of(answer) == "headers_too_large"
+
+
+async def test_pieces_and_pipelines_are_served() -> None:
+    """A request in small pieces and two requests in one piece are answered like any other."""
+    async with serve_guarded(QUICK) as served:
+        request = post(b"hello", b"Content-Length: 5")
+        pieces = [request[i : i + 9] for i in range(0, len(request), 9)]
+        assert (await exchange(served, *pieces)).startswith(OK)
+        assert (await exchange(served, request + request)).count(OK) == 2
+        assert served.bodies == [b"hello"] * 3
+
+
+async def test_a_kept_connection_is_not_held_to_the_first_head() -> None:
+    """Requests on one connection that each come in time may take longer than one head may."""
+    async with serve_guarded(QUICK) as served:
+        requests = [post(b"hello", b"Content-Length: 5")] * 4
+        assert (await exchange(served, *requests, wait_s=0.15)).count(OK) == 4
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b""],
+        [b"GET / HTTP/1.1\r\nHost: a\r\n"],
+        [b"GET / HTTP/1.1\r\n", *[b"X: y\r\n"] * 9],
+        [post(b"hel", b"Content-Length: 5")],
+        [post(b"", b"Content-Length: 50"), *[b"x"] * 20],
+        [post(b"2\r\nab\r\n", b"Transfer-Encoding: chunked")],
+    ],
+)
+async def test_what_does_not_come_to_its_end_is_given_up(parts: list[bytes]) -> None:
+    """Half a head or body, or one that trickles, gets a 408 and its connection is closed."""
+    async with serve_guarded(QUICK) as served:
+        began_s = time.monotonic()
+        answer = await exchange(served, *parts, wait_s=0.1 if len(parts) > 1 else 0.0)
+        assert status_of(answer) == 408
+        assert code_of(answer) == "request_timeout"
+        assert time.monotonic() - began_s < 5
+        assert served.bodies == []
+
+
+async def test_who_reads_nothing_is_cut_off() -> None:
+    """The application learns that the client is gone within the stall time, and not at once."""
+    async with serve_guarded(QUICK) as served:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(client, ("127.0.0.1", served.port))
+            began_s = time.monotonic()
+            await loop.sock_sendall(client, b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n")
+            while not served.num_gone and time.monotonic() < began_s + 10:
+                await asyncio.sleep(0.02)
+            assert served.num_gone == 1
+            assert time.monotonic() - began_s >= QUICK.write_stall_s
+        assert served.connections.num_open == 0
+
+
+async def test_connections_of_an_address_are_bounded() -> None:
+    """One more than allowed gets a 503, and when one has gone there is room again."""
+    limits = HttpLimits(max_connections_per_address=2)
+    async with serve_guarded(limits) as served:
+        held = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(2)]
+        answer = await exchange(served, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert status_of(answer) == 503
+        assert code_of(answer) == "too_many_connections"
+        held[0][1].close()
+        await held[0][1].wait_closed()
+        while served.connections.num_open > 1:
+            await asyncio.sleep(0.01)
+        assert (await exchange(served, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")).startswith(OK)
+        held[1][1].close()
+
+
+async def test_garbage_behind_a_stream_does_not_get_into_it() -> None:
+    """What follows a request that is being answered ends the connection without a second head."""
+    async with serve_guarded(QUICK) as served:
+        answer = await exchange(
+            served, b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n", b"\x00garbage\r\n\r\n", wait_s=0.1
+        )
+        assert answer.count(b"HTTP/1.1") == 1
+        assert served.num_gone == 1

@@ -1,0 +1,61 @@
+"""What a request's head may not contain."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.errors import MalformedRequest
+from gateway.http.request_head import check_headers, check_path
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        b"/v1/models/org%2Fname",
+        b"/v1//models",
+        b"//v1",
+        b"/v1/../admin",
+        b"/v1/..",
+        b"/./v1",
+        b"/%2e%2e/admin",
+        b"/a%5cb",
+        b"/a\\b",
+        b"/a%00",
+        b"/a%0d%0aX: y",
+    ],
+)
+def test_a_path_that_reads_in_two_ways_is_refused(path: bytes) -> None:
+    """An encoded slash, dot or control byte, `//`, `..` and backslashes go no further."""
+    with pytest.raises(MalformedRequest):
+        check_path(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [b"/", b"/v1/models/Qwen3-0.6B", b"/v1/models/org/name..v2", b"/a%20b", b"/.well-known/x"],
+)
+def test_a_plain_path_passes(path: bytes) -> None:
+    """Dots in names and encoded characters that mean nothing to a path are no harm."""
+    check_path(path)
+
+
+@pytest.mark.parametrize("host", [b"a", b"api.example.com:8000", b"127.0.0.1:80", b"[::1]:8000"])
+def test_a_host_is_a_name_or_an_address(host: bytes) -> None:
+    """Names, addresses and their ports pass."""
+    check_headers([(b"host", host)], "1.1")
+
+
+@pytest.mark.parametrize(
+    "host", [b"", b"a/?x=", b"a b", b"a@b", b"a:b", b"a#", b"a\\b", b"[::1", b"a,b"]
+)
+def test_a_host_that_is_none_is_refused(host: bytes) -> None:
+    """Whatever could turn a URL that is built from it into another one."""
+    with pytest.raises(MalformedRequest):
+        check_headers([(b"host", host)], "1.1")
+
+
+def test_an_old_client_needs_no_host() -> None:
+    """HTTP/1.0 has no such header, and no chunks either."""
+    check_headers([], "1.0")
+    with pytest.raises(MalformedRequest):
+        check_headers([(b"transfer-encoding", b"chunked")], "1.0")
