@@ -235,7 +235,9 @@ class Engine(Protocol):
     def launch(self, plan: StepPlan) -> object:
         """Start a step and return its handle; at most `info.depth` may be uncollected.
 
-        Raises: any exception: the whole step failed and its rows with it; `reset` comes next.
+        Raises: `EngineOutOfMemory`: the step found no memory; a smaller one may be launched after
+            a `reset`. Any other exception: the whole step failed and its rows with it; `reset`
+            comes next.
         """
         ...
 
@@ -244,7 +246,10 @@ class Engine(Protocol):
         ...
 
     def reset(self) -> None:
-        """Forget every slot and all KV content, keep the weights; called after a failed step."""
+        """Forget every slot and all KV content, keep the weights; called after a failed step.
+
+        Raises: any exception: the engine is beyond repair.
+        """
         ...
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """The errors of this package.
 
     EngineError
+    ├── EngineOutOfMemory   a step found no memory, a smaller one might
     ├── ModelError          a model directory cannot be served
     ├── ChatTemplateError   a chat template rejects the messages, or is not there
     └── InvalidText         a text has no UTF-8 form (in `engine.tokenizer`)
@@ -11,6 +12,10 @@ Each message is one line fit for a person: it names the file or field and what t
 
 class EngineError(Exception):
     """Catch this to catch whatever the engine raises on purpose."""
+
+
+class EngineOutOfMemory(EngineError):
+    """Reset the engine, and launch smaller steps."""
 
 
 class ModelError(EngineError):

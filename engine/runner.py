@@ -5,8 +5,11 @@ over, because on a CPU a step launched ahead would only delay the tokens of the 
 state table is on the host; what a step needs on the device is uploaded when it is launched.
 
 Failures: a model directory that cannot be served, or sizes that do not fit, raise here, at
-construction. A row whose logits are not finite fails alone and its `StepResult` names it. Any
-exception out of `launch` is a fault of the step; `reset` makes the engine usable again.
+construction. A row that cannot be computed (see `engine.row_faults`), or whose logits are not
+finite, fails alone and its `StepResult` names it. `EngineOutOfMemory` out of `launch` says that
+the step was too large for the memory there is; any other exception is a fault of the step.
+`reset` makes the engine usable again, and proves it with a small step: what a broken device
+raises there is final.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ from engine.contract import (
     TokenLogprobs,
 )
 from engine.device_state import DeviceState, StepBatch
-from engine.errors import EngineError, ModelError
+from engine.errors import EngineError, EngineOutOfMemory, ModelError
 from engine.logprobs import PromptRows, score_tokens
 from engine.models.decoder import Decoder
 from engine.models.hf_config import DTYPES, ModelConfig, load_model_config
@@ -51,6 +54,8 @@ from engine.models.registry import load_model_class
 from engine.native import library
 from engine.native.attention import NativeAttention
 from engine.native.decoder import NativeDecoder
+from engine.out_of_memory import is_out_of_memory
+from engine.row_faults import RowFaults
 from engine.sampler import sample
 
 _CAPABILITIES = frozenset(
@@ -90,25 +95,43 @@ class TorchEngine:
             max_num_seqs=self._info.max_num_seqs,
             max_model_len=self._info.max_model_len,
             block_size=self._info.block_size,
-            eos_token_ids=self._info.eos_token_ids,
+            # What is beyond the vocabulary is never drawn, and has no logit to hide.
+            eos_token_ids=frozenset(
+                token_id
+                for token_id in self._info.eos_token_ids
+                if token_id < self._info.vocab_size
+            ),
         )
-        self._warm_up()
+        self._row_faults = RowFaults(vocab_size=self._info.vocab_size)
+        # The first request does not pay for first calls.
+        self._prove()
 
     @property
     def info(self) -> EngineInfo:
         return self._info
 
     def launch(self, plan: StepPlan) -> object:
+        try:
+            return self._launch(plan)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise EngineOutOfMemory(
+                    f"a step of {plan.num_tokens} tokens found no memory"
+                ) from error
+            raise
+
+    def _launch(self, plan: StepPlan) -> StepResult:
         started_s = time.perf_counter()
+        plan, refused = self._row_faults.screen(plan)
         self._state.apply(plan)
         if plan.is_empty:
-            return StepResult(plan.step_id, array("i"), array("i"), 0.0)
+            return StepResult(plan.step_id, array("i"), array("i"), 0.0, failed=refused)
         batch = self._state.batch(plan)
         drawn = self._compute(batch)
         slots, token_ids, logprobs = batch.slots, drawn.token_ids, drawn.logprobs
-        reasons: dict[int, str] = {}
+        reasons = dict(refused)
         if drawn.failed_slots:
-            reasons = dict.fromkeys(drawn.failed_slots, "the logits are not finite")
+            reasons |= dict.fromkeys(drawn.failed_slots, "the logits are not finite")
             good = ~np.isin(slots, list(reasons))
             slots, token_ids = slots[good], token_ids[good]
             if logprobs is not None:
@@ -129,8 +152,11 @@ class TorchEngine:
         return handle
 
     def reset(self) -> None:
-        # The cache keeps its bytes: without a table that names them, nothing reads them.
-        self._state.clear()
+        self._clear()
+        if self._device.type == "cuda":
+            # What a step that found no memory has left in pieces.
+            torch.cuda.empty_cache()
+        self._prove()
 
     def close(self) -> None:
         del self._model, self._attention, self._state
@@ -166,8 +192,13 @@ class TorchEngine:
                 drawn.logprobs[row] = logprobs
         return drawn
 
-    def _warm_up(self) -> None:
-        """Run a prefill and a decode, so that the first request does not pay for first calls."""
+    def _clear(self) -> None:
+        # The cache keeps its bytes: without a table that names them, nothing reads them.
+        self._state.clear()
+        self._row_faults.clear()
+
+    def _prove(self) -> None:
+        """Run a prefill and a decode, which raise where the device cannot compute, and forget."""
         n = min(8, self._info.max_model_len - 1, self._info.max_num_batched_tokens)
         if n < 1:
             return
@@ -178,7 +209,7 @@ class TorchEngine:
         decodes = DecodeRows()
         decodes.append(0, n)
         self.launch(StepPlan(1, decodes=decodes))
-        self.reset()
+        self._clear()
 
 
 @dataclass(slots=True)

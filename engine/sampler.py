@@ -16,7 +16,8 @@ greedy or not; the modules that make them say how.
 **Cost.** A greedy batch takes an argmax and nothing else; rows without top-k and top-p are never
 sorted; where every filtered row has a top-k, only that many logits are.
 
-**Failure.** A row with a logit that is NaN or infinite is reported and harms no other row.
+**Failure.** A row with a logit that is NaN or infinite, or with edits that make one so or leave
+nothing to draw, is reported and harms no other row.
 
 Sources: Gumbel-max, Maddison et al. 2014; SplitMix64, Steele et al. 2014; the 32-bit constants,
 Wellons' hash-prospector (lowbias32).
@@ -70,6 +71,11 @@ class LogitEdits:
     bias: BiasEntries | None
     penalties: PenaltyEntries | None
 
+    def rows(self) -> NDArray[np.int64]:
+        """Name the rows that are changed, each once."""
+        parts = [part.rows for part in (self.bias, self.penalties) if part is not None]
+        return np.unique(np.concatenate(parts))
+
     def apply(self, logits: Tensor) -> None:
         """Change the logits in place; [num_rows, vocab_size]."""
         if self.bias is not None:
@@ -100,6 +106,9 @@ def sample(
     finite = torch.isfinite(logits.sum(dim=-1))
     if edits is not None:
         edits.apply(logits)
+        edited = _upload(edits.rows(), logits)
+        # The largest is NaN where any is; a hidden token's minus infinity is none of its business.
+        finite[edited] &= torch.isfinite(logits.index_select(0, edited).amax(dim=-1))
     if len(random) == 0:
         token_ids = _argmax(logits)
     elif len(random) == len(rows.temperature):

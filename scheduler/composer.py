@@ -35,6 +35,7 @@ from scheduler.request import Band
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence
 from scheduler.step_budget import StepBudget
+from scheduler.step_limits import StepLimits
 
 _MAX_DISPLACING = 8
 
@@ -73,6 +74,7 @@ class Parts:
     preemption: Preemption
     step_budget: StepBudget
     kv_budget: KvBudget
+    limits: StepLimits
     requeue: Callable[[Sequence, float], None]
     drop_expired: Callable[[Sequence, float], bool]
 
@@ -87,11 +89,12 @@ class Composer:
         self._pool = parts.pool
         self._waiting = parts.waiting
         self._running = parts.running
-        self._max_num_tokens = min(
-            info.max_num_batched_tokens,
-            config.max_num_batched_tokens or info.max_num_batched_tokens,
-        )
         self._num_steps_to_admission = 0
+
+    @property
+    def _max_num_tokens(self) -> int:
+        limit = self._parts.limits.max_num_tokens
+        return min(limit, self._config.max_num_batched_tokens or limit)
 
     def compose(self, step_id: int, now: float) -> Step | None:
         """Plan the next step, or return None where there is nothing to compute.

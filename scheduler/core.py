@@ -14,8 +14,11 @@ keep that exact:
   runs steps in order, so the old use is over before the new one starts. Content is published to
   the prefix cache only when the step that computed it has come back.
 
-A step that fails takes its rows with it. Everything else is queued again with all that it has
-drawn, since the engine has then forgotten all KV.
+A step that fails takes its rows with it: which of them broke it is not known, and a request that
+breaks steps must not be tried again beside others. Everything else is queued again with all that
+it has drawn, since the engine has then forgotten all KV. Where a step merely found no memory, its
+rows are queued again too, and steps are smaller from then on (`scheduler.step_limits`). A row
+that the engine names as failed ends alone, and nothing that it computed is found again.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ from scheduler.running import RunningSet
 from scheduler.sequence import Sequence, Status
 from scheduler.state import SchedulerState, Snapshot, describe_bands, finite
 from scheduler.step_budget import StepBudget
+from scheduler.step_limits import StepLimits
 from scheduler.step_model import StepModel
 
 _MIXED = PRESETS["mixed"]
@@ -68,8 +72,8 @@ class Scheduler:
         self.step_model = StepModel() if step_model is None else step_model
         self.lengths = LengthModel() if lengths is None else lengths
         self._pool = BlockPool(info.num_blocks, info.block_size)
-        # Each row may want a token of the budget, so that decoding rows always go on together.
-        self._running = RunningSet(min(info.max_num_seqs, info.max_num_batched_tokens))
+        self._limits = StepLimits(info)
+        self._running = RunningSet(self._limits.max_num_rows)
         self._deferral = Deferral(info.block_size)
         self._sequences: dict[str, Sequence] = {}
         self._in_flight: deque[Step] = deque()
@@ -182,17 +186,38 @@ class Scheduler:
         All steps in flight are lost and the engine is reset by the caller, before the next plan.
         Returns: the last output of each row of that step.
         """
-        lost = list(self._in_flight)
-        assert any(step.plan.step_id == step_id for step in lost), "only a step in flight fails"
-        self._in_flight.clear()
+        step = self._find_in_flight(step_id)
         failed = [
             sequence
-            for step in lost
-            if step.plan.step_id == step_id
             for sequence in (*step.decodes, *step.slices)
             if sequence.status is not Status.FINISHED
         ]
+        return self._lose_steps(failed, reason, now)
+
+    def take_back(self, step_id: int, now: float) -> bool:
+        """Queue everyone again after a step that found no memory, and plan smaller ones.
+
+        As with `fail_step`, all steps in flight are lost and the engine is reset by the caller.
+        Returns: False where there is no smaller one: `fail_step` is what is left to do.
+        """
+        step = self._find_in_flight(step_id)
+        num_rows = len(step.decodes) + len(step.slices)
+        if not self._limits.shrink(step.plan.num_tokens, num_rows, decodes=not step.slices):
+            return False
+        self._lose_steps([], "", now)
+        return True
+
+    def _find_in_flight(self, step_id: int) -> Step:
+        found = [step for step in self._in_flight if step.plan.step_id == step_id]
+        assert found, "only a step in flight fails"
+        return found[0]
+
+    def _lose_steps(self, failed: list[Sequence], reason: str, now: float) -> list[RequestOutput]:
+        """Forget what the engine has, end some rows and queue everyone else again."""
+        lost = list(self._in_flight)
+        self._in_flight.clear()
         self._pool.reset()
+        self._running.max_num_rows = self._limits.max_num_rows
         evicted = self._running.clear()
         for sequence in evicted:
             sequence.table.forget()
@@ -263,6 +288,9 @@ class Scheduler:
             cached_blocks=pool.num_cached,
             num_output_tokens=self._landing.num_output_tokens,
             num_wasted_tokens=self._accounts.num_wasted_tokens,
+            max_step_tokens=self._limits.max_num_tokens,
+            max_step_rows=self._limits.max_num_rows,
+            num_shrinks=self._limits.num_shrinks,
             **asdict(counts),
         )
 
@@ -332,6 +360,7 @@ class Scheduler:
             ),
             step_budget=StepBudget(config.composer, rows, self.step_model),
             kv_budget=KvBudget(config.composer, self.info, self._pool, running, self.lengths),
+            limits=self._limits,
             requeue=self._requeue,
             drop_expired=self._drop_expired,
         )
@@ -368,7 +397,7 @@ class Scheduler:
         error: str | None = None,
     ) -> RequestOutput:
         if sequence.status is Status.RUNNING:
-            self._running.release(sequence)
+            self._running.release(sequence, suspect=finish_reason is FinishReason.ERROR)
         elif sequence in self._waiting:
             self._waiting.remove(sequence, now)
         self._accounts.end(sequence, now)

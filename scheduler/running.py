@@ -19,6 +19,8 @@ from scheduler.sequence import NO_SLOT, Sequence, Status
 class RunningSet:
     """Hold up to `max_num_rows` sequences: those that prefill and those that decode.
 
+    `max_num_rows` may be lowered, and raised again to what it was at first, before a `clear`.
+
     Decoding rows of the batch band are `harvesting`: a step takes them along where it has room.
     All are dicts for their order and for removal in O(1); the values mean nothing. What changes
     with each token is in columns: `drawing` and `rows`.
@@ -74,15 +76,22 @@ class RunningSet:
         self._decoding_of(sequence)[sequence] = None
         self.drawing.join(sequence)
 
-    def release(self, sequence: Sequence) -> None:
-        """Take a sequence's slot and blocks away; what it drew is found from now on."""
+    def release(self, sequence: Sequence, *, suspect: bool = False) -> None:
+        """Take a sequence's slot and blocks away; what it drew is found from now on.
+
+        What a `suspect` one computed is not, nor what it began with: it may be what is wrong.
+        """
         del self._of_band[sequence.request.band][sequence]
         if self.prefilling.pop(sequence, self) is self:
             del self._decoding_of(sequence)[sequence]
             num_computed = self.drawing.num_computed(sequence)
             self.drawing.leave(sequence)
-            sequence.table.publish(sequence.token_ids, num_computed)
-        sequence.table.free()
+            if not suspect:
+                sequence.table.publish(sequence.token_ids, num_computed)
+        if suspect:
+            sequence.table.withdraw()
+        else:
+            sequence.table.free()
         self.rows.release(sequence.slot)
         self._free_slots.append(sequence.slot)
         self._released.append(sequence.slot)

@@ -6,22 +6,29 @@ so a refusal or a freed slot never waits for a step. Grants are posted as comman
 engine thread runs before its next plan. What a step yields crosses back in one
 `call_soon_threadsafe`, and streams are touched by the loop's thread alone.
 
-Failures. A launch or collect that raises ends the rows of its step; the engine is reset and the
-others go on. If the reset raises too, on the third fault within a minute, or if the scheduler
-itself is broken, every stream ends with an error, `healthy` turns False and stays so, and
-requests are refused: whoever started the service decides whether to start another.
+Failures, from the least on. A row that the engine names as failed ends with an error, alone. A
+step that found no memory is taken back: the engine is reset, steps are smaller from then on, and
+nobody ends; but a row that found none all by itself is a fault of its step. A launch or collect
+that raises is a fault: it ends the rows of its step, the engine is reset and the others go on. On
+the third fault within a minute `ready` turns False, until half a minute has passed without one:
+requests are still served, but whoever can choose should send them elsewhere. If the reset raises
+too, or if the scheduler itself is broken, every stream ends with an error, `healthy` turns False
+and stays so, and requests are refused: whoever started the service decides whether to start
+another.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 
 from engine.contract import Engine, StepPlan, StepResult
+from engine.errors import EngineOutOfMemory
 from scheduler.config import SchedulerConfig
 from scheduler.core import Scheduler
 from scheduler.errors import Rejected
@@ -34,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_FAULTS = 3
 _FAULT_WINDOW_S = 60.0
+_QUIET_S = 30.0
 
 _Command = Callable[[float], RequestOutput | None]
 
@@ -60,6 +68,7 @@ class EngineService:
         self._stopping = False
         self._closed = False
         self._broken = False
+        self._ready_from_s = -math.inf
         self._idle = False
         self._progress_s = clock()
 
@@ -67,6 +76,11 @@ class EngineService:
     def healthy(self) -> bool:
         """Tell whether requests are served: started, not stopping, not broken."""
         return self._thread.is_alive() and not self._stopping and not self._broken
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether requests should be sent here: healthy, and not after repeated faults."""
+        return self.healthy and self._clock() >= self._ready_from_s
 
     @property
     def stopping(self) -> bool:
@@ -252,23 +266,47 @@ class EngineService:
             outputs += self._scheduler.report(result, now)
 
     def _recover(self, step_id: int, error: Exception, outputs: list[RequestOutput]) -> None:
-        """End the rows of a step that raised and bring the engine back, or give up on it."""
-        logger.exception("step %d failed; the engine is reset", step_id, exc_info=error)
-        reason = f"{type(error).__name__}: {error}"
+        """Take back or end the rows of a step that raised, and bring the engine back."""
         self._in_flight.clear()
-        with self._wake:
-            now = self._clock()
-            outputs += self._scheduler.fail_step(step_id, reason, now)
-        self._faults_s.append(now)
-        if len(self._faults_s) == _MAX_FAULTS and now - self._faults_s[0] < _FAULT_WINDOW_S:
-            logger.error("%d faults within %g s: giving up", _MAX_FAULTS, _FAULT_WINDOW_S)
-            self._broken = True
-            return
+        if not (isinstance(error, EngineOutOfMemory) and self._take_back(step_id, error)):
+            self._fail(step_id, error, outputs)
         try:
             self._engine.reset()
         except Exception:
             logger.exception("the engine could not be reset: giving up")
             self._broken = True
+
+    def _take_back(self, step_id: int, error: EngineOutOfMemory) -> bool:
+        with self._wake:
+            if not self._scheduler.take_back(step_id, self._clock()):
+                return False
+            now = self._scheduler.snapshot()
+        logger.warning(
+            "step %d: %s; steps hold at most %d tokens and %d rows from now on",
+            step_id,
+            error,
+            now.max_step_tokens,
+            now.max_step_rows,
+        )
+        return True
+
+    def _fail(self, step_id: int, error: Exception, outputs: list[RequestOutput]) -> None:
+        """End the rows of a step, and count its fault."""
+        logger.exception("step %d failed; the engine is reset", step_id, exc_info=error)
+        reason = f"{type(error).__name__}: {error}"
+        with self._wake:
+            now = self._clock()
+            outputs += self._scheduler.fail_step(step_id, reason, now)
+        faults_s = self._faults_s
+        faults_s.append(now)
+        if len(faults_s) == _MAX_FAULTS and now - faults_s[0] < _FAULT_WINDOW_S:
+            self._ready_from_s = now + _QUIET_S
+            logger.error(
+                "%d faults within %g s: not ready until %g s have passed without one",
+                _MAX_FAULTS,
+                _FAULT_WINDOW_S,
+                _QUIET_S,
+            )
 
     def _finish(self, reason: str) -> None:
         """Wait for what the engine still runs, then end every request that is left."""

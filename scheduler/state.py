@@ -18,7 +18,8 @@ class Snapshot:
 
     `free_blocks` includes those of the `cached_blocks` that no running request uses. A request's
     prompt is counted when the request ends, its output tokens as they come. `num_wasted_tokens`
-    were computed again after a preemption.
+    were computed again after a preemption. A step holds at most `max_step_tokens` and
+    `max_step_rows`, which steps that found no memory have lowered `num_shrinks` times.
     """
 
     queued: int
@@ -35,6 +36,9 @@ class Snapshot:
     num_cached_tokens: int
     num_output_tokens: int
     num_wasted_tokens: int
+    max_step_tokens: int
+    max_step_rows: int
+    num_shrinks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,6 +161,14 @@ class Driver:
         self.take(self.scheduler.fail_step(step_id, "fault", self.now))
         self.engine.reset()
 
+    def lack_memory(self, step_id: int) -> bool:
+        """Take a step back as the service does where it found no memory, if it can be smaller."""
+        if not self.scheduler.take_back(step_id, self.now):
+            return False
+        self.handles.clear()
+        self.engine.reset()
+        return True
+
     def run(self, max_steps: int = 5000) -> None:
         for _ in range(max_steps):
             if not self.turn():

@@ -101,6 +101,15 @@ class BlockPool:
         self._block_of_hash[block_hash] = block_id
         self._hashes[block_id] = block_hash
 
+    def withdraw(self, block_ids: Iterable[int]) -> None:
+        """Let blocks that are in use be found no more; who uses them goes on."""
+        for block_id in block_ids:
+            assert self._ref_counts[block_id], "only a block in use is withdrawn"
+            block_hash = self._hashes[block_id]
+            if block_hash is not None:
+                del self._block_of_hash[block_hash]
+                self._hashes[block_id] = None
+
     def reset(self) -> None:
         """Forget all references and all content; every table made before is void."""
         sentinel = self.num_blocks

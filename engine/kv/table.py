@@ -100,6 +100,11 @@ class BlockTable:
         self._pool.release(self.block_ids)
         self.forget()
 
+    def withdraw(self) -> None:
+        """Give all blocks back, and let no other sequence find what is in them."""
+        self._pool.withdraw(self.block_ids)
+        self.free()
+
     def forget(self) -> None:
         """Drop the blocks after the pool was reset."""
         self.block_ids = []

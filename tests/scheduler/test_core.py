@@ -293,6 +293,25 @@ def test_failed_row_ends_alone(with_token: bool) -> None:
     assert driver.tokens["good"] == fakes.expected_tokens(good, driver.engine.info)[0]
 
 
+def test_nothing_that_a_failed_row_computed_is_found_again() -> None:
+    """The blocks of a row that the engine gave up on are not shared: they may be what broke it."""
+    driver = Driver(fakes.make_engine())
+    driver.offer(fakes.make_request("bad", prompt=range(9), max_tokens=9))
+    driver.turn()
+    assert driver.scheduler.snapshot().cached_blocks == 2
+    plan = driver.scheduler.plan(driver.now)
+    assert plan is not None
+    result = driver.engine.collect(driver.engine.launch(plan))
+    failed = {result.slots[0]: "not a number"}
+    driver.take(
+        driver.scheduler.report(
+            StepResult(result.step_id, array("i"), array("i"), 1.0, failed), 1.0
+        )
+    )
+    counts = driver.scheduler.snapshot()
+    assert (counts.cached_blocks, counts.free_blocks) == (0, 32)
+
+
 def test_reset_ends_everything() -> None:
     """A reset ends every request with an error and all blocks are back, none of them cached."""
     driver = Driver(fakes.make_engine(max_num_seqs=1))

@@ -120,7 +120,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     def step(self, num_steps: int) -> None:
         """Let the engine run."""
         for _ in range(num_steps):
+            limits, num_plans = self.driver.scheduler.snapshot(), len(self.driver.plans)
             self.driver.turn()
+            for plan in self.driver.plans[num_plans:]:
+                assert plan.num_tokens <= limits.max_step_tokens
+                assert len(plan.decodes) + len(plan.slices) <= limits.max_step_rows
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
@@ -151,16 +155,20 @@ class SchedulerMachine(RuleBasedStateMachine):
             output = self.driver.scheduler.finish_granted(request_id, self.driver.now)
             self.driver.take([] if output is None else [output])
 
-    @rule(in_flight=st.booleans())
-    def fault(self, in_flight: bool) -> None:
-        """Let the step in flight fail, if there is one, or the next one."""
+    @rule(in_flight=st.booleans(), lacks_memory=st.booleans())
+    def fault(self, in_flight: bool, lacks_memory: bool) -> None:
+        """Let the step in flight fail or find no memory, if there is one, or the next one."""
         driver = self.driver
         if not (in_flight and driver.handles):
             plan = driver.scheduler.plan(driver.now)
             if plan is None:
                 return
             driver.plans.append(plan)
-        driver.fail(driver.plans[-1].step_id)
+        step_id, live = driver.plans[-1].step_id, self.live()
+        if lacks_memory and driver.lack_memory(step_id):
+            assert self.live() == live, "nobody ends where memory is short"
+        else:
+            driver.fail(step_id)
         snapshot = driver.scheduler.snapshot()
         assert snapshot.free_blocks == snapshot.total_blocks
 

@@ -165,19 +165,6 @@ async def test_engine_that_cannot_be_reset_ends_everything() -> None:
         streams[0].cancel()
 
 
-@pytest.mark.parametrize(("gap_s", "healthy"), [(29.0, False), (31.0, True)])
-async def test_third_fault_within_a_minute_is_the_last(gap_s: float, healthy: bool) -> None:
-    """Three faults within 60 s end the service; the same faults further apart do not."""
-    clock = ManualClock()
-    engine = StepwiseEngine(fakes.make_engine())
-    async with serving(engine, clock=clock) as service:
-        for i in range(3):
-            engine.failing_collects = 1
-            await read_all(service.submit(fakes.make_request(f"r{i}")))
-            clock.now += gap_s
-        await until(lambda: service.healthy == healthy)
-
-
 async def test_broken_scheduler_ends_every_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug in the scheduler ends all streams and is told, rather than leaving them to hang."""
     engine = StepwiseEngine(fakes.make_engine())

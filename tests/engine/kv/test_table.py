@@ -29,6 +29,22 @@ def test_hit_leaves_the_last_token_to_compute() -> None:
     assert BlockTable(pool, b"s").match(array("i", range(9))) == first.block_ids
 
 
+def test_what_is_withdrawn_is_never_found_again() -> None:
+    """A table that is withdrawn takes its blocks' names along, those that others share too."""
+    pool = BlockPool(8, 4)
+    token_ids = array("i", range(12))
+    suspect = filled_table(pool, token_ids)
+    sharer = BlockTable(pool, b"s")
+    sharer.take(sharer.match(token_ids)[:1])
+    suspect.withdraw()
+    assert (pool.num_free, pool.num_cached) == (7, 0)
+    assert BlockTable(pool, b"s").match(token_ids) == []
+    assert sharer.allocate(12) is not None
+    sharer.publish(token_ids, 12)
+    sharer.free()
+    assert pool.num_free == 8
+
+
 def test_hit_survives_free_and_comes_back_to_its_own() -> None:
     """A table that was freed finds its own blocks again."""
     pool = BlockPool(8, 4)
