@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import threading
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version as package_version
 from typing import Final
 
@@ -14,16 +15,21 @@ from starlette.types import ASGIApp
 
 from gateway.api.admin import admin_routes
 from gateway.api.admin_scheduler import scheduler_routes
+from gateway.api.health import DetailedHealth, Health
 from gateway.api.public import public_app, with_errors
 from gateway.credentials import Token
 from gateway.model_loading import load_model
 from gateway.services.auth import AdminAuthenticator, Authenticator
 from gateway.services.auth_upkeep import AuthUpkeep
+from gateway.services.heartbeat import Heartbeat
 from gateway.services.inference import InferenceService
 from gateway.services.keys import KeyService
+from gateway.services.lifecycle import Lifecycle, Phase
 from gateway.services.local_access import new_local_token
 from gateway.services.models import ModelRegistry, ServedModel
+from gateway.services.probes import Probes
 from gateway.services.scheduler_control import SchedulerControl
+from gateway.services.store_watch import StoreWatch
 from gateway.services.tenants import TenantService
 from gateway.settings import Settings
 from gateway.store import FirstStart, Store, open_store
@@ -33,42 +39,85 @@ from gateway.store import FirstStart, Store, open_store
 SWITCH_INTERVAL_S: Final = 0.0005
 
 
-@dataclass(slots=True)
+# How the thread that loads a model is called; it may outlive a start that was given up.
+LOADER_NAME: Final = "load-model"
+
+
+@dataclass(frozen=True, slots=True)
 class Gateway:
-    """Hold what a server needs of a running gateway. Set `draining` to withdraw readiness."""
+    """Hold what a server needs of a running gateway."""
 
     version: str
     models: ModelRegistry
     first_start: FirstStart | None
     local_token: Token
-    public: ASGIApp = field(init=False)
-    admin: ASGIApp = field(init=False)
-    draining: bool = False
+    public: ASGIApp
+    admin: ASGIApp
 
 
 @contextlib.asynccontextmanager
-async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
+async def open_gateway(settings: Settings, probes: Probes | None = None) -> AsyncIterator[Gateway]:
     """Open everything that a process serves with, and close it in the opposite order.
 
+    `probes` follow the start and are attached to what it makes. A start that is cancelled, or that
+    fails at the stores, leaves the thread that loads the model behind.
     Raises: `engine.errors.EngineError`, `gateway.errors.StartupFailed`, `OSError`: each one line.
     """
     version = package_version("sluice")
+    probes = probes or Probes(Lifecycle(), Heartbeat())
+    lifecycle = probes.lifecycle
     async with contextlib.AsyncExitStack() as stack:
         # Loading weights and starting the stores each take a second and do not need each other.
-        loading = asyncio.create_task(asyncio.to_thread(load_model, settings, version=version))
-        try:
+        loading = asyncio.create_task(_load(settings, version, lifecycle))
+        stack.callback(loading.cancel)
+        # Retrieved here too: where the store fails first, nobody else asks.
+        loading.add_done_callback(lambda done: done.cancelled() or done.exception())
+        with lifecycle.starting("store"):
             store = await stack.enter_async_context(open_store(settings))
-        except BaseException:
-            # A thread cannot be stopped; its own failure, if any, must not hide this one.
-            await asyncio.gather(loading, return_exceptions=True)
-            raise
         model = await loading
         await stack.enter_async_context(_running(model))
-        yield await _assemble(stack, store, ModelRegistry([model]), version)
+        watch = StoreWatch(store.keys)
+        await stack.enter_async_context(watch.running())
+        probes.attach([model], watch)
+        gateway = await _assemble(stack, store, ModelRegistry([model]), probes, version)
+        lifecycle.advance(Phase.SERVING)
+        yield gateway
+
+
+async def _load(settings: Settings, version: str, lifecycle: Lifecycle) -> ServedModel:
+    """Load the model on a thread that nobody has to wait for: no load can be stopped halfway."""
+    loop = asyncio.get_running_loop()
+    loaded: asyncio.Future[ServedModel] = loop.create_future()
+
+    def hand_over(model: ServedModel | None, error: BaseException | None) -> None:
+        if loaded.done():
+            return
+        if model is not None:
+            loaded.set_result(model)
+        elif error is not None:
+            loaded.set_exception(error)
+
+    def load() -> None:
+        model, error = None, None
+        try:
+            model = load_model(settings, version=version)
+        except BaseException as exc:
+            error = exc
+        # A loop that is closed has nobody left who waits.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(hand_over, model, error)
+
+    with lifecycle.starting("model"):
+        threading.Thread(target=load, name=LOADER_NAME, daemon=True).start()
+        return await loaded
 
 
 async def _assemble(
-    stack: contextlib.AsyncExitStack, store: Store, models: ModelRegistry, version: str
+    stack: contextlib.AsyncExitStack,
+    store: Store,
+    models: ModelRegistry,
+    probes: Probes,
+    version: str,
 ) -> Gateway:
     """Build the services over open stores and running models."""
     local_token = new_local_token()
@@ -81,21 +130,26 @@ async def _assemble(
     admin_auth = AdminAuthenticator(store.admin_tokens, store.secrets, local_token)
     inference = InferenceService(salt_key=store.secrets.kv_salt_key)
     stack.callback(inference.close)
-    gateway = Gateway(version, models, store.first_start, local_token)
-    gateway.public = public_app(
-        models=models,
-        inference=inference,
-        auth=auth,
-        draining=lambda: gateway.draining,
+    return Gateway(
         version=version,
+        models=models,
+        first_start=store.first_start,
+        local_token=local_token,
+        public=public_app(
+            models=models,
+            inference=inference,
+            auth=auth,
+            health=Health(probes),
+            version=version,
+        ),
+        admin=with_errors(
+            [
+                *DetailedHealth(probes).routes(),
+                *admin_routes(tenants, keys, admin_auth),
+                *scheduler_routes(scheduling, tenants, admin_auth),
+            ]
+        ),
     )
-    gateway.admin = with_errors(
-        [
-            *admin_routes(tenants, keys, admin_auth),
-            *scheduler_routes(scheduling, tenants, admin_auth),
-        ]
-    )
-    return gateway
 
 
 @contextlib.asynccontextmanager

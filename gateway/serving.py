@@ -1,37 +1,37 @@
 """Running the two servers in one event loop, from sockets to a clean exit.
 
 The public API and the admin API listen on ports of their own, so that a proxy that exposes one
-cannot expose the other by a trick with paths. uvicorn's own signal handling closes listeners at
-once, knows one server, and cuts what is left off without a word. Here a first SIGTERM or SIGINT
-withdraws readiness and lets running requests end, for `DRAIN_S` at most and with the listeners
-open; a second one ends the wait. Requests that are left then get a 503, or an `error` event in
-their stream, before the listeners close.
+cannot expose the other by a trick with paths. Both answer from the first moment, before there is
+anything to serve with (see `gateway.api.front`): a load of minutes is not a dead process. uvicorn's
+own signal handling closes listeners at once, knows one server, and cuts what is left off without
+a word; here a signal begins a drain (see `gateway.drain`) with the listeners open. A signal
+during the start gives the start up, and is a clean end too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import signal
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from gateway.api.front import Front
+from gateway.api.health import DetailedHealth, Health
 from gateway.app import Gateway, open_gateway
 from gateway.domain import IssuedKey
+from gateway.drain import Drain, caught_signals
+from gateway.http.options import HttpOptions
+from gateway.services.heartbeat import Heartbeat
+from gateway.services.lifecycle import Lifecycle
 from gateway.services.local_access import announced
+from gateway.services.probes import Probes
 from gateway.settings import Settings
-from scheduler.service import EngineService
 
-logger = logging.getLogger(__name__)
-
-DRAIN_S: Final = 10
-_DRAIN_POLL_S: Final = 0.05
 # For the last answers to be written, once nothing computes any more.
 _CLOSE_S: Final = 2
 
@@ -55,45 +55,79 @@ async def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
 
     Raises: what opening the gateway raises; `OSError` if a port is taken.
     """
+    heartbeat = Heartbeat()
+    probes = Probes(Lifecycle(), heartbeat)
+    public, admin = Front(Health(probes)), Front(DetailedHealth(probes))
     with (
         listening(settings.host, settings.port) as public_socket,
         listening(settings.admin_host, settings.admin_port) as admin_socket,
+        caught_signals() as signals,
     ):
-        async with open_gateway(settings) as gateway:
-            api, admin = f"{url_of(public_socket)}/v1", url_of(admin_socket)
-            with announced(settings.data_dir, api=api, admin=admin, token=gateway.local_token):
-                servers = (ApiServer(gateway.public), ApiServer(gateway.admin))
-                sockets = ([public_socket], [admin_socket])
-                running = asyncio.gather(*map(ApiServer.serve, servers, sockets))
-                await asyncio.gather(*map(ApiServer.wait_started, servers))
-                with _signals() as signals:
-                    on_ready(_ready(settings, gateway, api=api, admin=admin))
-                    until: list[asyncio.Future[Any]] = [running, signals.next()]
+        servers = (ApiServer(public, HttpOptions.of(settings)), ApiServer(admin))
+        sockets = ([public_socket], [admin_socket])
+        async with heartbeat.beating(), _serving(servers, sockets) as running:
+            first = signals.next()
+            async with contextlib.AsyncExitStack() as stack:
+                gateway = await _open(stack, settings, probes, until=(running, first))
+                if gateway is None:
+                    return
+                public.app, admin.app = gateway.public, gateway.admin
+                api, admin_url = f"{url_of(public_socket)}/v1", url_of(admin_socket)
+                with announced(
+                    settings.data_dir, api=api, admin=admin_url, token=gateway.local_token
+                ):
+                    on_ready(_ready(settings, gateway, api=api, admin=admin_url))
+                    until: list[asyncio.Future[Any]] = [running, first]
                     await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
-                    await _drain(gateway, signals.next())
-                for server in servers:
-                    server.should_exit = True
-                await running
+                    drain = Drain(
+                        probes.lifecycle,
+                        public,
+                        (public, admin),
+                        [model.service for model in gateway.models],
+                        accept_s=settings.drain_accept_s,
+                        grace_s=settings.shutdown_grace_s,
+                    )
+                    await drain.run(first.result() if first.done() else None, signals)
+                # Before the stores close: what is still being answered may need them.
+                await _close(servers, running)
 
 
-async def _drain(gateway: Gateway, hurry: asyncio.Future[None]) -> None:
-    """Let requests end by themselves until the time is over or a signal says so; end the rest."""
-    gateway.draining = True
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + DRAIN_S
-    services = [model.service for model in gateway.models]
-    # The scheduler belongs to another thread and has no event for "idle": it is polled.
-    while (  # noqa: ASYNC110
-        loop.time() < deadline and not hurry.done() and any(map(_is_busy, services))
-    ):
-        await asyncio.sleep(_DRAIN_POLL_S)
-    for service in services:
-        await asyncio.to_thread(service.stop)
+async def _open(
+    stack: contextlib.AsyncExitStack,
+    settings: Settings,
+    probes: Probes,
+    *,
+    until: Sequence[asyncio.Future[Any]],
+) -> Gateway | None:
+    """Open the gateway on `stack`; None where one of `until` was done before."""
+    opening = asyncio.create_task(stack.enter_async_context(open_gateway(settings, probes)))
+    await asyncio.wait([opening, *until], return_when=asyncio.FIRST_COMPLETED)
+    if opening.done():
+        return opening.result()
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    return None
 
 
-def _is_busy(service: EngineService) -> bool:
-    now = service.snapshot()
-    return service.healthy and now.running + now.queued > 0
+@contextlib.asynccontextmanager
+async def _serving(
+    servers: Sequence[ApiServer], sockets: Sequence[list[socket.socket]]
+) -> AsyncGenerator[asyncio.Future[Any]]:
+    """Serve while the block runs; the future is done early only where a server fails."""
+    running = asyncio.gather(*map(ApiServer.serve, servers, sockets))
+    started = asyncio.gather(*map(ApiServer.wait_started, servers))
+    await asyncio.wait([running, started], return_when=asyncio.FIRST_COMPLETED)
+    try:
+        yield running
+    finally:
+        started.cancel()
+        await _close(servers, running)
+
+
+async def _close(servers: Sequence[ApiServer], running: asyncio.Future[Any]) -> None:
+    for server in servers:
+        server.should_exit = True
+    await running
 
 
 def _ready(settings: Settings, gateway: Gateway, *, api: str, admin: str) -> Ready:
@@ -127,11 +161,16 @@ def listening(host: str, port: int) -> Generator[socket.socket]:
 class ApiServer(uvicorn.Server):
     """Leave signals to us, and say when the port answers."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, http: HttpOptions | None = None) -> None:
+        options = http or HttpOptions()
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=options.protocol(),
+                proxy_headers=bool(options.trusted_proxies),
+                forwarded_allow_ips=[str(network) for network in options.trusted_proxies],
+                ssl_certfile=options.tls_cert,
+                ssl_keyfile=options.tls_key,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -153,44 +192,6 @@ class ApiServer(uvicorn.Server):
 
     async def wait_started(self) -> None:
         await self._listening.wait()
-
-
-class _Signals:
-    """Hand out SIGTERM and SIGINT one by one."""
-
-    def __init__(self) -> None:
-        self._waiting: list[asyncio.Future[None]] = []
-        self._early = 0
-
-    def next(self) -> asyncio.Future[None]:
-        """Return a future of the next signal that no earlier future took."""
-        future = asyncio.get_running_loop().create_future()
-        if self._early:
-            self._early -= 1
-            future.set_result(None)
-        else:
-            self._waiting.append(future)
-        return future
-
-    def receive(self) -> None:
-        if self._waiting:
-            self._waiting.pop(0).set_result(None)
-        else:
-            self._early += 1
-
-
-@contextlib.contextmanager
-def _signals() -> Generator[_Signals]:
-    loop = asyncio.get_running_loop()
-    signals = _Signals()
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    for number in numbers:
-        loop.add_signal_handler(number, signals.receive)
-    try:
-        yield signals
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
 
 
 def url_of(sock: socket.socket) -> str:

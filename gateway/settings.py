@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -15,6 +16,8 @@ from pydantic_settings import (
 )
 
 from gateway.data_dir import default_data_dir
+
+Network = IPv4Network | IPv6Network
 
 
 class Settings(BaseSettings):
@@ -37,6 +40,31 @@ class Settings(BaseSettings):
     admin_host: str = Field(default="127.0.0.1", description="Address of the admin API.")
     admin_port: int = Field(
         default=0, ge=0, le=65535, description="Port of the admin API; 0: any free one."
+    )
+
+    drain_accept_s: float = Field(
+        default=5.0,
+        ge=0,
+        description="Seconds that SIGTERM gives a balancer to look elsewhere.",
+    )
+    shutdown_grace_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="Seconds from a signal to the exit; running requests have all but the last 10.",
+    )
+
+    tls_cert: Path | None = Field(
+        default=None,
+        description="Certificate chain (PEM) of the public API; with `tls_key`: HTTPS.",
+    )
+    tls_key: Path | None = Field(default=None, description="The certificate's private key (PEM).")
+    trusted_proxies: Annotated[tuple[Network, ...], NoDecode] = Field(
+        default=(),
+        description="Networks whose `x-forwarded-for` is believed, as `10.0.0.0/8`, by commas.",
+    )
+    max_connections: int = Field(default=4096, ge=1, description="Open connections at most.")
+    max_connections_per_address: int = Field(
+        default=256, ge=1, description="Open connections of one address; proxies are exempt."
     )
 
     database_url: SecretStr | None = Field(
@@ -109,12 +137,18 @@ class Settings(BaseSettings):
         # A Literal of integers does not take the strings that an environment holds.
         return int(value) if isinstance(value, str) and value.isdigit() else value
 
-    @field_validator("init_tenants", "init_keys", mode="before")
+    @field_validator("init_tenants", "init_keys", "trusted_proxies", mode="before")
     @classmethod
     def _split_commas(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> Settings:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together")
+        return self
 
     @classmethod
     def settings_customise_sources(

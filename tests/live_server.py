@@ -51,7 +51,11 @@ def sluice_env(**extra: str) -> dict[str, str]:
 
 
 def start_server(data_dir: Path, *flags: str, **env: str) -> Server:
-    """Start `sluice serve` on a free port and wait for its banner."""
+    """Start `sluice serve` on a free port and wait for its banner.
+
+    It has no balancer to wait for when it ends; `SLUICE_DRAIN_ACCEPT_S` gives it one.
+    """
+    env = {"SLUICE_DRAIN_ACCEPT_S": "0"} | env
     command = [SLUICE, "serve", "--port", "0", "--data-dir", data_dir, "--banner", "json", *flags]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=sluice_env(**env), cwd=data_dir.parent

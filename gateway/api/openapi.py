@@ -36,6 +36,7 @@ _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] 
     ("get", "/v1/models/{model}"): ("Describe one model.", None, ModelCard),
     ("get", "/livez"): ("Tell whether the process lives.", None, None),
     ("get", "/readyz"): ("Tell whether the process can serve.", None, None),
+    ("get", "/startupz"): ("Tell whether the process has started.", None, None),
     ("get", "/openapi.json"): ("Return this document.", None, None),
 }
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
@@ -28,12 +26,11 @@ def public_app(
     models: ModelRegistry,
     inference: InferenceService,
     auth: Authenticates,
-    draining: Callable[[], bool],
+    health: Health,
     version: str,
 ) -> ASGIApp:
     """Assemble the API. Every route says who may reach it."""
     catalogue = Catalogue(models)
-    health = Health(models, draining)
     chat = InferenceEndpoint(Chat(), models, inference)
     completions = InferenceEndpoint(Completions(), models, inference)
     routes = [
@@ -42,8 +39,7 @@ def public_app(
         tenant_only("/v1/models", catalogue.list, auth, method="GET"),
         # A model's name may hold slashes.
         tenant_only("/v1/models/{model:path}", catalogue.show, auth, method="GET"),
-        public("/livez", health.live),
-        public("/readyz", health.ready),
+        *health.routes(),
     ]
     own = Route("/openapi.json", lambda request: None)
     routes.append(public(own.path, openapi.endpoint([*routes, own], version=version)))

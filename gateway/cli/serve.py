@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 import tomllib
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -62,7 +64,25 @@ def serve(
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     # Anyone can send malformed HTTP; a line for each would be theirs to fill the log with.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    sys.exit(_run({name: value for name, value in flags.items() if value is not None}, banner))
+    # Until the event loop takes signals over, there is nothing yet that would have to be closed.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
+    _leave(_run({name: value for name, value in flags.items() if value is not None}, banner))
+
+
+def _leave(code: int) -> NoReturn:
+    """Exit; a thread that still loads a model can neither be stopped nor be waited for."""
+    if threading.active_count() > 1:
+        from gateway.app import LOADER_NAME
+
+        is_loading = any(thread.name == LOADER_NAME for thread in threading.enumerate())
+    else:
+        is_loading = False
+    if is_loading:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _run(flags: dict[str, Any], banner: Banner) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from engine.contract import TokenLogprobs
 from engine.detokenizer import Detokenizer
 from engine.stop_strings import StopStrings
-from gateway.errors import InternalFailure, Overloaded
+from gateway.errors import InternalFailure, Overloaded, ServerDraining
 from scheduler.request import FinishReason
 from scheduler.stream import StreamDelta, TokenStream
 
@@ -88,7 +88,7 @@ class Generation:
         """Wait for more text.
 
         Raises: `InternalFailure` if the engine failed the request, `Overloaded` if it was ended
-        because its time passed in the queue or the server stops.
+        because its time passed in the queue, `ServerDraining` if the server stops.
         """
         delta = await self._stream.next()
         while self._waits_for_prompt_logprobs and _is_incomplete(delta):
@@ -98,7 +98,7 @@ class Generation:
             raise Overloaded("The request's time passed while it waited for its turn.")
         if delta.finish_reason is FinishReason.ERROR:
             if self._is_stopping():
-                raise Overloaded("The server is shutting down.", code="shutting_down")
+                raise ServerDraining(retry_after_s=1)
             raise InternalFailure(
                 "The engine failed while computing this request.", detail=delta.error
             )

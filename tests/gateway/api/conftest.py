@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import cast
 from uuid import UUID
@@ -18,11 +18,15 @@ from engine.runner import TorchEngine
 from engine.simulated import SimulatedEngine
 from engine.step_cost import load_profile
 from engine.tokenizer import Tokenizer
+from gateway.api.health import Health
 from gateway.api.public import public_app
 from gateway.domain import Principal, TenantSlo, Tier
 from gateway.errors import AuthenticationFailed
+from gateway.services.heartbeat import Heartbeat
 from gateway.services.inference import InferenceService
+from gateway.services.lifecycle import Lifecycle, Phase
 from gateway.services.models import ModelRegistry, ServedModel
+from gateway.services.probes import Probes
 from scheduler.config import first_come
 from scheduler.core import Scheduler
 from scheduler.service import EngineService
@@ -160,6 +164,14 @@ def _served(
     )
 
 
+def serving_health(models: Sequence[ServedModel]) -> Health:
+    """Probes of a process that has started."""
+    probes = Probes(Lifecycle(), Heartbeat())
+    probes.attach(models, None)
+    probes.lifecycle.advance(Phase.SERVING)
+    return Health(probes)
+
+
 @asynccontextmanager
 async def _client(model: ServedModel) -> AsyncIterator[httpx.AsyncClient]:
     inference = InferenceService(salt_key=b"salt" * 8)
@@ -167,7 +179,7 @@ async def _client(model: ServedModel) -> AsyncIterator[httpx.AsyncClient]:
         models=ModelRegistry([model]),
         inference=inference,
         auth=OneTenant(),
-        draining=lambda: False,
+        health=serving_health([model]),
         version="test",
     )
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)

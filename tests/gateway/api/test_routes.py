@@ -7,7 +7,7 @@ import pytest
 
 pytestmark = pytest.mark.anyio
 
-PUBLIC = {"/livez", "/readyz", "/openapi.json"}
+PUBLIC = {"/livez", "/readyz", "/startupz", "/openapi.json"}
 
 
 async def test_models_are_listed_in_openais_shape(client: httpx.AsyncClient) -> None:
@@ -21,7 +21,7 @@ async def test_models_are_listed_in_openais_shape(client: httpx.AsyncClient) -> 
 async def test_every_route_is_described_and_guarded(client: httpx.AsyncClient) -> None:
     """All routes of openapi.json but the health checks answer 401 without a key."""
     document = (await client.get("/openapi.json", headers={"authorization": ""})).json()
-    assert len(document["paths"]) == 7
+    assert len(document["paths"]) == 8
     for path, operations in document["paths"].items():
         for method in operations:
             url = path.replace("{model}", "sim")
@@ -30,6 +30,7 @@ async def test_every_route_is_described_and_guarded(client: httpx.AsyncClient) -
 
 
 async def test_probes(client: httpx.AsyncClient) -> None:
-    """A healthy process is live and ready."""
+    """A healthy process has started, is live and is ready."""
+    assert (await client.get("/startupz")).status_code == 200
     assert (await client.get("/livez")).status_code == 200
     assert (await client.get("/readyz")).status_code == 200

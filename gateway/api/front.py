@@ -1,0 +1,72 @@
+"""What stands between a listener and an application: the same port, whatever the phase.
+
+A listener opens before its application is there and closes after it has stopped taking work.
+While the process starts, and when it is on its way out, everything but the probes gets a 503
+that says so; a load of minutes or a drain is then never a refused connection. Requests keep the
+application that they came to.
+"""
+
+from __future__ import annotations
+
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.api.health import Health
+from gateway.api.public import with_errors
+from gateway.errors import Overloaded
+
+_STARTING_RETRY_S = 5.0
+
+
+class Front:
+    """Pass requests on to `app`, and count those under way.
+
+    With `closing` set, every answer that begins says `Connection: close`, so that a client's next
+    request goes where the balancer sends it now.
+    """
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+        self.app = self._only_probes(_refuse_early)
+        self.closing = False
+        self.num_requests = 0
+
+    def refuse(self) -> None:
+        """Answer what comes from now on, but probes, with a 503 of code `shutting_down`."""
+        self.app = self._only_probes(_refuse_late)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.num_requests += 1
+        try:
+            await self.app(scope, receive, self._last(send))
+        finally:
+            self.num_requests -= 1
+
+    def _last(self, send: Send) -> Send:
+        async def send_last(message: Message) -> None:
+            if self.closing and message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+            await send(message)
+
+        return send_last
+
+    def _only_probes(self, refuse: ASGIApp) -> ASGIApp:
+        return with_errors([*self._health.routes(), Route("/{path:path}", _Endpoint(refuse))])
+
+
+class _Endpoint:
+    """Take every method: Starlette gives a plain function GET alone."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+
+async def _refuse_early(scope: Scope, receive: Receive, send: Send) -> None:
+    raise Overloaded("The server is starting.", code="starting", retry_after_s=_STARTING_RETRY_S)
+
+
+async def _refuse_late(scope: Scope, receive: Receive, send: Send) -> None:
+    raise Overloaded("The server is shutting down.", code="shutting_down", retry_after_s=1)

@@ -1,0 +1,39 @@
+"""How a port is served: its limits, the proxies in front of it, its certificate."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gateway.http.guarded import guarded
+from gateway.http.limits import Connections, HttpLimits, Network
+from gateway.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    """Gather what a server of one port is told; `tls_cert` and `tls_key` go together."""
+
+    limits: HttpLimits = field(default_factory=HttpLimits)
+    trusted_proxies: tuple[Network, ...] = ()
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> HttpOptions:
+        """Read those of the public port."""
+        limits = HttpLimits(
+            max_connections=settings.max_connections,
+            max_connections_per_address=settings.max_connections_per_address,
+        )
+        return cls(
+            limits=limits,
+            trusted_proxies=settings.trusted_proxies,
+            tls_cert=settings.tls_cert,
+            tls_key=settings.tls_key,
+        )
+
+    def protocol(self) -> type[asyncio.Protocol]:
+        """Make the protocol of one server; its connections are counted together."""
+        return guarded(self.limits, Connections(self.limits, self.trusted_proxies))

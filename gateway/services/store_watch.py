@@ -1,0 +1,75 @@
+"""Whether the store of keys answers, asked as authentication asks it.
+
+A cached key opens the door for seconds; after that, a process whose store is silent can serve
+nobody. It is asked every few seconds, so that readiness knows before a client does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from gateway.errors import StoreUnavailable
+from gateway.ports import Clock, KeyStore
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 5.0
+GRACE_S: Final = 30.0
+# No key has it: an id of a key is drawn, and longer.
+_NOBODY: Final = "probe"
+
+
+class StoreWatch:
+    """Note when the store of keys last answered; enter `running` to go on asking."""
+
+    def __init__(self, keys: KeyStore, clock: Clock = time) -> None:
+        self._keys = keys
+        self._clock = clock
+        self._answered_s = clock.monotonic()
+        self._missed = False
+
+    @property
+    def silent_s(self) -> float:
+        """Return for how long no answer has come."""
+        return self._clock.monotonic() - self._answered_s
+
+    @property
+    def answers(self) -> bool:
+        """Tell whether the last answer is within the grace."""
+        return self.silent_s < GRACE_S
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Ask in the background while the block runs."""
+        task = asyncio.create_task(self._repeat())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def ask(self) -> None:
+        """Ask once; silence changes nothing but the time that passes."""
+        try:
+            await self._keys.find(_NOBODY)
+        except StoreUnavailable as exc:
+            if not self._missed:
+                logger.warning("the store of keys does not answer: %s", exc)
+            self._missed = True
+            return
+        self._missed = False
+        self._answered_s = self._clock.monotonic()
+
+    async def _repeat(self) -> None:
+        while True:
+            try:
+                await self.ask()
+            except Exception:
+                # A fault in one round must not end all rounds to come.
+                logger.exception("asking the store of keys failed")
+            await asyncio.sleep(INTERVAL_S)
