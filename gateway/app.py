@@ -14,6 +14,7 @@ from typing import Final
 from starlette.types import ASGIApp
 
 from gateway.api.admin import admin_routes
+from gateway.api.admin_overload import overload_route
 from gateway.api.admin_scheduler import scheduler_routes
 from gateway.api.health import DetailedHealth, Health
 from gateway.api.public import public_app, with_errors
@@ -27,6 +28,7 @@ from gateway.services.keys import KeyService
 from gateway.services.lifecycle import Lifecycle, Phase
 from gateway.services.local_access import new_local_token
 from gateway.services.models import ModelRegistry, ServedModel
+from gateway.services.overload_watch import OverloadWatch
 from gateway.services.probes import Probes
 from gateway.services.scheduler_control import SchedulerControl
 from gateway.services.store_watch import StoreWatch
@@ -130,6 +132,9 @@ async def _assemble(
     admin_auth = AdminAuthenticator(store.admin_tokens, store.secrets, local_token)
     inference = InferenceService(salt_key=store.secrets.kv_salt_key)
     stack.callback(inference.close)
+    overload = OverloadWatch([model.service for model in models])
+    await stack.enter_async_context(overload.watching())
+    probes.watch_overload(overload)
     return Gateway(
         version=version,
         models=models,
@@ -138,6 +143,7 @@ async def _assemble(
         public=public_app(
             models=models,
             inference=inference,
+            overload=overload,
             auth=auth,
             health=Health(probes),
             version=version,
@@ -147,6 +153,7 @@ async def _assemble(
                 *DetailedHealth(probes).routes(),
                 *admin_routes(tenants, keys, admin_auth),
                 *scheduler_routes(scheduling, tenants, admin_auth),
+                overload_route(overload, admin_auth),
             ]
         ),
     )

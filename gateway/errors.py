@@ -15,6 +15,7 @@
     ├── Conflict
     ├── TenantLimited           the tenant's own limit
     ├── Overloaded              our capacity
+    │   ├── Saturated           it reads nothing more for now
     │   ├── StoreUnavailable    the database does not answer
     │   └── ServerDraining      it ended the request because it stops itself
     └── InternalFailure         our fault
@@ -142,6 +143,10 @@ class Overloaded(GatewayError):
 
     code = "overloaded"
     message = "The server is overloaded. Try again later."
+
+
+class Saturated(Overloaded):
+    """Wait: the server reads no more requests for now, and closes this connection."""
 
 
 class StoreUnavailable(Overloaded):

@@ -114,9 +114,10 @@ class Admission:
         """Predict the time from its arrival to its first token of a request that joins now."""
         return now - sequence.request.arrival_s + sum(self._wait(sequence, now))
 
-    def backlog_s(self) -> float:
-        """Say how long it takes to begin all that waits, of every band."""
-        queued = sum(band.waiting_tokens for band in self._tree.bands.values())
+    def backlog_s(self, lowest: Band = Band.BATCH) -> float:
+        """Say how long it takes to begin all that waits in `lowest` and the bands above."""
+        bands = self._tree.bands.values()
+        queued = sum(band.waiting_tokens for band in bands if band.band <= lowest)
         return queued / self._tokens_per_s()
 
     def is_expired(self, sequence: Sequence, now: float) -> bool:

@@ -41,10 +41,10 @@ from scheduler.kv_budget import KvBudget
 from scheduler.landing import Landing
 from scheduler.length_model import LengthModel, Lengths
 from scheduler.preemption import Preemption
-from scheduler.request import Admit, FinishReason, Reject, RejectCode, Request, RequestOutput
+from scheduler.request import Admit, Band, FinishReason, Reject, RejectCode, Request, RequestOutput
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence, Status
-from scheduler.state import SchedulerState, Snapshot, describe_bands, finite
+from scheduler.state import Load, SchedulerState, Snapshot, describe_bands, finite
 from scheduler.step_budget import StepBudget
 from scheduler.step_limits import StepLimits
 from scheduler.step_model import StepModel
@@ -292,6 +292,18 @@ class Scheduler:
             max_step_rows=self._limits.max_num_rows,
             num_shrinks=self._limits.num_shrinks,
             **asdict(counts),
+        )
+
+    def load(self) -> Load:
+        """Say how full this is, in a few microseconds."""
+        pool, config = self._pool, self.config
+        patience_s = config.fairness.best_effort_ttft_s
+        num_queued = len(self._sequences) - len(self._running)
+        return Load(
+            kv=1.0 - pool.num_free / pool.num_blocks,
+            queue=num_queued / config.admission.max_num_queued,
+            default_wait=self._admission.backlog_s(Band.DEFAULT) / patience_s,
+            flex_wait=self._admission.backlog_s(Band.FLEX) / patience_s,
         )
 
     def state(self, now: float) -> SchedulerState:

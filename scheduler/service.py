@@ -34,7 +34,7 @@ from scheduler.core import Scheduler
 from scheduler.errors import Rejected
 from scheduler.policies.registry import levels_of
 from scheduler.request import FinishReason, Reject, RejectCode, Request, RequestOutput
-from scheduler.state import SchedulerState, Snapshot
+from scheduler.state import Load, SchedulerState, Snapshot
 from scheduler.stream import TokenStream
 
 logger = logging.getLogger(__name__)
@@ -187,6 +187,11 @@ class EngineService:
         """Describe what the scheduler holds, band by band and tenant by tenant."""
         with self._wake:
             return self._scheduler.state(self._clock())
+
+    def load(self) -> Load:
+        """Say how full the scheduler is."""
+        with self._wake:
+            return self._scheduler.load()
 
     def snapshot(self) -> Snapshot:
         """Count what is queued, running and free."""

@@ -13,6 +13,20 @@ from scheduler.tree_node import Node
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """Say how full a scheduler is; 1 is all of it.
+
+    `kv` blocks in use and `queue` places taken; what waits in the default band and above, and in
+    flex besides, over the time that a request without a promise may wait for its first token.
+    """
+
+    kv: float
+    queue: float
+    default_wait: float
+    flex_wait: float
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Count what the scheduler holds now, and what it has done since it was made.
 

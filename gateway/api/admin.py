@@ -116,7 +116,7 @@ def admin_route(
 
 async def admin_body(request: Request) -> bytes:
     """Read a body. Raises: `BodyTooLarge`, `ClientGone`."""
-    return await read_body(request.receive, max_bytes=MAX_ADMIN_BODY_BYTES)
+    return await read_body(request.scope, request.receive, max_bytes=MAX_ADMIN_BODY_BYTES)
 
 
 def admin_answer(view: Any, status: int = 200) -> Response:  # whatever msgspec can encode

@@ -32,7 +32,8 @@ async def stream_answer(
     """Write every piece as it comes, then the `usage` if asked for, then `[DONE]`.
 
     The headers wait for the first token, so that a failure before it still gets a status; a
-    later one becomes an `error` event, after which the stream ends without `[DONE]`.
+    later one becomes an `error` event, with the `usage` if asked for, after which the stream ends
+    without `[DONE]`.
     """
     events = EventStream(send)
     opened = [False] * len(generations)
@@ -57,7 +58,9 @@ async def stream_answer(
         if not events.started:
             raise
         logger.warning("a stream failed after its headers: %s", exc.detail or exc.message)
-        await events.write(event(error_body(exc)), last=True)
+        await events.write(event(error_body(exc, usage and usage())), last=True)
+    finally:
+        events.close()
 
 
 async def collect_answer(generations: Sequence[Generation]) -> list[Piece]:

@@ -6,8 +6,9 @@ import re
 from typing import Final, Generic, TypeVar
 
 import msgspec
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
+from gateway.api.json_depth import check_depth
 from gateway.errors import BodyTooLarge, InvalidRequest
 
 MAX_BODY_BYTES: Final = 4 << 20
@@ -22,11 +23,15 @@ class ClientGone(Exception):
     """Stop: the client left before its body was complete, so there is nobody to answer."""
 
 
-async def read_body(receive: Receive, *, max_bytes: int = MAX_BODY_BYTES) -> bytes:
+async def read_body(scope: Scope, receive: Receive, *, max_bytes: int = MAX_BODY_BYTES) -> bytes:
     """Collect a request's body.
 
-    Raises: `BodyTooLarge` as soon as it passes `max_bytes`; `ClientGone` on disconnect.
+    Raises: `BodyTooLarge` as soon as it passes `max_bytes`, or before anything is read where its
+    length is told; `ClientGone` on disconnect.
     """
+    for name, value in scope["headers"]:
+        if name == b"content-length" and int(value) > max_bytes:
+            raise _too_large(max_bytes)
     chunks: list[bytes] = []
     size = 0
     while True:
@@ -36,10 +41,14 @@ async def read_body(receive: Receive, *, max_bytes: int = MAX_BODY_BYTES) -> byt
         chunk = message.get("body", b"")
         size += len(chunk)
         if size > max_bytes:
-            raise BodyTooLarge(f"The body is larger than {max_bytes >> 20} MiB.")
+            raise _too_large(max_bytes)
         chunks.append(chunk)
         if not message.get("more_body", False):
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _too_large(max_bytes: int) -> BodyTooLarge:
+    return BodyTooLarge(f"The body is larger than {max_bytes >> 20} MiB.")
 
 
 class JsonBody(Generic[T]):
@@ -56,6 +65,7 @@ class JsonBody(Generic[T]):
         """Return the typed body. Raises: `InvalidRequest` with the field in `param`."""
         if not body:
             raise InvalidRequest("The body is empty; send a JSON object.", code="invalid_json")
+        check_depth(body)
         try:
             return self._decoder.decode(body)
         except msgspec.ValidationError as exc:

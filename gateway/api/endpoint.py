@@ -28,6 +28,7 @@ from gateway.errors import InvalidRequest
 from gateway.services.generation import Generation, Piece
 from gateway.services.inference import InferenceService, Job, served_tier
 from gateway.services.models import ModelRegistry, ServedModel
+from gateway.services.overload_watch import OverloadWatch
 
 Body = TypeVar("Body", bound=SamplingFields)
 
@@ -60,11 +61,16 @@ class InferenceEndpoint:
     """Serve one kind of answer, streaming or not."""
 
     def __init__(
-        self, kind: AnswerKind[Body], models: ModelRegistry, inference: InferenceService
+        self,
+        kind: AnswerKind[Body],
+        models: ModelRegistry,
+        inference: InferenceService,
+        overload: OverloadWatch,
     ) -> None:
         self._kind = kind
         self._models = models
         self._inference = inference
+        self._overload = overload
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -76,10 +82,12 @@ class InferenceEndpoint:
         kind = self._kind
         principal: Principal = scope["state"]["principal"]
         request_id: str = scope["state"]["request_id"]
-        body = kind.body.decode(await read_body(receive))
+        self._overload.check_unread()
+        body = kind.body.decode(await read_body(scope, receive))
         model = self._models.get(body.model)
         jobs = kind.jobs(body, model, request_id)
         tier = served_tier(principal, requested_tier(body))
+        self._overload.check(tier)
         include_usage = wants_usage(body)
         generations = await self._start(principal, model, jobs, tier)
         envelope = Envelope(

@@ -35,10 +35,15 @@ STATUS: Final[dict[type[errors.GatewayError], tuple[int, str]]] = {
     errors.Conflict: (409, "conflict_error"),
     errors.TenantLimited: (429, "rate_limit_error"),
     errors.Overloaded: (503, "server_error"),
+    errors.Saturated: (503, "server_error"),
     errors.StoreUnavailable: (503, "server_error"),
     errors.ServerDraining: (503, "server_draining"),
     errors.InternalFailure: (500, "server_error"),
 }
+
+
+# After these the rest of a body may still be on its way, and nobody wants it.
+_ENDS_CONNECTION: Final = (errors.BodyTooLarge, errors.Saturated)
 
 
 class ErrorDetail(msgspec.Struct):
@@ -83,6 +88,8 @@ def error_response(exc: errors.GatewayError) -> Response:
     headers = {}
     if status == 401:
         headers["www-authenticate"] = "Bearer"
+    if isinstance(exc, _ENDS_CONNECTION):
+        headers["connection"] = "close"
     if exc.retry_after_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(exc.retry_after_s)))
         headers["retry-after-ms"] = str(max(1, math.ceil(exc.retry_after_s * 1000)))

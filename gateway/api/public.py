@@ -19,20 +19,22 @@ from gateway.api.request_id import RequestId
 from gateway.errors import GatewayError
 from gateway.services.inference import InferenceService
 from gateway.services.models import ModelRegistry
+from gateway.services.overload_watch import OverloadWatch
 
 
 def public_app(
     *,
     models: ModelRegistry,
     inference: InferenceService,
+    overload: OverloadWatch,
     auth: Authenticates,
     health: Health,
     version: str,
 ) -> ASGIApp:
     """Assemble the API. Every route says who may reach it."""
     catalogue = Catalogue(models)
-    chat = InferenceEndpoint(Chat(), models, inference)
-    completions = InferenceEndpoint(Completions(), models, inference)
+    chat = InferenceEndpoint(Chat(), models, inference, overload)
+    completions = InferenceEndpoint(Completions(), models, inference, overload)
     routes = [
         tenant_only("/v1/chat/completions", chat, auth, method="POST"),
         tenant_only("/v1/completions", completions, auth, method="POST"),

@@ -6,12 +6,16 @@ Framing: https://html.spec.whatwg.org/multipage/server-sent-events.html; OpenAI'
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from starlette.types import Send
 
 DONE: Final = b"data: [DONE]\n\n"
 
+KEEP_ALIVE_S: Final = 15.0
+
+_COMMENT: Final = b": keep-alive\n\n"
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -28,16 +32,56 @@ def event(payload: bytes) -> bytes:
 class EventStream:
     """Write events to one client; the headers go out with the first of them.
 
-    Until then a failure can still be answered with a status.
+    Until then a failure can still be answered with a status. A client that hears nothing for
+    `keep_alive_s` gets a comment, which its parser passes over, so that no proxy on the way takes
+    the connection for dead; a first token that takes so long is waited for with the headers sent.
+    Call `close` at the end, whatever the end.
     """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, *, keep_alive_s: float = KEEP_ALIVE_S) -> None:
         self._send = send
+        self._keep_alive_s = keep_alive_s
+        self._loop = asyncio.get_running_loop()
+        self._is_busy = False
+        self._wrote_s = self._loop.time()
+        self._timer = self._loop.call_later(keep_alive_s, self._look)
+        self._comment: asyncio.Task[None] | None = None
         self.started = False
 
     async def write(self, data: bytes, *, last: bool = False) -> None:
         """Send framed events; `last` ends the response."""
+        if self._comment is not None:
+            await self._comment
+        self._is_busy = True
+        await self._write(data, last=last)
+        self._is_busy = False
+
+    def close(self) -> None:
+        """Send no more comments."""
+        self._timer.cancel()
+        if self._comment is not None:
+            self._comment.cancel()
+
+    async def _write(self, data: bytes, *, last: bool = False) -> None:
         if not self.started:
             self.started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        self._wrote_s = self._loop.time()
+
+    def _look(self) -> None:
+        """Send a comment if the silence has been long enough, and look again when it may be."""
+        now = self._loop.time()
+        quiet_until_s = self._wrote_s + self._keep_alive_s
+        # A write that waits for its client is no silence of ours.
+        if now >= quiet_until_s and not self._is_busy and self._comment is None:
+            self._comment = self._loop.create_task(self._write(_COMMENT))
+            self._comment.add_done_callback(self._forget_comment)
+            quiet_until_s = now + self._keep_alive_s
+        self._timer = self._loop.call_at(max(quiet_until_s, now + 0.01), self._look)
+
+    def _forget_comment(self, comment: asyncio.Task[None]) -> None:
+        self._comment = None
+        if not comment.cancelled() and comment.exception() is not None:
+            # Who is gone is noticed by the next event, or by the watch on the connection.
+            self._timer.cancel()

@@ -44,3 +44,14 @@ def batching(context: typer.Context) -> None:
     from scheduler.bench.batching_bench import main
 
     sys.exit(main(context.args))
+
+
+@app.command(context_settings=_OWN_OPTIONS, add_help_option=False)
+def gateway(context: typer.Context) -> None:
+    """Measure the gateway: CPU of a request and of a streamed event, beside a bare echo.
+
+    Example: sluice bench gateway --rounds 3
+    """
+    from gateway.bench.gateway_bench import main
+
+    sys.exit(main(context.args))

@@ -112,25 +112,18 @@ class GuardedProtocol(HttpToolsProtocol):
             self._await_rest()
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
         self._in_head = True
-        self._num_header_bytes = 0
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
-        self._num_header_bytes += len(name) + len(value) + 4
-        if (
-            len(self.headers) > self._limits.num_headers
-            or self._num_header_bytes + len(self.url) > self._limits.header_bytes
-        ):
-            self._leave_parser(self._head_too_large())
+        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         try:
+            self._check_size()
             check_path(self.url.partition(b"?")[0])
             check_headers(self.headers, self.parser.get_http_version())
-        except MalformedRequest as exc:
-            self._leave_parser(exc)
+        except GatewayError as exc:
+            # Only an exception gets out of a parser's callback.
+            self._left_for = exc
+            raise _Refused from None
         self._in_head = False
         self._in_body = True
         self._head_bytes = 0
@@ -190,10 +183,16 @@ class GuardedProtocol(HttpToolsProtocol):
     def _give_up_sending(self) -> None:
         self._refuse(RequestTimedOut())
 
-    def _leave_parser(self, refusal: GatewayError) -> None:
-        """Stop parsing; only an exception gets out of a parser's callback."""
-        self._left_for = refusal
-        raise _Refused
+    def _check_size(self) -> None:
+        """Refuse a head that came in one piece with what follows it. Raises: `HeadTooLarge`."""
+        limits = self._limits
+        if len(self.headers) > limits.num_headers:
+            raise self._head_too_large()
+        if self._head_bytes <= limits.header_bytes:
+            return
+        size_bytes = sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size_bytes + len(self.url) > limits.header_bytes:
+            raise self._head_too_large()
 
     def _head_too_large(self) -> HeadTooLarge:
         limits = self._limits

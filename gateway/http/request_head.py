@@ -10,7 +10,7 @@ section 6.3).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 
 from gateway.errors import MalformedRequest
 
@@ -31,24 +31,30 @@ def check_path(path: bytes) -> None:
         )
 
 
-def check_headers(headers: Iterable[Header], http_version: str) -> None:
+def check_headers(headers: Sequence[Header], http_version: str) -> None:
     """Refuse heads that say a thing twice or nonsense. Raises: `MalformedRequest`."""
-    hosts: list[bytes] = []
-    has_length = has_encoding = False
-    for name, value in headers:
-        if name == b"host":
-            hosts.append(value)
-        elif name == b"content-length":
-            has_length = True
-        elif name == b"transfer-encoding":
-            has_encoding = True
-            if value.strip().lower() != b"chunked":
-                raise MalformedRequest("The only transfer encoding is 'chunked'.")
-    if has_encoding and (has_length or http_version == "1.0"):
+    # Of each name the last one: what may come once only is counted where names repeat.
+    value_of = dict(headers)
+    if len(value_of) < len(headers):
+        names = [name for name, _ in headers]
+        for name in (b"host", b"content-length", b"transfer-encoding"):
+            if names.count(name) > 1:
+                raise MalformedRequest(f"A request has one '{name.decode()}' header at most.")
+    encoding = value_of.get(b"transfer-encoding")
+    if encoding is not None:
+        _check_encoding(encoding, value_of, http_version)
+    host = value_of.get(b"host")
+    if host is None:
+        if http_version != "1.0":
+            raise MalformedRequest("A request has one 'host' header.")
+    elif not _HOST.fullmatch(host):
+        raise MalformedRequest("The 'host' header is not a host.")
+
+
+def _check_encoding(encoding: bytes, value_of: Mapping[bytes, bytes], http_version: str) -> None:
+    if encoding.strip().lower() != b"chunked":
+        raise MalformedRequest("The only transfer encoding is 'chunked'.")
+    if b"content-length" in value_of or http_version == "1.0":
         raise MalformedRequest(
             "A body has either a content-length or chunks, and no chunks in 1.0."
         )
-    if len(hosts) > 1 or (not hosts and http_version == "1.1"):
-        raise MalformedRequest("A request has one 'host' header.")
-    if hosts and not _HOST.fullmatch(hosts[0]):
-        raise MalformedRequest("The 'host' header is not a host.")

@@ -15,6 +15,8 @@ from typing import Final
 from gateway.services.heartbeat import Heartbeat
 from gateway.services.lifecycle import Lifecycle, Phase
 from gateway.services.models import ServedModel
+from gateway.services.overload import Level
+from gateway.services.overload_watch import OverloadWatch
 from gateway.services.store_watch import StoreWatch
 from scheduler.service import EngineService
 
@@ -45,11 +47,16 @@ class Probes:
         self._clock = clock
         self._models: tuple[ServedModel, ...] = ()
         self._store: StoreWatch | None = None
+        self._overload: OverloadWatch | None = None
 
     def attach(self, models: Iterable[ServedModel], store: StoreWatch | None) -> None:
         """Take in what the start has made. `clock` must be that of the models' services."""
         self._models = tuple(models)
         self._store = store
+
+    def watch_overload(self, overload: OverloadWatch) -> None:
+        """Withdraw readiness while nothing is read because of overload."""
+        self._overload = overload
 
     def live(self) -> Sequence[Part]:
         """Judge what a restart would mend."""
@@ -67,6 +74,11 @@ class Probes:
         if self._store is not None:
             silent_s = round(self._store.silent_s, 1)
             parts.append(Part("store", self._store.answers, "since its last answer", silent_s))
+        if self._overload is not None:
+            level = self._overload.level
+            cause = f", {self._overload.cause}" if self._overload.cause else ""
+            calm = level is not Level.SATURATED
+            parts.append(Part("overload", calm, f"{level.name.lower()}{cause}"))
         return parts
 
     def started(self) -> Sequence[Part]:

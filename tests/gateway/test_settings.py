@@ -15,6 +15,13 @@ SPELLED = {
     "port": "8080",
     "admin_host": "::1",
     "admin_port": "8081",
+    "drain_accept_s": "1",
+    "shutdown_grace_s": "20",
+    "tls_cert": "/etc/sluice/cert.pem",
+    "tls_key": "/etc/sluice/key.pem",
+    "trusted_proxies": "10.0.0.0/8, fd00::/8",
+    "max_connections": "9",
+    "max_connections_per_address": "8",
     "database_url": "postgresql://u@h/d",
     "redis_url": "redis://h",
     "model": "/models/m",
@@ -63,3 +70,9 @@ def test_flags_beat_environment_beats_file(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("SLUICE_ADMIN_PORT", "12")
     settings = Settings(port=21)
     assert (settings.port, settings.admin_port, settings.max_num_seqs) == (21, 12, 3)
+
+
+def test_half_of_a_certificate_is_refused() -> None:
+    """A certificate without its key, or a key alone, is a mistake and not plain HTTP."""
+    with pytest.raises(ValueError, match="go together"):
+        Settings(tls_cert=Path("cert.pem"))

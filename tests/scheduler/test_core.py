@@ -9,7 +9,10 @@ import pytest
 import fakes
 from engine.contract import StepResult
 from fakes import Driver
-from scheduler.request import Admit, FinishReason, Reject, RejectCode
+from scheduler.config import AdmissionConfig, SchedulerConfig
+from scheduler.core import Scheduler
+from scheduler.request import Admit, Band, FinishReason, Reject, RejectCode
+from scheduler.state import Load
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -349,3 +352,20 @@ def test_the_last_places_are_for_those_below_their_share() -> None:
     assert {refusal.code for refusal in refusals} == {RejectCode.TENANT_LIMITED}
     calm = fakes.make_request("b", tenant_id="calm", max_tokens=2)
     assert isinstance(driver.offer(calm), Admit)
+
+
+def test_load_says_how_full_the_scheduler_is() -> None:
+    """Blocks, places and what waits in each band show up as shares, and go when all is done."""
+    config = SchedulerConfig(admission=AdmissionConfig(max_num_queued=4))
+    driver = Driver(fakes.make_engine(max_num_seqs=1))
+    driver.scheduler = Scheduler(driver.engine.info, config)
+    assert driver.scheduler.load() == Load(kv=0.0, queue=0.0, default_wait=0.0, flex_wait=0.0)
+    for name, band in (("running", Band.DEFAULT), ("waits", Band.DEFAULT), ("flex", Band.FLEX)):
+        driver.offer(fakes.make_request(name, prompt=range(9), band=band))
+        driver.turn()
+    load = driver.scheduler.load()
+    assert load.kv == 3 / 32
+    assert load.queue == 2 / 4
+    assert 0.0 < load.default_wait < load.flex_wait
+    driver.run()
+    assert driver.scheduler.load().queue == 0.0

@@ -26,6 +26,7 @@ from gateway.services.heartbeat import Heartbeat
 from gateway.services.inference import InferenceService
 from gateway.services.lifecycle import Lifecycle, Phase
 from gateway.services.models import ModelRegistry, ServedModel
+from gateway.services.overload_watch import OverloadWatch
 from gateway.services.probes import Probes
 from scheduler.config import first_come
 from scheduler.core import Scheduler
@@ -172,12 +173,29 @@ def serving_health(models: Sequence[ServedModel]) -> Health:
     return Health(probes)
 
 
+@pytest.fixture
+async def pressed_client(
+    model: ServedModel, overload: OverloadWatch
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server whose overload the test decides."""
+    async with _client(model, overload) as client:
+        yield client
+
+
+@pytest.fixture
+def overload() -> OverloadWatch:
+    return OverloadWatch([], memory_share=lambda: 0.0)
+
+
 @asynccontextmanager
-async def _client(model: ServedModel) -> AsyncIterator[httpx.AsyncClient]:
+async def _client(
+    model: ServedModel, overload: OverloadWatch | None = None
+) -> AsyncIterator[httpx.AsyncClient]:
     inference = InferenceService(salt_key=b"salt" * 8)
     app = public_app(
         models=ModelRegistry([model]),
         inference=inference,
+        overload=overload or OverloadWatch([], memory_share=lambda: 0.0),
         auth=OneTenant(),
         health=serving_health([model]),
         version="test",

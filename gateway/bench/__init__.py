@@ -1,0 +1,1 @@
+"""What a request and a streamed event cost the gateway's process."""
