@@ -72,7 +72,9 @@ async def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
                 if gateway is None:
                     return
                 public.app, admin.app = gateway.public, gateway.admin
-                api, admin_url = f"{url_of(public_socket)}/v1", url_of(admin_socket)
+                scheme = "http" if settings.tls_cert is None else "https"
+                api = f"{url_of(public_socket, scheme)}/v1"
+                admin_url = url_of(admin_socket)
                 with announced(
                     settings.data_dir, api=api, admin=admin_url, token=gateway.local_token
                 ):
@@ -194,6 +196,6 @@ class ApiServer(uvicorn.Server):
         await self._listening.wait()
 
 
-def url_of(sock: socket.socket) -> str:
+def url_of(sock: socket.socket, scheme: str = "http") -> str:
     host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

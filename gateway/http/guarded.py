@@ -39,7 +39,7 @@ from gateway.errors import (
     RequestTimedOut,
 )
 from gateway.http.limits import Connections, HttpLimits
-from gateway.http.request_head import check_headers, check_path
+from gateway.http.request_head import check_headers, check_target
 
 
 class _Refused(Exception):
@@ -62,6 +62,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
         self._shared = connections
+        self._max_headers, self._max_head_bytes = limits.num_headers, limits.header_bytes
         self._address: str | None = None
         self._refusal: GatewayError | None = None
         self._left_for: GatewayError | None = None
@@ -106,7 +107,10 @@ class GuardedProtocol(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._refuse(self._left_for or MalformedRequest("The request is not HTTP/1.1."))
             return
-        if self._in_head and self._head_bytes > self._limits.header_bytes:
+        if not (self._in_head or self._in_body):
+            if self._sending is not None:
+                self._stop_sending_timer()
+        elif self._in_head and self._head_bytes > self._max_head_bytes:
             self._refuse(self._head_too_large())
         else:
             self._await_rest()
@@ -117,8 +121,9 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         try:
-            self._check_size()
-            check_path(self.url.partition(b"?")[0])
+            if len(self.headers) > self._max_headers or self._head_bytes > self._max_head_bytes:
+                self._check_size()
+            check_target(self.url)
             check_headers(self.headers, self.parser.get_http_version())
         except GatewayError as exc:
             # Only an exception gets out of a parser's callback.
@@ -146,9 +151,6 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _await_rest(self) -> None:
         """Give what is missing of a request its time, once a piece of it has come."""
-        if not (self._in_head or self._in_body):
-            self._stop_sending_timer()
-            return
         now = self._last_byte_s = self.loop.time()
         if self._in_head:
             # Counted from its first byte: a byte now and then does not prolong it.
@@ -185,13 +187,11 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _check_size(self) -> None:
         """Refuse a head that came in one piece with what follows it. Raises: `HeadTooLarge`."""
-        limits = self._limits
-        if len(self.headers) > limits.num_headers:
-            raise self._head_too_large()
-        if self._head_bytes <= limits.header_bytes:
-            return
         size_bytes = sum(len(name) + len(value) + 4 for name, value in self.headers)
-        if size_bytes + len(self.url) > limits.header_bytes:
+        if (
+            len(self.headers) > self._max_headers
+            or size_bytes + len(self.url) > self._max_head_bytes
+        ):
             raise self._head_too_large()
 
     def _head_too_large(self) -> HeadTooLarge:

@@ -21,11 +21,14 @@ _AMBIGUOUS = re.compile(rb"//|\\|%(?:2[eEfF]|5[cC]|[01][0-9a-fA-F]|7[fF])|(?:^|/
 _HOST = re.compile(rb"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
 
-def check_path(path: bytes) -> None:
-    """Refuse a path that others may read differently. Raises: `MalformedRequest`."""
-    if b"%" not in path and b"/." not in path and b"//" not in path and b"\\" not in path:
+def check_target(target: bytes) -> None:
+    """Refuse a path, before its query, that others may read differently.
+
+    Raises: `MalformedRequest`.
+    """
+    if b"%" not in target and b"/." not in target and b"//" not in target and b"\\" not in target:
         return
-    if _AMBIGUOUS.search(path):
+    if _AMBIGUOUS.search(target.partition(b"?")[0]):
         raise MalformedRequest(
             "The path may not contain '//', '..', a backslash, or an encoded slash or dot."
         )
