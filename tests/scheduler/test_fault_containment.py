@@ -114,7 +114,8 @@ async def run(
     engine.gate.clear()
     streams = [service.submit(request) for request in requests]
     engine.gate.set()
-    ends = await asyncio.gather(*(read_all(stream) for stream in streams))
+    async with asyncio.timeout(30):
+        ends = await asyncio.gather(*(read_all(stream) for stream in streams))
     return dict(zip((request.request_id for request in requests), ends, strict=True))
 
 
