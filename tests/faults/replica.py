@@ -1,0 +1,91 @@
+"""One `sluice serve` in a process group of its own, on ports that stay the same over restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.live_server import SLUICE, sluice_env
+
+_POLL_S: Final = 0.05
+
+
+@dataclass
+class Replica:
+    """Start, signal and probe one server. Its log is `<data_dir>.log`, its host 127.0.0.1."""
+
+    data_dir: Path
+    port: int
+    flags: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> None:
+        """Start the process; it is not ready yet."""
+        assert not self.is_running
+        command = [str(SLUICE), "serve", "--port", str(self.port), "--banner", "json"]
+        command += ["--data-dir", str(self.data_dir), *self.flags]
+        with open(f"{self.data_dir}.log", "ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                env=sluice_env(**self.env),
+                cwd=self.data_dir.parent,
+                start_new_session=True,
+            )
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal the whole process group; a group that is gone is no error."""
+        if self.is_running:
+            assert self.process is not None
+            os.killpg(self.process.pid, number)
+
+    async def wait_ended(self, *, timeout_s: float = 60.0) -> int:
+        """Wait for the process's end and return its exit code. Raises: `TimeoutError`."""
+        assert self.process is not None
+        async with asyncio.timeout(timeout_s):
+            while (code := self.process.poll()) is None:
+                await asyncio.sleep(_POLL_S)
+        return code
+
+    async def wait_ready(self, *, timeout_s: float = 60.0) -> float:
+        """Wait until `/readyz` says yes; return the seconds that took. Raises: `TimeoutError`."""
+        started = time.monotonic()
+        async with asyncio.timeout(timeout_s):
+            while not await is_ready("127.0.0.1", self.port):
+                assert self.is_running, f"the server ended; see {self.data_dir}.log"
+                await asyncio.sleep(_POLL_S)
+        return time.monotonic() - started
+
+
+async def is_ready(host: str, port: int, *, timeout_s: float = 1.0) -> bool:
+    """Ask `/readyz` once, on a connection of its own."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(b"GET /readyz HTTP/1.1\r\nhost: probe\r\nconnection: close\r\n\r\n")
+                return (await reader.readline()).split(b" ")[1:2] == [b"200"]
+            finally:
+                writer.transport.abort()
+    except (OSError, TimeoutError):
+        return False
+
+
+def free_port() -> int:
+    """Find a port that nobody listens on now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
