@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli import bench, keys, scheduler, tenants
+from gateway.cli.doctor import doctor
 from gateway.cli.exits import CliError
 from gateway.cli.serve import serve
 from gateway.cli.simulate import simulate
@@ -26,6 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(serve)
+app.command()(doctor)
 app.command()(simulate)
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(keys.app, name="keys")

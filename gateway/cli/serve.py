@@ -8,12 +8,14 @@ import os
 import signal
 import sys
 import threading
-import tomllib
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+
+from gateway.cli.chosen_settings import read_settings
+from gateway.cli.exits import Exit
 
 if TYPE_CHECKING:
     from gateway.serving import Ready
@@ -67,7 +69,7 @@ def serve(
     # Until the event loop takes signals over, there is nothing yet that would have to be closed.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
-    _leave(_run({name: value for name, value in flags.items() if value is not None}, banner))
+    _leave(_run(flags, banner))
 
 
 def _leave(code: int) -> NoReturn:
@@ -87,34 +89,22 @@ def _leave(code: int) -> NoReturn:
 
 def _run(flags: dict[str, Any], banner: Banner) -> int:
     """Serve until a signal; a failure to start is one line and exit code 1."""
-    import pydantic
     import uvloop
 
     from engine.errors import EngineError
     from gateway.errors import GatewayError, StartupFailed
     from gateway.serving import serve as run_server
-    from gateway.settings import Settings
 
     say = _print_json if banner is Banner.JSON else _print_text
-    try:
-        settings = Settings(**flags)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        print(f"sluice: sluice.toml is not TOML: {exc}", file=sys.stderr)
-        return 2
-    except OSError as exc:
-        print(f"sluice: {exc}", file=sys.stderr)
-        return 2
-    except pydantic.ValidationError as exc:
-        for error in exc.errors():
-            name = ".".join(str(part) for part in error["loc"])
-            print(f"sluice: setting '{name}': {error['msg']}", file=sys.stderr)
-        return 2
+    settings = read_settings(flags)
+    if settings is None:
+        return Exit.USAGE
     try:
         uvloop.run(run_server(settings, say))
     except (EngineError, GatewayError, StartupFailed, OSError) as exc:
         print(f"sluice: {exc}", file=sys.stderr)
-        return 1
-    return 0
+        return Exit.FAILED
+    return Exit.OK
 
 
 def _print_json(ready: Ready) -> None:

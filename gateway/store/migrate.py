@@ -27,7 +27,7 @@ _ADVISORY_TIMEOUT_S, _DDL_TIMEOUT_S = 120, 5
 async def upgrade(database: Database) -> None:
     """Migrate up to `HEAD`. Raises: `StartupFailed`, `StoreUnavailable`."""
     async with database.owner() as connection:
-        if await _revision(connection) == HEAD:
+        if await revision_of(connection) == HEAD:
             return
     await _run(database, "upgrade", HEAD)
 
@@ -69,7 +69,8 @@ def _migrate(connection: Connection, direction: str, revision: str) -> None:
         ) from exc
 
 
-async def _revision(connection: AsyncConnection) -> str | None:
+async def revision_of(connection: AsyncConnection) -> str | None:
+    """Return the revision that a database is at; None where it has no schema yet."""
     exists = await connection.scalar(text("SELECT to_regclass('alembic_version') IS NOT NULL"))
     if not exists:
         return None

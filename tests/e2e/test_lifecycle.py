@@ -224,7 +224,8 @@ def test_the_admin_port_says_what_is_the_matter(data_dir: Path) -> None:
     assert get(server, "/readyz").text == "ok\n"
     document = httpx.get(f"{server.banner['admin']}/readyz").json()
     assert document["status"] == "ok"
-    assert [part["name"] for part in document["parts"]] == ["serving", "engine", "store"]
+    names = {part["name"] for part in document["parts"]}
+    assert {"serving", "engine", "store"} <= names
     steps = httpx.get(f"{server.banner['admin']}/startupz").json()["parts"]
     assert [(step["name"], step["ok"]) for step in steps] == [("store", True), ("model", True)]
     assert server.stop() == 0

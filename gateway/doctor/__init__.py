@@ -1,0 +1,6 @@
+"""What `sluice doctor` looks at: the machine, the place, the stores and the model.
+
+Every check is a function that returns findings and changes nothing: no directory is made, no
+schema migrated. The embedded stores of a running server are asked through their sockets; where
+none runs they are started for the moment, if a first start has made them.
+"""

@@ -1,0 +1,47 @@
+"""All checks, in the order in which a failure of one explains the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from gateway.doctor import machine, model, place, requirements, stores
+from gateway.doctor.finding import Finding, broken
+from gateway.settings import Settings
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """Yield findings as they are made; a check that fails by itself is a finding too."""
+    yield from _guarded("python", lambda: [requirements.check_python()])
+    yield from _guarded("packages", requirements.check_packages)
+    yield from _guarded("processor", lambda: [machine.check_processor()])
+    yield from _guarded("operators", lambda: [machine.check_operators(settings)])
+    yield from _guarded("gpu", lambda: [machine.check_gpu(settings)])
+    yield from _guarded("data directory", lambda: [place.check_data_dir(settings.data_dir)])
+    yield from _guarded("disk", lambda: [place.check_disk(settings.data_dir)])
+    yield from _guarded("server", lambda: _server_and_stores(settings))
+
+
+def _server_and_stores(settings: Settings) -> Iterator[Finding]:
+    access, server = place.find_running(settings.data_dir)
+    yield server
+    is_held = access is not None or place.lock_holder(settings.data_dir) is not None
+    ports = (
+        ("port", settings.host, settings.port, access.api if access else None),
+        ("admin port", settings.admin_host, settings.admin_port, access.admin if access else None),
+    )
+    for port in ports:
+        yield place.check_port(*port, is_starting=is_held and access is None)
+    yield from _guarded("stores", lambda: stores.check_stores(settings, is_running=is_held))
+    found, weights_bytes = model.check_model(settings)
+    yield found
+    yield machine.check_memory(settings, weights_bytes, is_running=access is not None)
+
+
+def _guarded(
+    name: str, check: Callable[[], list[Finding] | Iterator[Finding]]
+) -> Iterator[Finding]:
+    try:
+        yield from check()
+    except Exception as exc:
+        found = f"the check failed: {type(exc).__name__}: {exc}"
+        yield broken(name, found, "mend what the message names, or report it")

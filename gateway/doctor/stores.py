@@ -1,0 +1,130 @@
+"""The database and Redis: reachable, of an age and kind that Sluice works with."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from gateway.doctor.finding import Finding, broken, ok, warning
+from gateway.errors import StartupFailed, StoreUnavailable
+from gateway.settings import Settings
+from gateway.store.diagnosis import (
+    DatabaseState,
+    RedisState,
+    describe_database,
+    describe_redis,
+    has_cluster,
+    running_urls,
+)
+from gateway.store.embedded import EmbeddedServers
+from gateway.store.migrate import HEAD
+
+# The first that know what Sluice's statements and scripts ask for.
+_POSTGRES_MIN, _REDIS_MIN, _VALKEY_MIN = 14, (6, 2), (7, 2)
+_LATER: Final = "embedded: a start makes it"
+
+
+def check_stores(settings: Settings, *, is_running: bool) -> list[Finding]:
+    """Check both; `is_running` says whether a server of this data directory runs now."""
+    with contextlib.ExitStack() as stack:
+        try:
+            database_url, redis_url = stack.enter_context(_urls(settings, is_running=is_running))
+        except StartupFailed as exc:
+            found = f"the embedded servers do not start: {exc}"
+            return [broken("stores", found, "mend what the message names, then run this again")]
+        return [
+            _check_database(database_url) if database_url else _absent("database", is_running),
+            _check_redis(redis_url) if redis_url else _absent("redis", is_running),
+        ]
+
+
+def judge_database(state: DatabaseState) -> Finding:
+    """Judge what a database has said of itself."""
+    found = f"PostgreSQL {state.version}, schema {state.revision or 'none'}, role {state.role}"
+    major = _numbers(state.version)[:1]
+    if major < (_POSTGRES_MIN,):
+        mend = f"use PostgreSQL {_POSTGRES_MIN} or newer"
+        return broken("database", f"{found}: too old", mend)
+    if state.revision is not None and state.revision > HEAD:
+        mend = "start the newer Sluice that made this schema, or restore a backup"
+        return broken("database", f"{found}: newer than this Sluice ({HEAD})", mend)
+    if state.revision != HEAD:
+        mend = "sluice serve migrates it; make a backup before"
+        return warning("database", f"{found}: not at {HEAD}", mend)
+    if state.is_superuser:
+        mend = f'as another superuser: ALTER ROLE "{state.role}" NOSUPERUSER CREATEROLE'
+        return warning("database", f"{found}: a superuser, whom no policy binds", mend)
+    return ok("database", found)
+
+
+def judge_redis(state: RedisState) -> Finding:
+    """Judge what a Redis has said of itself."""
+    found = f"{state.product} {state.version}"
+    oldest = _VALKEY_MIN if state.product == "Valkey" else _REDIS_MIN
+    if state.is_cluster:
+        mend = "set SLUICE_REDIS_URL to a single server: scripts touch keys of several slots"
+        return broken("redis", f"{found}, a cluster", mend)
+    if _numbers(state.version) < oldest:
+        wanted = ".".join(map(str, oldest))
+        return broken("redis", f"{found}: too old", f"use {state.product} {wanted} or newer")
+    if state.eviction != "noeviction":
+        mend = "redis-cli config set maxmemory-policy noeviction"
+        return warning("redis", f"{found}, which evicts ({state.eviction})", mend)
+    return ok("redis", found)
+
+
+def _absent(name: str, is_running: bool) -> Finding:
+    if not is_running:
+        return ok(name, _LATER)
+    mend = "run the doctor with the server's own SLUICE_DATABASE_URL and SLUICE_REDIS_URL"
+    return warning(name, "not asked: the running server has none in its data directory", mend)
+
+
+def _check_database(url: str) -> Finding:
+    mend = "start the database, or mend SLUICE_DATABASE_URL"
+    try:
+        return judge_database(asyncio.run(describe_database(url)))
+    except StoreUnavailable as exc:
+        return broken("database", f"it does not answer: {exc.detail}", mend)
+    except Exception as exc:
+        # The driver's own errors, a wrong password among them, have no common ancestor.
+        return broken("database", f"it cannot be used: {exc}", mend)
+
+
+def _check_redis(url: str) -> Finding:
+    mend = "start Redis, or mend SLUICE_REDIS_URL"
+    try:
+        return judge_redis(asyncio.run(describe_redis(url)))
+    except StoreUnavailable as exc:
+        return broken("redis", f"it does not answer: {exc.detail}", mend)
+    except ValueError as exc:
+        return broken("redis", f"it cannot be used: {exc}", mend)
+
+
+@contextlib.contextmanager
+def _urls(settings: Settings, *, is_running: bool) -> Iterator[tuple[str | None, str | None]]:
+    """Give the URLs of both; None where an embedded server is yet to be made."""
+    database, redis = (
+        None if url is None else url.get_secret_value()
+        for url in (settings.database_url, settings.redis_url)
+    )
+    if database is not None and redis is not None:
+        yield database, redis
+        return
+    if is_running:
+        own = running_urls(settings.data_dir)
+        yield database or (own and own[0]), redis or (own and own[1])
+        return
+    if not has_cluster(settings.data_dir):
+        yield database, redis
+        return
+    servers = EmbeddedServers(settings.data_dir, postgres=database is None, valkey=redis is None)
+    with servers:
+        yield database or servers.database_url(), redis or servers.redis_url()
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

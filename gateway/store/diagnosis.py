@@ -1,0 +1,102 @@
+"""What a doctor wants to know of the stores. Nothing is changed in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from redis.exceptions import RedisError
+from sqlalchemy import text
+
+from gateway.errors import StoreUnavailable
+from gateway.store.database import Database
+from gateway.store.migrate import revision_of
+from gateway.store.postgres_server import DATABASE, OWNER
+from gateway.store.redis import connect_redis
+from gateway.store.valkey_server import SOCKET as VALKEY_SOCKET
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseState:
+    """Describe a database; `revision` is None where it has no schema yet."""
+
+    version: str
+    role: str
+    is_superuser: bool
+    revision: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RedisState:
+    """Describe a Redis or a Valkey."""
+
+    product: str
+    version: str
+    is_cluster: bool
+    eviction: str
+
+
+async def describe_database(url: str) -> DatabaseState:
+    """Ask a database. Raises: `StoreUnavailable`; `ValueError`: the URL is none."""
+    database = Database(url)
+    try:
+        async with database.owner() as connection:
+            row = (
+                await connection.execute(
+                    text(
+                        "SELECT current_setting('server_version'), rolname, rolsuper "
+                        "FROM pg_roles WHERE rolname = current_user"
+                    )
+                )
+            ).one()
+            return DatabaseState(str(row[0]), row[1], row[2], await revision_of(connection))
+    finally:
+        await database.close()
+
+
+async def describe_redis(url: str) -> RedisState:
+    """Ask a Redis. Raises: `StoreUnavailable`; `ValueError`: the URL is none."""
+    redis = connect_redis(url)
+    try:
+        info = await redis.info()
+    except (RedisError, OSError) as exc:
+        raise StoreUnavailable(detail=str(exc)) from exc
+    finally:
+        await redis.aclose()
+    is_valkey = "valkey_version" in info
+    return RedisState(
+        product="Valkey" if is_valkey else "Redis",
+        version=str(info["valkey_version" if is_valkey else "redis_version"]),
+        is_cluster=info.get("redis_mode", info.get("server_mode")) == "cluster",
+        eviction=str(info.get("maxmemory_policy", "noeviction")),
+    )
+
+
+def has_cluster(data_dir: Path) -> bool:
+    """Tell whether a first start has made the embedded database."""
+    return (_home(data_dir) / "postgres").is_dir()
+
+
+def running_urls(data_dir: Path) -> tuple[str, str] | None:
+    """Return the URLs of the embedded database and Redis that a running server has, or None."""
+    sockets = _sockets(_home(data_dir))
+    if sockets is None:
+        return None
+    host = quote(str(sockets), safe="")
+    database = f"postgresql://{OWNER}@/{DATABASE}?host={host}"
+    return database, f"unix://{quote(str(sockets / VALKEY_SOCKET))}"
+
+
+def _home(data_dir: Path) -> Path:
+    record = data_dir / "embedded-home"
+    return Path(record.read_text().strip()) if record.exists() else data_dir
+
+
+def _sockets(home: Path) -> Path | None:
+    try:
+        # PostgreSQL writes there what it listens on: line 5 is the socket's directory.
+        return Path((home / "postgres" / "postmaster.pid").read_text().splitlines()[4])
+    except (OSError, IndexError):
+        sockets = home / "sockets"
+        return sockets if sockets.is_dir() else None
