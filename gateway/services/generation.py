@@ -21,6 +21,9 @@ from gateway.errors import InternalFailure, Overloaded, ServerDraining
 from scheduler.request import FinishReason
 from scheduler.stream import StreamDelta, TokenStream
 
+# It was taken in when it looked as if it could be served; by now it looks better or is refused.
+_EXPIRED_RETRY_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Echo:
@@ -95,7 +98,10 @@ class Generation:
             delta = await self._stream.next()
         self.num_cached_tokens = delta.num_cached_tokens
         if delta.finish_reason is FinishReason.EXPIRED:
-            raise Overloaded("The request's time passed while it waited for its turn.")
+            raise Overloaded(
+                "The request's time passed while it waited for its turn.",
+                retry_after_s=_EXPIRED_RETRY_S,
+            )
         if delta.finish_reason is FinishReason.ERROR:
             if self._is_stopping():
                 raise ServerDraining(retry_after_s=1)

@@ -18,7 +18,7 @@ import uvloop
 from scheduler.bench.report import BENCHMARKS_DIR, Figure, at_least, at_most, write_report
 from tests.live_server import start_server
 from tests.passable import passable_directory
-from tests.soak import fairness, streams, throughput
+from tests.soak import fairness, overload, streams, throughput
 from tests.soak.live_gateway import percentile
 
 ROOT = Path(__file__).parent.parent.parent
@@ -124,9 +124,28 @@ def tenant_shares(directory: Path) -> Part:
     return figures, {"tenant_shares": asdict(shares)}
 
 
+def five_times_capacity(directory: Path) -> Part:
+    """Ask a server for five times what it can do, for five minutes."""
+    server = start_server(directory / "data", *overload.ENGINE, **overload.SETTINGS)
+    result = overload.press(server, near_s=60, over_s=300)
+    server.stop()
+    share = result.goodput_rps / result.peak_goodput_rps
+    figures = {
+        "overload_goodput_share_of_peak": at_least(share, 0.9, "share"),
+        "overload_refusal_p99_ms": at_most(result.refusal_p99_s * 1000, 50, "ms"),
+        "overload_refused_without_retry": at_most(result.num_refused_without_retry, 0, "requests"),
+        "overload_failed": at_most(result.num_failed, 0, "requests"),
+        "overload_memory_spread": at_most(result.rss_spread, 1.1, "ratio"),
+        "overload_priority_in_time_share": at_least(result.priority_in_time, 0.99, "share"),
+        "overload_factor": Figure(result.sent_rps / result.capacity_rps, "ratio"),
+    }
+    return figures, {"overload": asdict(result)}
+
+
 REPORTS: dict[str, tuple[Callable[[Path], Part], ...]] = {
     "soak-streams": (start, sdk_streams, disconnects, http_ratio, replay),
     "soak-fairness": (tenant_shares,),
+    "soak-overload": (five_times_capacity,),
 }
 PARTS = {part.__name__: part for parts in REPORTS.values() for part in parts}
 
