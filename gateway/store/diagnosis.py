@@ -13,7 +13,7 @@ from gateway.errors import StoreUnavailable
 from gateway.store.database import Database
 from gateway.store.migrate import revision_of
 from gateway.store.postgres_server import DATABASE, OWNER
-from gateway.store.redis import connect_redis
+from gateway.store.redis import connect_redis, is_cluster
 from gateway.store.valkey_server import SOCKET as VALKEY_SOCKET
 
 
@@ -68,7 +68,7 @@ async def describe_redis(url: str) -> RedisState:
     return RedisState(
         product="Valkey" if is_valkey else "Redis",
         version=str(info["valkey_version" if is_valkey else "redis_version"]),
-        is_cluster=info.get("redis_mode", info.get("server_mode")) == "cluster",
+        is_cluster=is_cluster(info),
         eviction=str(info.get("maxmemory_policy", "noeviction")),
     )
 

@@ -20,7 +20,7 @@ from gateway.store.first_start import first_start, plan_first_start
 from gateway.store.keys import SqlAdminTokens, SqlKeys
 from gateway.store.migrate import upgrade
 from gateway.store.organisations import SqlOrganisations, SqlTenants
-from gateway.store.redis import RedisAuthEpoch, connect_redis
+from gateway.store.redis import RedisAuthEpoch, connect_redis, is_cluster
 from gateway.store.secrets import open_secrets
 
 _DATABASE_PATIENCE_S = 15.0
@@ -103,8 +103,14 @@ async def _open_redis(url: str) -> Redis:
     except ValueError as exc:
         raise StartupFailed(f"SLUICE_REDIS_URL cannot be used: {exc}") from exc
     try:
-        await redis.ping()
+        info = await redis.info("server")
     except (RedisError, OSError) as exc:
         await redis.aclose()
         raise StartupFailed(f"Redis does not answer: {exc}") from exc
+    if is_cluster(info):
+        await redis.aclose()
+        raise StartupFailed(
+            "SLUICE_REDIS_URL is a Redis Cluster, whose keys no script can change together: set it "
+            "to a single server"
+        )
     return redis

@@ -7,6 +7,7 @@ for Redis is a person's request. Who calls says what happens when it is away.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -27,6 +28,11 @@ def connect_redis(url: str) -> Redis:
         socket_timeout=_TIMEOUT_S,
         socket_connect_timeout=_TIMEOUT_S,
     )
+
+
+def is_cluster(info: Mapping[str, object]) -> bool:
+    """Tell from the `server` section of INFO whether keys are spread over several servers."""
+    return info.get("redis_mode", info.get("server_mode")) == "cluster"
 
 
 class RedisAuthEpoch:

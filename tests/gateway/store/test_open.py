@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import stat
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,10 @@ from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, new_token, parse_token
 from gateway.errors import DataDirectoryInUse, StartupFailed
 from gateway.settings import Settings
 from gateway.store import Store, open_store
+from gateway.store.diagnosis import describe_redis
+from gateway.store.placement import installed_programs
 from gateway.store.tables import admin_tokens, key_secrets, keys
+from gateway.store.valkey_server import valkey_answers
 
 pytestmark = pytest.mark.anyio
 
@@ -201,3 +207,29 @@ async def test_a_cancelled_start_leaves_the_directory_free(data_dir: Path) -> No
         await task
     async with open_store(settings) as store, store.database.platform() as connection:
         assert await connection.scalar(select(func.count()).select_from(keys)) == 2
+
+
+async def test_a_redis_cluster_is_refused(settings: Settings, tmp_path: Path) -> None:
+    """A Redis that spreads its keys fails the start; the doctor knows it for what it is."""
+    sockets = Path(tempfile.mkdtemp(prefix="sluice-"))
+    path = sockets / "redis.sock"
+    server = await asyncio.create_subprocess_exec(
+        *(installed_programs().valkey, "--port", "0", "--cluster-enabled", "yes"),
+        *("--cluster-port", "1", "--unixsocket", path, "--dir", tmp_path, "--save", ""),
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 20
+        while not valkey_answers(path):
+            assert server.returncode is None
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+        clustered = settings.model_copy(update={"redis_url": SecretStr(f"unix://{path}")})
+        with pytest.raises(StartupFailed, match="Cluster"):
+            async with open_store(clustered):
+                pass
+        assert (await describe_redis(f"unix://{path}")).is_cluster
+    finally:
+        server.terminate()
+        await server.wait()
+        shutil.rmtree(sockets)
