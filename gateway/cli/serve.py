@@ -144,6 +144,6 @@ def _print_text(ready: Ready) -> None:
         f'    -d \'{{"model": "{ready.model}", "stream": true,',
         '         "messages": [{"role": "user", "content": "What is Sluice?"}]}\'',
         "",
-        "Ctrl-C lets running requests end, then stops.",
+        "Ctrl-C lets running requests end, then stops; a second one stops now.",
     ]
     print("\n".join(lines), flush=True)
