@@ -18,7 +18,7 @@ import uvloop
 from scheduler.bench.report import BENCHMARKS_DIR, Figure, at_least, at_most, write_report
 from tests.live_server import start_server
 from tests.passable import passable_directory
-from tests.soak import fairness, overload, streams, throughput
+from tests.soak import fairness, guard_parts, overload, streams, throughput
 from tests.soak.live_gateway import percentile
 
 ROOT = Path(__file__).parent.parent.parent
@@ -142,10 +142,18 @@ def five_times_capacity(directory: Path) -> Part:
     return figures, {"overload": asdict(result)}
 
 
-REPORTS: dict[str, tuple[Callable[[Path], Part], ...]] = {
+# Take a second argument: the share of their full size that is run. Their figures say so.
+SCALED: tuple[Callable[[Path, float], Part], ...] = (
+    guard_parts.guards_fuzz,
+    guard_parts.rolling_restart,
+    guard_parts.slow_readers,
+    guard_parts.half_open,
+)
+REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-streams": (start, sdk_streams, disconnects, http_ratio, replay),
     "soak-fairness": (tenant_shares,),
     "soak-overload": (five_times_capacity,),
+    "soak-guards": SCALED,
 }
 PARTS = {part.__name__: part for parts in REPORTS.values() for part in parts}
 
@@ -154,23 +162,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--part", choices=PARTS, action="append", help="default: all")
     parser.add_argument("--out", type=Path, default=BENCHMARKS_DIR)
+    parser.add_argument("--scale", type=float, default=1.0, help="share of soak-guards' full size")
     args = parser.parse_args()
     all_met = True
     for report, parts in REPORTS.items():
         chosen = [part for part in parts if not args.part or part.__name__ in args.part]
         if chosen:
-            all_met &= _run(report, chosen, args.out)
+            all_met &= _run(report, chosen, args.out, args.scale)
     return 0 if all_met else 1
 
 
-def _run(report: str, parts: Sequence[Callable[[Path], Part]], out: Path) -> bool:
+def _run(report: str, parts: Sequence[Callable[..., Part]], out: Path, scale: float) -> bool:
     """Run the parts of a report, write it, and tell whether every goal was met."""
     figures: dict[str, Figure] = {}
     samples: dict[str, Any] = {}
     for part in parts:
         print(f"{part.__name__} …", file=sys.stderr, flush=True)
         with passable_directory() as directory:
-            part_figures, part_samples = part(directory)
+            sized = (directory, scale) if part in SCALED else (directory,)
+            part_figures, part_samples = part(*sized)
         figures |= part_figures
         samples |= part_samples
         for key, figure in part_figures.items():

@@ -1,0 +1,23 @@
+"""A rolling restart at a small size; `make soak ARGS="--part rolling_restart"` does twenty."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.soak.rolling import rolling_restart
+
+
+@pytest.mark.timeout(120)
+def test_a_rolling_restart_fails_no_request(data_dir: Path) -> None:
+    """Two servers restarted in turn, twice each: every request is answered, every stream ended."""
+    result = asyncio.run(rolling_restart(data_dir.parent, restarts=2))
+    assert [kills.sent[signal.SIGTERM.name] for kills in result.kills] == [2, 2]
+    assert [kills.exit_codes for kills in result.kills] == [[0, 0], [0, 0]]
+    assert min(result.balanced.answered.values()) > 0, "both are to serve"
+    assert result.failures == []
+    assert result.unterminated == 0
+    assert result.requests > 20
