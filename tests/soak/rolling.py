@@ -47,13 +47,19 @@ class Rolled:
     balanced: Balanced = field(default_factory=Balanced)
 
 
-async def rolling_restart(directory: Path, *, restarts: int, seed: int = 1) -> Rolled:
-    """Restart two servers `restarts` times each, in turn, by SIGTERM."""
+async def rolling_restart(
+    directory: Path, *, restarts: int, seed: int = 1, **settings: str
+) -> Rolled:
+    """Restart two servers `restarts` times each, in turn, by SIGTERM.
+
+    `settings` are environment variables of both.
+    """
     key = new_token(KEY_PREFIX).text
     env = {
         "SLUICE_INIT_TENANTS": "acme",
         "SLUICE_INIT_KEYS": key,
         "SLUICE_MAX_NUM_SEQS": str(MAX_NUM_SEQS),
+        **settings,
     }
     replicas = [Replica(directory / name, free_port(), FLAGS, env) for name in ("a", "b")]
     result = Rolled()
