@@ -74,8 +74,16 @@ async def open_gateway(settings: Settings, probes: Probes | None = None) -> Asyn
         stack.callback(loading.cancel)
         # Retrieved here too: where the store fails first, nobody else asks.
         loading.add_done_callback(lambda done: done.cancelled() or done.exception())
-        with lifecycle.starting("store"):
-            store = await stack.enter_async_context(open_store(settings))
+        with contextlib.ExitStack() as starting:
+            starting.enter_context(lifecycle.starting("store"))
+
+            async def model_loaded() -> None:
+                # What is left to wait for is the model alone.
+                starting.close()
+                await loading
+
+            opening = open_store(settings, before_first_start=model_loaded)
+            store = await stack.enter_async_context(opening)
         model = await loading
         await stack.enter_async_context(_running(model))
         watch = StoreWatch(store.keys)

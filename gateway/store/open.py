@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -42,10 +42,13 @@ class Store:
 
 
 @asynccontextmanager
-async def open_store(settings: Settings) -> AsyncIterator[Store]:
+async def open_store(
+    settings: Settings, *, before_first_start: Callable[[], Awaitable[object]] | None = None
+) -> AsyncIterator[Store]:
     """Start what is not given by URL, migrate, do the first start; close it all on leaving.
 
-    Raises: `StartupFailed`: with one line that says what to do.
+    What a first start makes is shown once, so `before_first_start` is where to wait for what may
+    still fail. Raises: `StartupFailed`: with one line that says what to do; what that raises.
     """
     plan = plan_first_start(settings)
     servers = EmbeddedServers(
@@ -73,6 +76,8 @@ async def open_store(settings: Settings) -> AsyncIterator[Store]:
         redis = await _open_redis(redis_url)
         stack.push_async_callback(redis.aclose)
         await upgrade(database)
+        if before_first_start is not None:
+            await before_first_start()
         made = await first_start(database, secrets, plan)
         yield Store(
             database=database,

@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from engine.demo import MODEL_DIR
-from tests.live_server import SLUICE, sluice_env
+from tests.live_server import SLUICE, sluice_env, start_server
 
 
 def _without(name: str) -> Callable[[Path], None]:
@@ -74,3 +74,18 @@ def test_one_line_names_the_file(
     assert done.stdout == ""
     [line] = done.stderr.splitlines()
     assert all(word in line for word in words), line
+
+
+def test_a_start_that_fails_makes_no_keys_that_nobody_saw(data_dir: Path) -> None:
+    """The first start that serves is the one that shows the keys, however many failed before."""
+    failed = subprocess.run(
+        [SLUICE, "serve", "--port", "0", "--data-dir", data_dir, "--model", data_dir / "nothing"],
+        capture_output=True,
+        text=True,
+        env=sluice_env(),
+    )
+    assert failed.returncode == 1
+    server = start_server(data_dir)
+    assert len(server.banner["keys"]) == 2
+    assert server.banner["admin_token"]
+    assert server.stop() == 0
