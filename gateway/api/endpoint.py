@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from gateway.api.answer import collect_answer, stream_answer, usage_of
 from gateway.api.body import ClientGone, JsonBody, read_body
@@ -74,7 +74,7 @@ class InferenceEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await self._answer(scope, receive, _until_gone(send))
+            await self._answer(scope, receive, send)
         except ClientGone:
             return
 
@@ -130,23 +130,6 @@ def wants_usage(body: SamplingFields) -> bool:
             param="stream_options",
         )
     return body.stream_options.include_usage
-
-
-def _until_gone(send: Send) -> Send:
-    """Raise `ClientGone` where a write finds the connection closed."""
-
-    async def write(message: Message) -> None:
-        try:
-            await send(message)
-        except OSError:
-            raise ClientGone from None
-        except RuntimeError as exc:
-            # uvloop's answer to a write on a transport that the client has just closed.
-            if not str(exc).startswith("unable to perform operation on"):
-                raise
-            raise ClientGone from None
-
-    return write
 
 
 class ClientWatch:

@@ -21,7 +21,8 @@ _STARTING_RETRY_S = 5.0
 class Front:
     """Pass requests on to `app`, and count those under way.
 
-    With `closing` set, every answer that begins says `Connection: close`, so that a client's next
+    What is written to a client that has gone is dropped, as uvicorn does once it knows. With
+    `closing` set, every answer that begins says `Connection: close`, so that a client's next
     request goes where the balancer sends it now.
     """
 
@@ -36,19 +37,30 @@ class Front:
         self.app = self._only_probes(_refuse_late)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.num_requests += 1
-        try:
-            await self.app(scope, receive, self._last(send))
-        finally:
-            self.num_requests -= 1
+        is_gone = False
 
-    def _last(self, send: Send) -> Send:
         async def send_last(message: Message) -> None:
+            nonlocal is_gone
             if self.closing and message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
-            await send(message)
+            try:
+                await send(message)
+            except OSError:
+                is_gone = True
+            except RuntimeError as exc:
+                # uvloop's answer to a write on a transport that its client has just closed.
+                if not str(exc).startswith("unable to perform operation on"):
+                    raise
+                is_gone = True
 
-        return send_last
+        self.num_requests += 1
+        try:
+            await self.app(scope, receive, send_last)
+        finally:
+            self.num_requests -= 1
+        # Until uvicorn knows as well, it would call an answer that was cut off our bug.
+        while is_gone and (await receive())["type"] != "http.disconnect":
+            pass
 
     def _only_probes(self, refuse: ASGIApp) -> ASGIApp:
         return with_errors([*self._health.routes(), Route("/{path:path}", _Endpoint(refuse))])

@@ -11,8 +11,8 @@ answers a parser's error in plain text in the midst of another response. Here
 - connections are counted, in all and by address;
 - a head that can be read in two ways is refused before a route sees it.
 
-A refusal has the API's shape and ends the connection. One that comes while the response to an
-earlier request of the connection is being written only ends the connection.
+A refusal has the API's shape and ends the connection. Requests that came whole before it are
+answered first, in their turn; nothing that comes after it is read.
 
 **Timers.** A request that comes in one piece, as nearly all do, starts no timer: what is missing is
 looked at after each piece. A connection has one timer for what it sends and one for what it takes.
@@ -27,7 +27,11 @@ from typing import Any
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.server import ServerState
 
 from gateway.api.errors import classify, error_body
@@ -64,8 +68,11 @@ class GuardedProtocol(HttpToolsProtocol):
         self._shared = connections
         self._max_headers, self._max_head_bytes = limits.num_headers, limits.header_bytes
         self._address: str | None = None
+        self._answering: RequestResponseCycle | None = None
         self._refusal: GatewayError | None = None
         self._left_for: GatewayError | None = None
+        # Whether a refusal waits for the answers to requests before it.
+        self._refuses_next = False
         # Of the request that is coming: its head's bytes so far, and when its body began.
         self._in_head = self._in_body = False
         self._head_bytes = 0
@@ -91,7 +98,16 @@ class GuardedProtocol(HttpToolsProtocol):
         self._stop_sending_timer()
         if self._taking is not None:
             self._taking.cancel()
+        answering = self._answering
+        if answering is not None and not answering.response_complete:
+            # uvicorn tells the newest request alone; of pipelined ones that is not who answers.
+            answering.disconnected = True
+            answering.message_event.set()
         super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None:
@@ -101,9 +117,6 @@ class GuardedProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(MalformedRequest("This server upgrades to no other protocol."))
-            return
         except httptools.HttpParserError:
             self._refuse(self._left_for or MalformedRequest("The request is not HTTP/1.1."))
             return
@@ -125,6 +138,8 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._check_size()
             check_target(self.url)
             check_headers(self.headers, self.parser.get_http_version())
+            if self.parser.should_upgrade():
+                raise MalformedRequest("This server upgrades to no other protocol.")
         except GatewayError as exc:
             # Only an exception gets out of a parser's callback.
             self._left_for = exc
@@ -137,6 +152,12 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._in_body = False
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # The newest request's: all before it were answered in their turn.
+        if self._refuses_next and self.cycle.response_complete:
+            self._end(self._refusal)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -202,19 +223,25 @@ class GuardedProtocol(HttpToolsProtocol):
         )
 
     def _refuse(self, refusal: GatewayError) -> None:
-        """Answer with an error, where no other answer is under way, and end the connection."""
+        """Read no more; answer with an error once it is its turn, and end the connection."""
         self._refusal = refusal
         self._stop_sending_timer()
-        if self.transport.is_closing():
-            return
         cycle = self.cycle
-        answers = cycle is not None and not cycle.response_complete
-        if not (answers and (cycle.response_started or self.pipeline)):
-            self.transport.write(_response(refusal))
-        if answers:
-            # The application still waits for the rest, or has its answer ready.
+        if cycle is None or cycle.response_complete:
+            self._end(refusal)
+        elif not self._in_body:
+            self._refuses_next = True
+        else:
+            # What was being sent is what the application waits for: there is no more of it.
             cycle.disconnected = True
             cycle.message_event.set()
+            self._end(None if cycle.response_started or self.pipeline else refusal)
+
+    def _end(self, refusal: GatewayError | None) -> None:
+        if self.transport.is_closing():
+            return
+        if refusal is not None:
+            self.transport.write(_response(refusal))
         self.transport.close()
 
 

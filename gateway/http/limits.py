@@ -25,7 +25,7 @@ class HttpLimits:
     header_timeout_s: float = 10.0
     body_idle_s: float = 10.0
     body_timeout_s: float = 60.0
-    write_stall_s: float = 30.0
+    write_stall_s: float = 25.0
     write_buffer_bytes: int = 64 << 10
     max_connections: int = 4096
     max_connections_per_address: int = 256

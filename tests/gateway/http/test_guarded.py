@@ -179,11 +179,46 @@ async def test_connections_of_an_address_are_bounded() -> None:
         held[1][1].close()
 
 
-async def test_garbage_behind_a_stream_does_not_get_into_it() -> None:
-    """What follows a request that is being answered ends the connection without a second head."""
+async def test_garbage_does_not_cost_the_requests_before_it_their_answers() -> None:
+    """Whole requests are answered in their turn, then what follows them is refused."""
     async with serve_guarded(QUICK) as served:
-        answer = await exchange(
-            served, b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n", b"\x00garbage\r\n\r\n", wait_s=0.1
-        )
+        whole = post(b"hello", b"Content-Length: 5")
+        answer = await exchange(served, whole * 3 + b"\x00garbage\r\n\r\n" + whole)
+        assert answer.count(OK) == 3
+        assert answer.count(b"HTTP/1.1 400") == 1
+        assert served.bodies == [b"hello"] * 3
+
+
+async def test_garbage_behind_a_stream_does_not_get_into_it() -> None:
+    """What follows a request that is still being answered puts no second head into the answer."""
+    async with serve_guarded(QUICK) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n")
+        answer = await reader.read(1 << 20)
+        writer.write(b"\x00garbage\r\n\r\n")
+        while len(answer) < 8 << 20:
+            answer += await reader.read(1 << 20)
+        writer.close()
         assert answer.count(b"HTTP/1.1") == 1
+
+
+async def test_a_broken_body_ends_what_waits_for_it() -> None:
+    """An application that waits for the rest learns that there is none, and nothing hangs."""
+    async with serve_guarded(QUICK) as served:
+        answer = await exchange(served, post(b"xyz\r\n", b"Transfer-Encoding: chunked"))
+        assert code_of(answer) == "malformed_request"
         assert served.num_gone == 1
+
+
+async def test_who_answers_a_pipelined_request_hears_that_its_client_left() -> None:
+    """The first of two requests on a connection is told, and not only the newest."""
+    async with serve_guarded(QUICK) as served:
+        _, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n" * 2)
+        while not served.bodies:
+            await asyncio.sleep(0.01)
+        writer.transport.abort()
+        async with asyncio.timeout(5):
+            while served.num_gone < 1:
+                await asyncio.sleep(0.01)
+        assert len(served.bodies) == 1
