@@ -15,12 +15,13 @@ from gateway.settings import Settings
 _FEATURES: Final = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 
 
-def check_processor(flags: frozenset[str] | None = None) -> Finding:
-    """Check the vector units; `flags` are those of /proc/cpuinfo."""
+def check_processor(flags: frozenset[str] | None = None, *, machine: str | None = None) -> Finding:
+    """Check the vector units; `flags` are those of /proc/cpuinfo, `machine` what uname says."""
+    machine = machine or platform.machine()
     flags = _cpu_flags() if flags is None else flags
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    what = f"{platform.machine()}, {cores} cores"
-    if platform.machine() != "x86_64":
+    what = f"{machine}, {cores} cores"
+    if machine != "x86_64":
         return ok("processor", what)
     found = [feature for feature in _FEATURES if feature in flags]
     if "avx2" not in found:
