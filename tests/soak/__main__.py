@@ -15,7 +15,7 @@ from typing import Any
 
 import uvloop
 
-from scheduler.bench.report import BENCHMARKS_DIR, Figure, at_least, at_most, write_report
+from scheduler.bench.report import BENCHMARKS_DIR, Figure, at_least, at_most, update_report
 from tests.live_server import start_server
 from tests.passable import passable_directory
 from tests.soak import fairness, guard_parts, overload, streams, throughput
@@ -173,21 +173,19 @@ def main() -> int:
 
 
 def _run(report: str, parts: Sequence[Callable[..., Part]], out: Path, scale: float) -> bool:
-    """Run the parts of a report, write it, and tell whether every goal was met."""
-    figures: dict[str, Figure] = {}
-    samples: dict[str, Any] = {}
+    """Run the parts of a report, write each into it, and tell whether every goal was met."""
+    all_met = True
     for part in parts:
         print(f"{part.__name__} …", file=sys.stderr, flush=True)
         with passable_directory() as directory:
             sized = (directory, scale) if part in SCALED else (directory,)
-            part_figures, part_samples = part(*sized)
-        figures |= part_figures
-        samples |= part_samples
-        for key, figure in part_figures.items():
+            figures, samples = part(*sized)
+        for key, figure in figures.items():
             verdict = {None: " ", True: "✓", False: "✗"}[figure.met]
             print(f"  {verdict} {key}: {figure.value:.4g} {figure.unit} {figure.goal or ''}")
-    print(write_report(report, figures, samples, directory=out))
-    return all(figure.met is not False for figure in figures.values())
+        all_met &= all(figure.met is not False for figure in figures.values())
+        print(update_report(report, part.__name__, figures, samples, directory=out))
+    return all_met
 
 
 if __name__ == "__main__":
