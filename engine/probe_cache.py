@@ -4,7 +4,7 @@ A race takes tenths of a second, and on a busy machine its verdict may differ fr
 the next. So an answer is written beside the compiled library, one small file a question. The
 file's name is a hash of the question and of what the library's name stands for: sources, torch
 and processor. Answers of another machine or torch are never looked at, and deleting the files
-makes the next start ask again.
+makes the next start ask again. What was found while others kept the machine busy is not kept.
 
 **Failure.** A file that cannot be read, or holds no answer to the question, is as good as none; a
 directory that cannot be written leaves the answer to be found again.
@@ -47,11 +47,19 @@ def recall(
     except (OSError, ValueError) as error:
         logger.info("%s is ignored: %s", path, error)
     answer = ask()
+    if is_busy():
+        logger.info("what the probes found is not kept: others compute on this machine")
+        return answer
     try:
         _write(path, json.dumps(encode(answer)))
     except OSError as error:
         logger.info("what the probes found is not kept: %s", error)
     return answer
+
+
+def is_busy() -> bool:
+    """Tell whether more threads want to run than there are cores: races say little then."""
+    return os.getloadavg()[0] > (os.cpu_count() or 1)
 
 
 def _path(question: Sequence[object]) -> Path:

@@ -5,7 +5,8 @@ goes before it in the policies' own order (`scheduler.queue_ahead`), over how fa
 (`scheduler.drain_rate`), is more than a part of the promise. That part is `ttft_fraction`, less
 what the last predictions near the limit have missed by, so that nearly all who are taken in are
 served in time whatever the predictions are worth. A promise that was missed before the request's
-turn has come is not kept for anybody: such work is dropped (`is_expired`).
+turn has come is not kept for anybody: such work is dropped (`is_expired`), as soon as its time is
+over.
 
 Queues are bounded in tokens as well, a tenant's by a part of what is still free (Choudhury and
 Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998): one that floods

@@ -36,6 +36,7 @@ from scheduler.composer import Composer, Parts, Step
 from scheduler.config import PRESETS, SchedulerConfig
 from scheduler.deferral import Deferral
 from scheduler.estimates import Estimates
+from scheduler.expiry import Expiry
 from scheduler.fair_tree import FairTree
 from scheduler.kv_budget import KvBudget
 from scheduler.landing import Landing
@@ -82,6 +83,7 @@ class Scheduler:
         # Spreads the times at which those that are refused come back.
         self._jitter = random.Random(0)
         self._expired: list[RequestOutput] = []
+        self._expiry = Expiry()
         self._waiting = FairTree(config.fairness)
         self._accounts = Accounts(config.fairness, self._waiting)
         self._landing = Landing(
@@ -150,6 +152,7 @@ class Scheduler:
         self._sequences[request.request_id] = sequence
         self._waiting.enrol(sequence, now)
         self._waiting.push(sequence, now)
+        self._expiry.add(sequence)
         return Admit(num_ahead)
 
     def plan(self, now: float) -> StepPlan | None:
@@ -158,6 +161,9 @@ class Scheduler:
         Requests that are found to have expired end with `EXPIRED`; `take_expired` has them.
         """
         assert len(self._in_flight) < self.info.depth, "report comes first"
+        for sequence in self._expiry.take(now):
+            # Long before its turn: who waits for it should know as soon as it is too late.
+            self._drop_expired(sequence, now)
         step = self._composer.compose(self._counts.num_steps, now)
         if step is None:
             return None

@@ -13,6 +13,14 @@ from engine import cpu_probe, probe_cache
 from engine.models.linear import Layout, Linear
 from engine.native import library
 
+_IS_BUSY = probe_cache.is_busy
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else computes on this machine, whatever else does."""
+    monkeypatch.setattr(probe_cache, "is_busy", lambda: False)
+
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -47,6 +55,18 @@ def test_an_answer_is_kept_for_its_question(cache: Path) -> None:
     ask = Asked()
     assert [recall(["a", 1], ask), recall(["a", 2], ask), recall(["a", 1], ask)] == [1, 2, 1]
     assert len(list(cache.iterdir())) == 2
+
+
+def test_what_a_busy_machine_answers_is_not_kept(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first start that finds the machine quiet is the one whose answer stays."""
+    ask = Asked()
+    monkeypatch.setattr(probe_cache.os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
+    monkeypatch.setattr(probe_cache, "is_busy", _IS_BUSY)
+    assert [recall(["a"], ask), recall(["a"], ask)] == [1, 2]
+    monkeypatch.setattr(probe_cache.os, "getloadavg", lambda: (0.1, 0.0, 0.0))
+    assert [recall(["a"], ask), recall(["a"], ask)] == [3, 3]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'"text"', b"null"])

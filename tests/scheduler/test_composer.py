@@ -239,6 +239,25 @@ def test_expired_work_is_dropped_at_its_turn(depth: int) -> None:
     assert driver.scheduler.snapshot().num_expired == 1
 
 
+def test_expired_work_ends_when_its_time_is_over() -> None:
+    """Behind a row that runs for long, who has waited in vain learns it at once and not after."""
+    config = config_of()
+    config = replace(config, admission=replace(config.admission, drop_expired=True))
+    driver = driver_of(config, max_num_seqs=1)
+    driver.offer(request("runs", 8, max_tokens=200, slo=Slo(ttft_s=0.05)))
+    driver.turn()
+    driver.offer(request("patient", 8, slo=Slo(ttft_s=60.0)))
+    driver.offer(request("gone", 8, slo=Slo(ttft_s=0.1)))
+    while "gone" not in driver.last:
+        driver.turn()
+        driver.take(driver.scheduler.take_expired())
+    assert driver.last["gone"].finish_reason is FinishReason.EXPIRED
+    assert 0.1 <= driver.now < 0.15
+    driver.run()
+    assert driver.last["patient"].finish_reason is FinishReason.LENGTH
+    assert driver.last["runs"].finish_reason is FinishReason.LENGTH
+
+
 def test_prompts_under_way_take_the_scores_that_a_newcomer_was_to_have() -> None:
     """A request whose prompt is to be scored waits while one under way is scored instead."""
     info = replace(fakes.make_engine().info, max_num_prompt_logprobs=3)
