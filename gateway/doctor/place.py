@@ -7,10 +7,13 @@ import os
 import shutil
 import socket
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gateway.doctor.finding import Finding, broken, ok, warning
 from gateway.services.local_access import LocalAccess, read_local_access
+
+if TYPE_CHECKING:
+    import httpx
 
 _TIMEOUT_S: Final = 5.0
 _DISK_TIGHT_BYTES, _DISK_FULL_BYTES = 2 << 30, 256 << 20
@@ -118,11 +121,10 @@ def _ask(access: LocalAccess) -> Finding:
     return ok("server", f"{where} is ready")
 
 
-def _word(answer: object) -> str:
-    # An httpx.Response; of an older server perhaps, whose answer is no JSON.
-    json = getattr(answer, "json")  # noqa: B009
+def _word(answer: httpx.Response) -> str:
+    """Read the word of a probe; an older server's answer is no JSON."""
     try:
-        return str(json()["status"])
+        return str(answer.json()["status"])
     except (ValueError, KeyError, TypeError):
         return "it does not say why"
 

@@ -73,7 +73,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._left_for: GatewayError | None = None
         # Whether a refusal waits for the answers to requests before it.
         self._refuses_next = False
-        # Of the request that is coming: its head's bytes so far, and when its body began.
+        # Of the request that is coming: the bytes since the last head, and when its body began.
         self._in_head = self._in_body = False
         self._head_bytes = 0
         self._body_began_s = self._last_byte_s = 0.0
@@ -120,12 +120,9 @@ class GuardedProtocol(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._refuse(self._left_for or MalformedRequest("The request is not HTTP/1.1."))
             return
-        if not (self._in_head or self._in_body):
-            if self._sending is not None:
-                self._stop_sending_timer()
-        elif self._in_head and self._head_bytes > self._max_head_bytes:
+        if self._head_bytes > self._max_head_bytes:
             self._refuse(self._head_too_large())
-        else:
+        elif self._in_head or self._in_body or self._head_bytes:
             self._await_rest()
 
     def on_message_begin(self) -> None:
@@ -151,6 +148,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._in_body = False
+        if self._sending is not None:
+            self._stop_sending_timer()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -173,8 +172,9 @@ class GuardedProtocol(HttpToolsProtocol):
     def _await_rest(self) -> None:
         """Give what is missing of a request its time, once a piece of it has come."""
         now = self._last_byte_s = self.loop.time()
-        if self._in_head:
-            # Counted from its first byte: a byte now and then does not prolong it.
+        if not self._in_body:
+            # Counted from its first byte, be that an empty line that begins no head yet: a byte now
+            # and then does not prolong it.
             if self._sending is None:
                 self._sending = self.loop.call_at(
                     now + self._limits.header_timeout_s, self._give_up_sending

@@ -128,6 +128,8 @@ async def test_a_kept_connection_is_not_held_to_the_first_head() -> None:
     "parts",
     [
         [b""],
+        [b"\r\n"],
+        [b"\r\n"] * 10,
         [b"GET / HTTP/1.1\r\nHost: a\r\n"],
         [b"GET / HTTP/1.1\r\n", *[b"X: y\r\n"] * 9],
         [post(b"hel", b"Content-Length: 5")],
@@ -222,3 +224,24 @@ async def test_who_answers_a_pipelined_request_hears_that_its_client_left() -> N
             while served.num_gone < 1:
                 await asyncio.sleep(0.01)
         assert len(served.bodies) == 1
+
+
+async def test_empty_lines_do_not_hold_a_kept_connection() -> None:
+    """Between requests, bytes that begin none of them are given as long as a head is."""
+    async with serve_guarded(QUICK) as served:
+        began_s = time.monotonic()
+        answer = await exchange(served, post(b"hello", b"Content-Length: 5"), b"\r\n", wait_s=0.1)
+        assert answer.startswith(OK)
+        assert answer.count(b"HTTP/1.1 408") == 1
+        assert time.monotonic() - began_s < 5
+
+
+async def test_time_for_one_body_is_not_taken_from_the_next() -> None:
+    """Bodies that overlap with the heads behind them have each its own time."""
+    async with serve_guarded(QUICK) as served:
+        request = post(b"hello", b"Content-Length: 5")
+        # Each piece ends a body and begins the next head; together they take longer than one may.
+        pieces = [request[:-2], *[request[-2:] + request[:-2]] * 11, request[-2:]]
+        answer = await exchange(served, *pieces, wait_s=0.1)
+        assert answer.count(OK) == 12
+        assert b"408" not in answer
