@@ -68,14 +68,14 @@ class GuardedProtocol(HttpToolsProtocol):
         self._shared = connections
         self._max_headers, self._max_head_bytes = limits.num_headers, limits.header_bytes
         self._address: str | None = None
-        self._answering: RequestResponseCycle | None = None
+        # Requests that were not answered yet when another came behind them.
+        self._overtaken: list[RequestResponseCycle] = []
         self._refusal: GatewayError | None = None
         self._left_for: GatewayError | None = None
-        # Whether a refusal waits for the answers to requests before it.
-        self._refuses_next = False
         # Of the request that is coming: the bytes since the last head, and when its body began.
-        self._in_head = self._in_body = False
         self._head_bytes = 0
+        self._in_body = False
+        self._headers_done: object = None
         self._body_began_s = self._last_byte_s = 0.0
         self._sending: asyncio.TimerHandle | None = None
         self._taking: asyncio.TimerHandle | None = None
@@ -98,16 +98,11 @@ class GuardedProtocol(HttpToolsProtocol):
         self._stop_sending_timer()
         if self._taking is not None:
             self._taking.cancel()
-        answering = self._answering
-        if answering is not None and not answering.response_complete:
-            # uvicorn tells the newest request alone; of pipelined ones that is not who answers.
-            answering.disconnected = True
-            answering.message_event.set()
+        # uvicorn tells the newest request alone; of pipelined ones that is not who answers.
+        for cycle in self._overtaken:
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._answering = cycle
-        super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None:
@@ -122,12 +117,9 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         if self._head_bytes > self._max_head_bytes:
             self._refuse(self._head_too_large())
-        elif self._in_head or self._in_body or self._head_bytes:
+        elif self._in_body or self._head_bytes or self.headers is not self._headers_done:
+            # A head has begun that is not done, perhaps behind a request that came whole.
             self._await_rest()
-
-    def on_message_begin(self) -> None:
-        self._in_head = True
-        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         try:
@@ -141,22 +133,20 @@ class GuardedProtocol(HttpToolsProtocol):
             # Only an exception gets out of a parser's callback.
             self._left_for = exc
             raise _Refused from None
-        self._in_head = False
+        self._headers_done = self.headers
         self._in_body = True
         self._head_bytes = 0
+        before = self.cycle
         super().on_headers_complete()
+        if before is not None and not before.response_complete:
+            waiting = [cycle for cycle in self._overtaken if not cycle.response_complete]
+            self._overtaken = [*waiting, before]
 
     def on_message_complete(self) -> None:
         self._in_body = False
         if self._sending is not None:
             self._stop_sending_timer()
         super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        # The newest request's: all before it were answered in their turn.
-        if self._refuses_next and self.cycle.response_complete:
-            self._end(self._refusal)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -230,7 +220,14 @@ class GuardedProtocol(HttpToolsProtocol):
         if cycle is None or cycle.response_complete:
             self._end(refusal)
         elif not self._in_body:
-            self._refuses_next = True
+            # The newest request: all before it are answered in their turn.
+            answered = cycle.on_response
+
+            def end() -> None:
+                answered()
+                self._end(refusal)
+
+            cycle.on_response = end
         else:
             # What was being sent is what the application waits for: there is no more of it.
             cycle.disconnected = True

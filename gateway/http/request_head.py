@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from gateway.errors import MalformedRequest
 
@@ -50,8 +51,13 @@ def check_headers(headers: Sequence[Header], http_version: str) -> None:
     if host is None:
         if http_version != "1.0":
             raise MalformedRequest("A request has one 'host' header.")
-    elif not _HOST.fullmatch(host):
+    elif not _is_host(host):
         raise MalformedRequest("The 'host' header is not a host.")
+
+
+@lru_cache(maxsize=256)
+def _is_host(host: bytes) -> bool:
+    return _HOST.fullmatch(host) is not None
 
 
 def _check_encoding(encoding: bytes, value_of: Mapping[bytes, bytes], http_version: str) -> None:
