@@ -31,10 +31,10 @@ _LONG, _SHORT = 48, 1
 class GatewayBenchOptions:
     """Size a round: requests that each server answers, and long streams among them."""
 
-    requests: int = 4000
-    streams: int = 200
+    requests: int = 2000
+    streams: int = 100
     connections: int = 16
-    rounds: int = 5
+    rounds: int = 15
 
 
 @dataclass(frozen=True, slots=True)
