@@ -8,19 +8,28 @@ names, `sluice_platform` sees all. See `database`.
 from __future__ import annotations
 
 from sqlalchemy import (
+    REAL,
+    BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     DateTime,
     Double,
     ForeignKey,
+    Index,
+    Integer,
     LargeBinary,
     MetaData,
+    SmallInteger,
     Table,
     Text,
     UniqueConstraint,
     Uuid,
     text,
 )
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+
+from gateway.domain.quota import Metric
 
 metadata = MetaData(
     naming_convention={
@@ -54,6 +63,8 @@ tenants = Table(
     Column("ttft_ms", Double),
     Column("tpot_ms", Double),
     Column("max_gap_ms", Double),
+    Column("plan_id", ForeignKey("plans.id")),
+    Column("version", Integer, nullable=False, server_default="1"),
     UniqueConstraint("organisation_id", "name"),
     CheckConstraint("weight > 0 AND weight < 'Infinity'", name="weight"),
     CheckConstraint("ttft_ms > 0 AND ttft_ms < 'Infinity'", name="ttft_ms"),
@@ -73,6 +84,11 @@ keys = Table(
     Column("revoked_at", _TIME),
     Column("last_used_at", _TIME),
     Column("max_tier", Text, nullable=False, server_default="default"),
+    Column("models", ARRAY(Text)),
+    Column("cidrs", ARRAY(Text)),
+    Column("allows_batch", Boolean, nullable=False, server_default="true"),
+    Column("admin_read", Boolean, nullable=False, server_default="false"),
+    Column("version", Integer, nullable=False, server_default="1"),
     CheckConstraint("max_tier IN ('priority', 'default', 'flex')", name="max_tier"),
 )
 
@@ -98,5 +114,163 @@ admin_tokens = Table(
     Column("pepper_id", Text, nullable=False),
     Column("mac", LargeBinary, nullable=False),
     Column("created_at", _TIME, nullable=False, server_default=_NOW),
+    Column("name", Text, nullable=False, server_default="first"),
+    Column("role", Text, nullable=False, server_default="owner"),
+    Column("tenant_id", ForeignKey("tenants.id")),
+    Column("expires_at", _TIME),
+    Column("revoked_at", _TIME),
     CheckConstraint("length(mac) = 32", name="mac"),
+)
+
+plans = Table(
+    "plans",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("organisation_id", ForeignKey("organisations.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("version", Integer, nullable=False, server_default="1"),
+    Column("created_at", _TIME, nullable=False, server_default=_NOW),
+    UniqueConstraint("organisation_id", "name"),
+)
+
+# The limits of a scope, and over them, for a while, its override.
+quotas = Table(
+    "quotas",
+    metadata,
+    Column("scope_kind", Text, primary_key=True),
+    Column("scope_id", Uuid, primary_key=True),
+    Column("is_override", Boolean, primary_key=True),
+    Column("tenant_id", ForeignKey("tenants.id", ondelete="CASCADE"), index=True),
+    *(Column(metric.value, BigInteger) for metric in Metric),
+    Column("budget_window", Text),
+    Column("budget_hard", Boolean),
+    Column("ends_at", _TIME),
+    Column("reason", Text),
+    Column("version", Integer, nullable=False, server_default="1"),
+    Column("updated_at", _TIME, nullable=False, server_default=_NOW),
+)
+
+# A threshold that a window has passed; also what is still to be told to a webhook.
+quota_events = Table(
+    "quota_events",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("scope_kind", Text, nullable=False),
+    Column("scope_id", Uuid, nullable=False),
+    Column("tenant_id", ForeignKey("tenants.id", ondelete="CASCADE"), index=True),
+    Column("metric", Text, nullable=False),
+    Column("window_start", _TIME, nullable=False),
+    Column("percent", SmallInteger, nullable=False),
+    Column("used", BigInteger, nullable=False),
+    Column("amount", BigInteger, nullable=False),
+    Column("at", _TIME, nullable=False, server_default=_NOW),
+    Column("attempts", SmallInteger, nullable=False, server_default="0"),
+    Column("next_attempt_at", _TIME),
+    Column("delivered_at", _TIME),
+    UniqueConstraint("scope_kind", "scope_id", "metric", "window_start", "percent"),
+)
+
+prices = Table(
+    "prices",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("model", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("effective_at", _TIME, nullable=False, server_default=_NOW),
+    Column("input_nano_per_mtok", BigInteger, nullable=False),
+    Column("cached_nano_per_mtok", BigInteger, nullable=False),
+    Column("output_nano_per_mtok", BigInteger, nullable=False),
+    Column("priority_bp", Integer, nullable=False),
+    Column("default_bp", Integer, nullable=False),
+    Column("flex_bp", Integer, nullable=False),
+    Column("batch_bp", Integer, nullable=False),
+    UniqueConstraint("model", "version"),
+)
+
+# The ledger: a row a request, partitioned by the day of `at`. No prompts, no foreign keys.
+usage_events = Table(
+    "usage_events",
+    metadata,
+    Column("request_id", Uuid, primary_key=True),
+    Column("at", _TIME, primary_key=True),
+    Column("ended_at", _TIME, nullable=False),
+    Column("organisation_id", Uuid, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("key_id", Uuid, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("tier", Text, nullable=False),
+    Column("is_batch", Boolean, nullable=False),
+    Column("input_tokens", Integer, nullable=False),
+    Column("cached_tokens", Integer, nullable=False),
+    Column("output_tokens", Integer, nullable=False),
+    Column("nano_usd", BigInteger, nullable=False),
+    Column("price_id", Uuid),
+    Column("outcome", Text, nullable=False),
+    Column("ttft_ms", REAL),
+    Index("ix_usage_events_tenant_id_at", "tenant_id", "at"),
+)
+
+# Sums of the ledger, changed in the transaction that changes it.
+usage_hourly = Table(
+    "usage_hourly",
+    metadata,
+    Column("hour", _TIME, primary_key=True),
+    Column("organisation_id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("key_id", Uuid, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("tier", Text, primary_key=True),
+    Column("is_batch", Boolean, primary_key=True),
+    Column("input_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("nano_usd", BigInteger, nullable=False),
+    Column("requests", BigInteger, nullable=False),
+    Index("ix_usage_hourly_tenant_id_hour", "tenant_id", "hour"),
+)
+
+# The end of each organisation's chain: who appends locks its row.
+audit_heads = Table(
+    "audit_heads",
+    metadata,
+    Column("organisation_id", Uuid, primary_key=True),
+    Column("seq", BigInteger, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+)
+
+audit_log = Table(
+    "audit_log",
+    metadata,
+    Column("organisation_id", Uuid, primary_key=True),
+    Column("seq", BigInteger, primary_key=True),
+    Column("at", _TIME, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("actor_role", Text, nullable=False),
+    Column("ip", Text),
+    Column("request_id", Text),
+    Column("action", Text, nullable=False),
+    Column("object_kind", Text, nullable=False),
+    Column("object_id", Text, nullable=False),
+    Column("tenant_id", Uuid),
+    Column("before", JSONB),
+    Column("after", JSONB),
+    Column("previous_hash", LargeBinary, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+)
+
+# Answers kept for a request that is sent again; `answer` is encrypted, None while it runs.
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("key_id", Uuid, primary_key=True),
+    Column("idempotency_key", Text, primary_key=True),
+    Column("tenant_id", ForeignKey("tenants.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("body_hash", LargeBinary, nullable=False),
+    Column("request_id", Uuid, nullable=False),
+    Column("lease_until", _TIME, nullable=False),
+    Column("status", SmallInteger),
+    Column("content_type", Text),
+    Column("answer", LargeBinary),
+    Column("expires_at", _TIME, nullable=False),
+    Index("ix_idempotency_expires_at", "expires_at"),
 )

@@ -155,4 +155,10 @@ async def _tables(database: Database) -> set[str]:
 
 
 def _differences(connection: Connection) -> list[object]:
-    return list(compare_metadata(MigrationContext.configure(connection), metadata))
+    # A partition is made of its parent, not declared.
+    options = {"include_name": lambda name, kind, parents: not _is_partition(name, parents)}
+    return list(compare_metadata(MigrationContext.configure(connection, opts=options), metadata))
+
+
+def _is_partition(name: str | None, parents: dict[str, str | None]) -> bool:
+    return (parents.get("table_name") or name or "").startswith("usage_events_")

@@ -8,6 +8,9 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
+from gateway.domain.quota import ScopeQuota
+from gateway.domain.tier import Tier as Tier
+
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
 
 
@@ -17,19 +20,6 @@ class Organisation:
 
     id: UUID
     name: str
-
-
-class Tier(StrEnum):
-    """Name how urgent a request is and what it costs, in OpenAI's words; the highest first."""
-
-    PRIORITY = "priority"
-    DEFAULT = "default"
-    FLEX = "flex"
-
-    def capped(self, highest: Tier) -> Tier:
-        """Return this tier, or `highest` where this is above it."""
-        order = list(Tier)
-        return max(self, highest, key=order.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +79,11 @@ class IssuedKey:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Say on whose behalf a request runs; it comes from the credential alone."""
+    """Say on whose behalf a request runs; it comes from the credential alone.
+
+    `quotas` are the limits that hold for it now, the narrowest scope first, those without limits
+    left out. `models` and `cidrs` are what the key is held to; None holds it to nothing.
+    """
 
     organisation_id: UUID
     tenant_id: UUID
@@ -99,6 +93,9 @@ class Principal:
     kid: str
     max_tier: Tier = Tier.DEFAULT
     slo: TenantSlo = TenantSlo()
+    quotas: tuple[ScopeQuota, ...] = ()
+    models: tuple[str, ...] | None = None
+    cidrs: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,59 @@
+"""What was used: one row of the ledger a request, and sums of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from gateway.domain.tier import Tier
+
+
+class Outcome(StrEnum):
+    """Say how a request ended, as far as its bill goes.
+
+    `LOST` is a request whose process died: it is billed what was last written down about it.
+    """
+
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRow:
+    """Bill one request. `(request_id, at)` is unique; `at` is when it was reserved.
+
+    `cached_tokens` are among the `input_tokens`. `price_id` names the version of the price, None
+    where the model has none.
+    """
+
+    request_id: UUID
+    at: datetime
+    ended_at: datetime
+    organisation_id: UUID
+    tenant_id: UUID
+    key_id: UUID
+    model: str
+    tier: Tier
+    is_batch: bool
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    nano_usd: int
+    price_id: UUID | None
+    outcome: Outcome
+    ttft_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTotals:
+    """Sum rows of the ledger."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    nano_usd: int = 0
+    requests: int = 0
