@@ -14,6 +14,9 @@
     │   └── ModelNotFound
     ├── Conflict
     ├── TenantLimited           the tenant's own limit
+    │   ├── VersionConflict     somebody else changed it since it was read
+    │   ├── IdempotencyConflict the same request still runs
+    │   └── AnswerNotKept       it ran, and its answer is gone
     ├── Overloaded              our capacity
     │   ├── Saturated           it reads nothing more for now
     │   ├── StoreUnavailable    the database does not answer
@@ -139,6 +142,35 @@ class TenantLimited(GatewayError):
 
 
 class Overloaded(GatewayError):
+class IdempotencyConflict(Conflict):
+    """Wait `retry_after_s`, then send the same request again for its answer."""
+
+    code = "idempotency_conflict"
+    message = "A request with this Idempotency-Key is still running. Try again shortly."
+
+
+class AnswerNotKept(Conflict):
+    """Use a new `Idempotency-Key` to have the request run, and charged, again."""
+
+    code = "idempotency_answer_not_kept"
+    message = (
+        "The request with this Idempotency-Key was answered, but its answer was too large to be "
+        "kept. To run it again, use a new key."
+    )
+
+
+class VersionConflict(Conflict):
+    """Read `current`, then send the change again with its version."""
+
+    code = "version_conflict"
+    message = "It was changed since you read it. Look at 'current', then decide again."
+
+    def __init__(self, current: object, yours: object = None) -> None:
+        super().__init__(param="version")
+        self.current = current
+        self.yours = yours
+
+
     """Wait `retry_after_s`: the server has no room for anyone."""
 
     code = "overloaded"

@@ -83,6 +83,8 @@ class Principal:
 
     `quotas` are the limits that hold for it now, the narrowest scope first, those without limits
     left out. `models` and `cidrs` are what the key is held to; None holds it to nothing.
+    `secret_ends_at` is set where the request's secret is an old one that a rotation lets live on,
+    in seconds since 1970.
     """
 
     organisation_id: UUID
@@ -96,6 +98,9 @@ class Principal:
     quotas: tuple[ScopeQuota, ...] = ()
     models: tuple[str, ...] | None = None
     cidrs: tuple[str, ...] | None = None
+    allows_batch: bool = True
+    admin_read: bool = False
+    secret_ends_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +114,16 @@ class KeySecret:
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """Pair whom a key speaks for with what proves it; read once per authentication."""
+    """Pair whom a key speaks for with what proves it; read once per authentication.
+
+    `changes_at` is when the principal's limits change by themselves: an override ends.
+    """
 
     principal: Principal
     secrets: tuple[KeySecret, ...]
     revoked_at: datetime | None = None
     expires_at: datetime | None = None
+    changes_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ _NO_SECRET = KeySecret(pepper_id="", mac=bytes(32))
 class _Live:
     principal: Principal
     expires_at_s: float
+    changes_at_s: float = float("inf")
 
 
 class Authenticator:
@@ -79,7 +80,7 @@ class Authenticator:
         if self._refused.get(digest, now):
             raise AuthenticationFailed(detail=f"refused before: {token.kid}")
         live = self._live.get(digest, now)
-        if live is None:
+        if live is None or self._clock.time() >= live.changes_at_s:
             live = await self._load_once(digest, token)
         now_s = self._clock.time()
         if live is None or now_s >= live.expires_at_s:
@@ -144,7 +145,12 @@ class Authenticator:
         if record is None or secret is None or record.revoked_at is not None:
             return None
         ends = [at.timestamp() for at in (record.expires_at, secret.expires_at) if at is not None]
-        live = _Live(record.principal, min(ends, default=float("inf")))
+        changes = (record.changes_at,) if record.changes_at is not None else ()
+        live = _Live(
+            record.principal,
+            min(ends, default=float("inf")),
+            min((at.timestamp() for at in changes), default=float("inf")),
+        )
         return live if self._clock.time() < live.expires_at_s else None
 
 

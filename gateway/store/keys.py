@@ -11,8 +11,10 @@ from sqlalchemy import ColumnElement, Row, Select, bindparam, func, insert, sele
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.domain import ApiKey, KeyRecord, KeySecret, KeyStatus, Principal, Tenant, Tier
+from gateway.domain.quota import ScopeQuota
 from gateway.store.database import Database
 from gateway.store.organisations import slo_of
+from gateway.store.quota_settings import quotas_in_force
 from gateway.store.tables import admin_tokens, key_secrets, keys, tenants
 
 
@@ -76,8 +78,13 @@ class SqlKeys:
                 keys.c.revoked_at,
                 keys.c.expires_at,
                 keys.c.max_tier,
+                keys.c.models,
+                keys.c.cidrs,
+                keys.c.allows_batch,
+                keys.c.admin_read,
                 tenants.c.id.label("tenant_id"),
                 tenants.c.organisation_id,
+                tenants.c.plan_id,
                 tenants.c.name.label("tenant"),
                 tenants.c.weight,
                 tenants.c.ttft_ms,
@@ -93,7 +100,16 @@ class SqlKeys:
         )
         async with self._database.platform() as connection:
             rows = (await connection.execute(query)).all()
-        return _key_record(rows) if rows else None
+            if not rows:
+                return None
+            quotas, changes_at = await quotas_in_force(
+                connection,
+                key_id=rows[0].id,
+                tenant_id=rows[0].tenant_id,
+                plan_id=rows[0].plan_id,
+                organisation_id=rows[0].organisation_id,
+            )
+        return _key_record(rows, quotas, changes_at)
 
     async def touch(self, used: Mapping[UUID, datetime]) -> None:
         statement = (
@@ -185,7 +201,11 @@ def _status(revoked_at: datetime | None, expires_at: datetime | None) -> KeyStat
     return KeyStatus.ACTIVE
 
 
-def _key_record(rows: Sequence[Row[*tuple[Any, ...]]]) -> KeyRecord:
+def _key_record(
+    rows: Sequence[Row[*tuple[Any, ...]]],
+    quotas: tuple[ScopeQuota, ...],
+    changes_at: datetime | None,
+) -> KeyRecord:
     first = rows[0]
     return KeyRecord(
         principal=Principal(
@@ -197,8 +217,14 @@ def _key_record(rows: Sequence[Row[*tuple[Any, ...]]]) -> KeyRecord:
             kid=first.kid,
             max_tier=Tier(first.max_tier),
             slo=slo_of(first),
+            quotas=quotas,
+            models=None if first.models is None else tuple(first.models),
+            cidrs=None if first.cidrs is None else tuple(first.cidrs),
+            allows_batch=first.allows_batch,
+            admin_read=first.admin_read,
         ),
         secrets=tuple(KeySecret(row.pepper_id, row.mac, row.secret_expires_at) for row in rows),
         revoked_at=first.revoked_at,
         expires_at=first.expires_at,
+        changes_at=changes_at,
     )

@@ -21,6 +21,7 @@ from gateway.store.keys import SqlAdminTokens, SqlKeys
 from gateway.store.migrate import upgrade
 from gateway.store.organisations import SqlOrganisations, SqlTenants
 from gateway.store.redis import RedisAuthEpoch, connect_redis, is_cluster
+from gateway.store.quota_settings import SqlQuotaSettings
 from gateway.store.secrets import open_secrets
 
 _DATABASE_PATIENCE_S = 15.0
@@ -37,6 +38,7 @@ class Store:
     tenants: SqlTenants
     keys: SqlKeys
     admin_tokens: SqlAdminTokens
+    quota_settings: SqlQuotaSettings
     auth_epoch: RedisAuthEpoch
     first_start: FirstStart | None
 
@@ -88,6 +90,7 @@ async def open_store(
             keys=SqlKeys(database),
             admin_tokens=SqlAdminTokens(database),
             auth_epoch=RedisAuthEpoch(redis),
+            quota_settings=SqlQuotaSettings(database),
             first_start=made,
         )
 

@@ -1,0 +1,105 @@
+"""The audit log in PostgreSQL: appended to in the transaction of the change it tells of.
+
+Every organisation has a chain: a record holds the hash of the one before it and, in its own,
+everything that it says. Appending locks the chain's head to the end of the transaction, so the
+numbers have no gaps and a change that fails leaves no record. Call `append` after every other lock
+is taken: a transaction that waits for a row while it holds the head could wait in a circle.
+
+The database refuses to change or remove a record, even to the tables' owner; who removes that guard
+first is found by `verify`. What `verify` cannot find is a chain rewritten from some record to its
+head: who must exclude that keeps a head (its number and hash) somewhere else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import func, insert, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.domain.admin import Actor, AuditEntry, AuditRecord
+from gateway.store.tables import audit_heads, audit_log
+
+_NO_HASH: Final = bytes(32)
+
+
+async def append(connection: AsyncConnection, actor: Actor, entry: AuditEntry) -> AuditRecord:
+    """Append to the organisation's chain in the caller's transaction, as `sluice_platform`."""
+    first = upsert(audit_heads).values(organisation_id=entry.organisation_id, seq=1, hash=_NO_HASH)
+    taken = first.on_conflict_do_update(
+        index_elements=[audit_heads.c.organisation_id], set_={"seq": audit_heads.c.seq + 1}
+    ).returning(audit_heads.c.seq, audit_heads.c.hash, func.clock_timestamp().label("at"))
+    head = (await connection.execute(taken)).one()
+    record = AuditRecord(
+        seq=head.seq,
+        at=head.at,
+        actor=actor,
+        entry=entry,
+        previous_hash=head.hash,
+        hash=chain_hash(head.seq, head.at, actor, entry, head.hash),
+    )
+    await connection.execute(insert(audit_log).values(_row_of(record)))
+    await connection.execute(
+        update(audit_heads)
+        .where(audit_heads.c.organisation_id == entry.organisation_id)
+        .values(hash=record.hash)
+    )
+    return record
+
+
+def chain_hash(
+    seq: int, at: datetime, actor: Actor, entry: AuditEntry, previous_hash: bytes
+) -> bytes:
+    """Hash everything that a record says, with the hash before it.
+
+    JSON quotes what it holds, so no two records that differ are written the same way.
+    """
+    said = [
+        seq,
+        at.astimezone(UTC).isoformat(timespec="microseconds"),
+        asdict(actor),
+        {name: _comparable(value) for name, value in asdict(entry).items()},
+        previous_hash.hex(),
+    ]
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode("ascii")).digest()
+
+
+def _comparable(value: Any) -> Any:  # JSON, or an id
+    """Write a value as it comes back from the database: its JSON knows one kind of number."""
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {name: _comparable(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_comparable(one) for one in value]
+    return value
+
+
+def _row_of(record: AuditRecord) -> dict[str, Any]:
+    entry, actor = record.entry, record.actor
+    return {
+        "organisation_id": entry.organisation_id,
+        "seq": record.seq,
+        "at": record.at,
+        "actor": actor.name,
+        "actor_role": actor.role,
+        "ip": actor.ip,
+        "request_id": actor.request_id,
+        "action": entry.action,
+        "object_kind": entry.object_kind,
+        "object_id": entry.object_id,
+        "tenant_id": entry.tenant_id,
+        "before": entry.before,
+        "after": entry.after,
+        "previous_hash": record.previous_hash,
+        "hash": record.hash,
+    }

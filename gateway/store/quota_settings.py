@@ -1,0 +1,275 @@
+"""Limits in PostgreSQL: what each scope has set, its override, and what holds for a key now.
+
+A scope has one row of its own limits and at most one override. The first row is also the lock and
+the version of both, so it is made, empty, by whatever changes the scope first; a plan's row of
+`plans` plays that part for the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Row, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.domain.admin import Actor, AuditEntry
+from gateway.domain.quota import PLATFORM, Quota, Scope, ScopeKind, ScopeQuota, Window
+from gateway.domain.quota_settings import QuotaHolder, QuotaOverride, QuotaState, plain_quota
+from gateway.errors import NotFound, VersionConflict
+from gateway.store.audit import append
+from gateway.store.database import Database
+from gateway.store.tables import plans, quotas
+
+_LIMITS = [field.name for field in fields(Quota)]
+
+Change = Callable[[AsyncConnection, QuotaState], Awaitable[None]]
+
+
+class SqlQuotaSettings:
+    """Implement `QuotaSettings`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def get(self, holder: QuotaHolder) -> QuotaState:
+        async with self._database.platform() as connection:
+            return await _state(connection, holder)
+
+    async def put(
+        self, actor: Actor, holder: QuotaHolder, quota: Quota, *, version: int | None = None
+    ) -> QuotaState:
+        async def change(connection: AsyncConnection, before: QuotaState) -> None:
+            await write_quota(connection, holder, quota)
+
+        return await self._change(actor, holder, "quota.set", version, change)
+
+    async def patch(
+        self,
+        actor: Actor,
+        holder: QuotaHolder,
+        changes: Mapping[str, object],
+        *,
+        version: int | None = None,
+    ) -> QuotaState:
+        async def change(connection: AsyncConnection, before: QuotaState) -> None:
+            quota = replace(before.quota, **changes)  # type: ignore[arg-type]  # checked above
+            await write_quota(connection, holder, quota)
+
+        return await self._change(actor, holder, "quota.set", version, change)
+
+    async def override(
+        self,
+        actor: Actor,
+        holder: QuotaHolder,
+        override: QuotaOverride,
+        *,
+        version: int | None = None,
+    ) -> QuotaState:
+        async def change(connection: AsyncConnection, before: QuotaState) -> None:
+            await connection.execute(_removal(holder.scope))
+            await connection.execute(
+                insert(quotas).values(
+                    **_place(holder, is_override=True),
+                    **plain_quota(override.quota),
+                    ends_at=override.ends_at,
+                    reason=override.reason,
+                )
+            )
+
+        return await self._change(actor, holder, "quota.override", version, change)
+
+    async def clear(
+        self, actor: Actor, holder: QuotaHolder, *, version: int | None = None
+    ) -> QuotaState:
+        async def change(connection: AsyncConnection, before: QuotaState) -> None:
+            await connection.execute(_removal(holder.scope))
+
+        return await self._change(actor, holder, "quota.clear_override", version, change)
+
+    async def _change(
+        self, actor: Actor, holder: QuotaHolder, action: str, version: int | None, change: Change
+    ) -> QuotaState:
+        async with self._database.platform() as connection:
+            await lock_quota(connection, holder)
+            before = await _state(connection, holder)
+            if version not in (None, before.version):
+                raise VersionConflict(before)
+            await change(connection, before)
+            after = await _state(connection, holder)
+            if (before.quota, before.override) == (after.quota, after.override):
+                return before
+            await advance_quota(connection, holder)
+            entry = AuditEntry(
+                action=action,
+                object_kind="quota",
+                object_id=str(holder.scope),
+                organisation_id=holder.organisation_id,
+                tenant_id=holder.tenant_id,
+                before=_public(before),
+                after=_public(after),
+            )
+            await append(connection, actor, entry)
+        return replace(after, version=before.version + 1)
+
+
+async def quotas_in_force(
+    connection: AsyncConnection,
+    *,
+    key_id: UUID,
+    tenant_id: UUID,
+    plan_id: UUID | None,
+    organisation_id: UUID,
+) -> tuple[tuple[ScopeQuota, ...], datetime | None]:
+    """Return the limits that a key's requests meet now, the narrowest scope first.
+
+    With them comes when an override among them ends, None where there is none.
+    """
+    plan = None if plan_id is None else Scope(ScopeKind.PLAN, plan_id)
+    tenant = Scope(ScopeKind.TENANT, tenant_id)
+    scopes = (
+        Scope(ScopeKind.KEY, key_id),
+        tenant,
+        Scope(ScopeKind.ORGANISATION, organisation_id),
+        PLATFORM,
+    )
+    rows = await _rows(connection, scopes if plan is None else (*scopes, plan))
+    in_force = []
+    for scope in scopes:
+        quota = _effective(rows, scope, plan if scope is tenant else None)
+        if not quota.is_empty:
+            in_force.append(ScopeQuota(scope, quota))
+    ends = [row.ends_at for row in rows.values() if row.ends_at is not None]
+    return tuple(in_force), min(ends, default=None)
+
+
+async def lock_quota(connection: AsyncConnection, holder: QuotaHolder) -> None:
+    """Be the only one who changes a scope's limits. Raises: `NotFound`: its plan is gone."""
+    scope = holder.scope
+    if scope.kind is ScopeKind.PLAN:
+        query = select(plans.c.id).where(plans.c.id == scope.id).with_for_update()
+        if await connection.scalar(query) is None:
+            raise NotFound("There is no plan of that name.", param="plan")
+        return
+    empty = upsert(quotas).values(**_place(holder, is_override=False), version=0)
+    await connection.execute(empty.on_conflict_do_nothing())
+    await connection.execute(
+        select(quotas.c.version).where(*_own(scope), ~quotas.c.is_override).with_for_update()
+    )
+
+
+async def write_quota(connection: AsyncConnection, holder: QuotaHolder, quota: Quota) -> None:
+    """Set a scope's own limits, all of them."""
+    values = plain_quota(quota)
+    written = upsert(quotas).values(**_place(holder, is_override=False), **values, version=0)
+    await connection.execute(
+        written.on_conflict_do_update(
+            index_elements=[quotas.c.scope_kind, quotas.c.scope_id, quotas.c.is_override],
+            set_={**values, "updated_at": func.now()},
+        )
+    )
+
+
+async def advance_quota(connection: AsyncConnection, holder: QuotaHolder) -> None:
+    """Make the next version of a scope's limits."""
+    scope = holder.scope
+    if scope.kind is ScopeKind.PLAN:
+        await connection.execute(
+            update(plans).where(plans.c.id == scope.id).values(version=plans.c.version + 1)
+        )
+        return
+    await connection.execute(
+        update(quotas)
+        .where(*_own(scope), ~quotas.c.is_override)
+        .values(version=quotas.c.version + 1)
+    )
+
+
+def quota_of(row: Row[*tuple[Any, ...]]) -> Quota:
+    """Read limits from a row that has the columns of their table."""
+    values = {name: getattr(row, name) for name in _LIMITS}
+    if values["budget_window"] is not None:
+        values["budget_window"] = Window(values["budget_window"])
+    return Quota(**values)
+
+
+_Rows = Mapping[tuple[Scope, bool], Row[*tuple[Any, ...]]]
+
+
+async def _rows(connection: AsyncConnection, scopes: Iterable[Scope]) -> _Rows:
+    """Read the limits of scopes and the overrides that have not ended."""
+    named = [(scope.kind.value, scope.id) for scope in scopes]
+    query = select(quotas).where(
+        tuple_(quotas.c.scope_kind, quotas.c.scope_id).in_(named),
+        or_(quotas.c.ends_at.is_(None), quotas.c.ends_at > func.now()),
+    )
+    return {
+        (Scope(ScopeKind(row.scope_kind), row.scope_id), row.is_override): row
+        for row in await connection.execute(query)
+    }
+
+
+def _effective(rows: _Rows, scope: Scope, plan: Scope | None) -> Quota:
+    layers: Sequence[tuple[Scope, bool] | None] = (
+        (scope, True),
+        (scope, False),
+        None if plan is None else (plan, False),
+    )
+    effective = Quota()
+    for layer in layers:
+        if layer is not None and layer in rows:
+            effective = effective.over(quota_of(rows[layer]))
+    return effective
+
+
+async def _state(connection: AsyncConnection, holder: QuotaHolder) -> QuotaState:
+    scope = holder.scope
+    plan = None if holder.plan_id is None else Scope(ScopeKind.PLAN, holder.plan_id)
+    rows = await _rows(connection, (scope,) if plan is None else (scope, plan))
+    own, over = rows.get((scope, False)), rows.get((scope, True))
+    version: int | None = 0 if own is None else own.version
+    if scope.kind is ScopeKind.PLAN:
+        version = await connection.scalar(select(plans.c.version).where(plans.c.id == scope.id))
+    return QuotaState(
+        holder=holder,
+        quota=Quota() if own is None else quota_of(own),
+        override=None if over is None else QuotaOverride(quota_of(over), over.ends_at, over.reason),
+        effective=_effective(rows, scope, plan),
+        version=version or 0,
+    )
+
+
+def _place(holder: QuotaHolder, *, is_override: bool) -> dict[str, object]:
+    return {
+        "scope_kind": holder.scope.kind.value,
+        "scope_id": holder.scope.id,
+        "is_override": is_override,
+        "tenant_id": holder.tenant_id,
+    }
+
+
+def _own(scope: Scope) -> tuple[Any, Any]:  # two conditions, whose types SQLAlchemy keeps apart
+    return quotas.c.scope_kind == scope.kind.value, quotas.c.scope_id == scope.id
+
+
+def _removal(scope: Scope) -> Any:  # a DELETE
+    return delete(quotas).where(*_own(scope), quotas.c.is_override)
+
+
+def _public(state: QuotaState) -> dict[str, Any]:
+    override = state.override
+    return {
+        "name": state.holder.name,
+        "quota": plain_quota(state.quota),
+        "override": None
+        if override is None
+        else {
+            **plain_quota(override.quota),
+            "ends_at": override.ends_at.isoformat(),
+            "reason": override.reason,
+        },
+    }
