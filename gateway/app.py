@@ -23,6 +23,7 @@ from gateway.model_loading import load_model
 from gateway.services.auth import AdminAuthenticator, Authenticator
 from gateway.services.auth_upkeep import AuthUpkeep
 from gateway.services.heartbeat import Heartbeat
+from gateway.services.idempotency import IdempotencyService
 from gateway.services.inference import InferenceService
 from gateway.services.keys import KeyService
 from gateway.services.lifecycle import Lifecycle, Phase
@@ -140,6 +141,8 @@ async def _assemble(
     admin_auth = AdminAuthenticator(store.admin_tokens, store.secrets, local_token)
     inference = InferenceService(salt_key=store.secrets.kv_salt_key)
     stack.callback(inference.close)
+    idempotency = IdempotencyService(store.idempotency, store.secrets)
+    await stack.enter_async_context(idempotency.running())
     overload = OverloadWatch([model.service for model in models])
     await stack.enter_async_context(overload.watching())
     probes.watch_overload(overload)
@@ -155,6 +158,7 @@ async def _assemble(
             auth=auth,
             health=Health(probes),
             version=version,
+            idempotency=idempotency,
         ),
         admin=with_errors(
             [

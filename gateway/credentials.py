@@ -102,6 +102,10 @@ class Secrets:
         return self._derive("kv-cache-salt")
 
     @cached_property
+    def idempotency_key(self) -> bytes:
+        return self._derive("idempotency-answers")
+
+    @cached_property
     def pepper_id(self) -> str:
         return self._derive("pepper-id").hex()[:16]
 

@@ -7,19 +7,22 @@
     │   ├── BodyTooLarge
     │   ├── MalformedRequest    what came is not a request that this server takes
     │   ├── HeadTooLarge
-    │   └── RequestTimedOut     its head or body did not come to its end
+    │   ├── RequestTimedOut     its head or body did not come to its end
+    │   └── IdempotencyMismatch its Idempotency-Key came before with another body
     ├── AuthenticationFailed    no key, or not a live one: one text for every cause
     ├── PermissionDenied
     ├── NotFound
     │   └── ModelNotFound
     ├── Conflict
-    ├── TenantLimited           the tenant's own limit
     │   ├── VersionConflict     somebody else changed it since it was read
     │   ├── IdempotencyConflict the same request still runs
     │   └── AnswerNotKept       it ran, and its answer is gone
+    ├── TenantLimited           the tenant's own limit
+    │   └── QuotaExhausted      nothing is left of it for a long time
     ├── Overloaded              our capacity
     │   ├── Saturated           it reads nothing more for now
     │   ├── StoreUnavailable    the database does not answer
+    │   │   └── CountersUnavailable  what limits are counted in does not answer
     │   └── ServerDraining      it ended the request because it stops itself
     └── InternalFailure         our fault
 
@@ -31,6 +34,8 @@ in `gateway.api.errors`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 
 class GatewayError(Exception):
@@ -47,12 +52,14 @@ class GatewayError(Exception):
         code: str | None = None,
         detail: str | None = None,
         retry_after_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.message = message or type(self).message
         self.param = param
         self.code = code or type(self).code
         self.detail = detail
         self.retry_after_s = retry_after_s
+        self.headers = dict(headers or {})
         super().__init__(detail or self.message)
 
 
@@ -100,6 +107,13 @@ class RequestTimedOut(InvalidRequest):
     message = "The request did not come to its end in time."
 
 
+class IdempotencyMismatch(InvalidRequest):
+    """Use a new `Idempotency-Key` for a new request."""
+
+    code = "idempotency_mismatch"
+    message = "This Idempotency-Key was used for another request. Use a new one."
+
+
 class AuthenticationFailed(GatewayError):
     """Send a live key. Why a key was refused is never told."""
 
@@ -134,14 +148,6 @@ class Conflict(GatewayError):
     message = "The request conflicts with the present state."
 
 
-class TenantLimited(GatewayError):
-    """Wait `retry_after_s`: the tenant is at a limit of its own."""
-
-    code = "rate_limit_exceeded"
-    message = "Rate limit reached."
-
-
-class Overloaded(GatewayError):
 class IdempotencyConflict(Conflict):
     """Wait `retry_after_s`, then send the same request again for its answer."""
 
@@ -171,6 +177,21 @@ class VersionConflict(Conflict):
         self.yours = yours
 
 
+class TenantLimited(GatewayError):
+    """Wait `retry_after_s`: the tenant is at a limit of its own."""
+
+    code = "rate_limit_exceeded"
+    message = "Rate limit reached."
+
+
+class QuotaExhausted(TenantLimited):
+    """Do not try again: a quota or a budget is used up until it begins anew."""
+
+    code = "insufficient_quota"
+    message = "The quota is used up."
+
+
+class Overloaded(GatewayError):
     """Wait `retry_after_s`: the server has no room for anyone."""
 
     code = "overloaded"
@@ -186,6 +207,13 @@ class StoreUnavailable(Overloaded):
 
     code = "store_unavailable"
     message = "The server cannot reach its database. Try again shortly."
+
+
+class CountersUnavailable(StoreUnavailable):
+    """Try again shortly: the server cannot count, and lets through only what needs no counting."""
+
+    code = "quota_unavailable"
+    message = "The server cannot check the limits of this key. Try again shortly."
 
 
 class ServerDraining(Overloaded):

@@ -7,11 +7,13 @@ Every method that takes `tenant_id` touches rows of that tenant alone. Methods r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from gateway.domain import ApiKey, KeyRecord, KeySecret, Organisation, Tenant, TenantSlo, Tier
+from gateway.domain.idempotency import Claim, KeyedRecord, SealedAnswer
 
 
 class Clock(Protocol):
@@ -93,3 +95,84 @@ class AuthEpoch(Protocol):
         ...
 
     async def advance(self) -> None: ...
+
+
+class LedgerStore(Protocol):
+    """Hold a row a request for good, and their sums by the hour."""
+
+    async def insert(self, rows: Sequence[UsageRow]) -> int:
+        """Insert rows and add them to their hours' sums, in one transaction or two.
+
+        A request that is there already stays as it is, but for one whose outcome is `LOST`: it is
+        replaced by a row of another outcome. Returns how many rows were new or replaced.
+        Raises: `InternalFailure`: a row holds what the ledger can never take.
+        """
+        ...
+
+    async def used(self, wanted: Sequence[tuple[Scope, int, int]]) -> Sequence[tuple[int, int]]:
+        """Sum what scopes have used: tokens in and out, and nano-USD, in the order asked.
+
+        Each is asked for with a start and an end in seconds since 1970, both on whole hours.
+        """
+        ...
+
+
+class UsageStore(Protocol):
+    def sums(self, question: UsageQuestion) -> AsyncIterator[Sequence[UsageSum]]:
+        """Answer in batches, sorted as the question's `by` says; close it where it is left early.
+
+        With a `tenant_id`, a transaction that can see nothing but that tenant answers.
+        """
+        ...
+
+
+class IdempotencyStore(Protocol):
+    async def claim(
+        self, claim: Claim, body_hash: bytes, *, lease_s: float, keep_s: float
+    ) -> KeyedRecord | None:
+        """Make the record of a request, or take one over that expired or whose lease has passed.
+
+        None: it is the caller's to run. Otherwise what is there of it.
+        """
+        ...
+
+    async def renew(self, claims: Sequence[Claim], *, lease_s: float) -> None:
+        """Prolong the leases of those claims that still hold."""
+        ...
+
+    async def save(self, claim: Claim, answer: SealedAnswer) -> bool:
+        """Keep an answer; False where the claim was taken over."""
+        ...
+
+    async def release(self, claim: Claim) -> None:
+        """Delete the record if the claim still holds."""
+        ...
+
+    async def sweep(self, limit: int) -> int:
+        """Delete expired records, at most so many, and return how many."""
+        ...
+
+@dataclass(frozen=True, slots=True)
+class CounterReply:
+    """Answer a list of operations on the counters, in their order.
+
+    `epoch` names this life of the counters: another one, or None, has forgotten what was counted.
+    Until `built_us` hard limits let nothing through. Times are the counters' own, in microseconds
+    since `gateway.services.quotas.wire.BASE_S`.
+    """
+
+    epoch: str | None
+    built_us: int
+    now_us: int
+    answers: list[list[Any]]
+
+
+class QuotaCounters(Protocol):
+    """Count what is held and used, atomically, for all processes together."""
+
+    async def run(self, ops: Sequence[Sequence[Any]]) -> CounterReply:
+        """Do operations in their order, as `gateway/store/quota.lua` has them.
+
+        Each is safe to repeat. Raises: `CountersUnavailable`: they may or may not have been done.
+        """
+        ...

@@ -28,18 +28,21 @@ STATUS: Final[dict[type[errors.GatewayError], tuple[int, str]]] = {
     errors.MalformedRequest: (400, "invalid_request_error"),
     errors.HeadTooLarge: (431, "invalid_request_error"),
     errors.RequestTimedOut: (408, "invalid_request_error"),
+    errors.IdempotencyMismatch: (422, "invalid_request_error"),
     errors.AuthenticationFailed: (401, "authentication_error"),
     errors.PermissionDenied: (403, "permission_error"),
     errors.NotFound: (404, "invalid_request_error"),
     errors.ModelNotFound: (404, "invalid_request_error"),
     errors.Conflict: (409, "conflict_error"),
-    errors.TenantLimited: (429, "rate_limit_error"),
     errors.VersionConflict: (409, "conflict_error"),
     errors.IdempotencyConflict: (409, "conflict_error"),
     errors.AnswerNotKept: (409, "conflict_error"),
+    errors.TenantLimited: (429, "rate_limit_error"),
+    errors.QuotaExhausted: (429, "insufficient_quota"),
     errors.Overloaded: (503, "server_error"),
     errors.Saturated: (503, "server_error"),
     errors.StoreUnavailable: (503, "server_error"),
+    errors.CountersUnavailable: (503, "server_error"),
     errors.ServerDraining: (503, "server_draining"),
     errors.InternalFailure: (500, "server_error"),
 }
@@ -47,6 +50,8 @@ STATUS: Final[dict[type[errors.GatewayError], tuple[int, str]]] = {
 
 # After these the rest of a body may still be on its way, and nobody wants it.
 _ENDS_CONNECTION: Final = (errors.BodyTooLarge, errors.Saturated)
+# SDKs would send these again, by their status, and only ever get the same answer.
+_NEVER_RETRY: Final = (errors.AnswerNotKept,)
 
 
 class ErrorDetail(msgspec.Struct):
@@ -88,11 +93,13 @@ def error_body(exc: errors.GatewayError, usage: Usage | None = None) -> bytes:
 def error_response(exc: errors.GatewayError) -> Response:
     """Answer with an exception's status, body and, where waiting helps, `retry-after`."""
     status, _ = classify(exc)
-    headers = {}
+    headers = dict(exc.headers)
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     if isinstance(exc, _ENDS_CONNECTION):
         headers["connection"] = "close"
+    if isinstance(exc, _NEVER_RETRY):
+        headers["x-should-retry"] = "false"
     if exc.retry_after_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(exc.retry_after_s)))
         headers["retry-after-ms"] = str(max(1, math.ceil(exc.retry_after_s * 1000)))

@@ -15,8 +15,10 @@ from gateway.api.completions import Completions
 from gateway.api.endpoint import InferenceEndpoint
 from gateway.api.errors import on_gateway_error, on_http_exception, on_unexpected
 from gateway.api.health import Health
+from gateway.api.idempotent import Idempotent
 from gateway.api.request_id import RequestId
 from gateway.errors import GatewayError
+from gateway.services.idempotency import IdempotencyService
 from gateway.services.inference import InferenceService
 from gateway.services.models import ModelRegistry
 from gateway.services.overload_watch import OverloadWatch
@@ -30,11 +32,18 @@ def public_app(
     auth: Authenticates,
     health: Health,
     version: str,
+    idempotency: IdempotencyService | None = None,
 ) -> ASGIApp:
-    """Assemble the API. Every route says who may reach it."""
+    """Assemble the API. Every route says who may reach it.
+
+    Without `idempotency` the header `Idempotency-Key` is not looked at.
+    """
     catalogue = Catalogue(models)
-    chat = InferenceEndpoint(Chat(), models, inference, overload)
-    completions = InferenceEndpoint(Completions(), models, inference, overload)
+    chat: ASGIApp = InferenceEndpoint(Chat(), models, inference, overload)
+    completions: ASGIApp = InferenceEndpoint(Completions(), models, inference, overload)
+    if idempotency is not None:
+        chat = Idempotent(chat, idempotency, check_unread=overload.check_unread)
+        completions = Idempotent(completions, idempotency, check_unread=overload.check_unread)
     routes = [
         tenant_only("/v1/chat/completions", chat, auth, method="POST"),
         tenant_only("/v1/completions", completions, auth, method="POST"),

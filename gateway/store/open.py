@@ -17,11 +17,12 @@ from gateway.settings import Settings
 from gateway.store.database import Database, connect_patiently
 from gateway.store.embedded import EmbeddedServers
 from gateway.store.first_start import first_start, plan_first_start
+from gateway.store.idempotency import SqlIdempotency
 from gateway.store.keys import SqlAdminTokens, SqlKeys
 from gateway.store.migrate import upgrade
 from gateway.store.organisations import SqlOrganisations, SqlTenants
-from gateway.store.redis import RedisAuthEpoch, connect_redis, is_cluster
 from gateway.store.quota_settings import SqlQuotaSettings
+from gateway.store.redis import RedisAuthEpoch, connect_redis, is_cluster
 from gateway.store.secrets import open_secrets
 
 _DATABASE_PATIENCE_S = 15.0
@@ -37,9 +38,10 @@ class Store:
     organisations: SqlOrganisations
     tenants: SqlTenants
     keys: SqlKeys
-    admin_tokens: SqlAdminTokens
     quota_settings: SqlQuotaSettings
+    admin_tokens: SqlAdminTokens
     auth_epoch: RedisAuthEpoch
+    idempotency: SqlIdempotency
     first_start: FirstStart | None
 
 
@@ -88,9 +90,10 @@ async def open_store(
             organisations=SqlOrganisations(database),
             tenants=SqlTenants(database),
             keys=SqlKeys(database),
+            quota_settings=SqlQuotaSettings(database),
             admin_tokens=SqlAdminTokens(database),
             auth_epoch=RedisAuthEpoch(redis),
-            quota_settings=SqlQuotaSettings(database),
+            idempotency=SqlIdempotency(database),
             first_start=made,
         )
 

@@ -1,0 +1,201 @@
+"""Requests with an `Idempotency-Key` are answered once: a retry gets the same answer.
+
+The first to come claims its key, for the API key that sent it, and runs. While it runs, the claim
+is a lease of `LEASE_S` that this process renews; a process that dies lets it pass, and the next
+retry takes over. A whole answer of status 200 is kept for `KEEP_S`, encrypted; whatever else comes
+of a run gives the claim back, so that a retry runs anew. An answer above `MAX_ANSWER_BYTES` is not
+kept, only that it was given: to run it again would charge it again.
+
+A run belongs to this service, not to its client: it goes on when the client leaves, for the retry
+to find its answer.
+
+Failures: without the store nothing can be promised, so a claim fails closed. An answer that cannot
+be saved is tried again for `_SAVE_FOR_S`, and its client waits `_SAVE_BEFORE_ANSWER_S` for it at
+most: who has the answer in hand can, but for an outage, have it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from gateway.credentials import Secrets
+from gateway.domain.idempotency import Answer, Claim, SealedAnswer
+from gateway.errors import (
+    AnswerNotKept,
+    IdempotencyConflict,
+    IdempotencyMismatch,
+    StoreUnavailable,
+)
+from gateway.ports import IdempotencyStore
+
+logger = logging.getLogger(__name__)
+
+LEASE_S: Final = 60.0
+KEEP_S: Final = 24 * 3600.0
+MAX_ANSWER_BYTES: Final = 4 << 20
+
+_RENEW_EVERY_S: Final = LEASE_S / 4
+_SWEEP_EVERY_S: Final = 3600.0
+_SWEEP_ROWS: Final = 1000
+_RETRY_AFTER_S: Final = 1.0
+_SAVE_BEFORE_ANSWER_S: Final = 5.0
+_SAVE_FOR_S: Final = 180.0
+_SAVE_AGAIN_S: Final = 1.0
+# For runs whose engine has stopped already to give their claims back.
+_CLOSE_S: Final = 2.0
+_NONCE_BYTES: Final = 12
+_TOO_LARGE: Final = SealedAnswer(200, "", None)
+
+
+class IdempotencyService:
+    """Claim, keep and replay; enter `running` to renew leases and to sweep what has expired."""
+
+    def __init__(
+        self,
+        store: IdempotencyStore,
+        secrets: Secrets,
+        *,
+        lease_s: float = LEASE_S,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+    ) -> None:
+        self._store = store
+        self._cipher = AESGCM(secrets.idempotency_key)
+        self._lease_s = lease_s
+        self.max_answer_bytes = max_answer_bytes
+        self._claims: set[Claim] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def claim(self, claim: Claim, body_hash: bytes) -> Answer | None:
+        """Claim a run of the request, or return the answer that it was given; None: it is ours.
+
+        A claim must be ended by `save` or `release`. Raises: `IdempotencyConflict`: it runs;
+        `IdempotencyMismatch`: the key came with another body; `AnswerNotKept`;
+        `StoreUnavailable`.
+        """
+        record = await self._store.claim(claim, body_hash, lease_s=self._lease_s, keep_s=KEEP_S)
+        if record is None:
+            self._claims.add(claim)
+            return None
+        if record.body_hash != body_hash:
+            raise IdempotencyMismatch
+        if record.answer is None:
+            raise IdempotencyConflict(retry_after_s=_RETRY_AFTER_S)
+        return Answer(
+            record.answer.status,
+            record.answer.content_type,
+            self._opened(claim, record.answer.sealed),
+        )
+
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a claimed request to its end, whoever waits for it."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def save(self, claim: Claim, answer: Answer | None) -> None:
+        """Keep an answer, or with None that there was one, too large to be kept.
+
+        Returns once it is kept, or after a while; it goes on in the background then.
+        """
+        if answer is None:
+            sealed = _TOO_LARGE
+        else:
+            body = self._sealed(claim, answer.body)
+            sealed = SealedAnswer(answer.status, answer.content_type, body)
+        saving = self.run(self._end(claim, lambda: self._store.save(claim, sealed)))
+        await asyncio.wait([saving], timeout=_SAVE_BEFORE_ANSWER_S)
+
+    async def release(self, claim: Claim) -> None:
+        """Give a claim back: there is no answer that a retry should get."""
+        releasing = self.run(self._end(claim, lambda: self._store.release(claim)))
+        await asyncio.wait([releasing], timeout=_SAVE_BEFORE_ANSWER_S)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Renew and sweep while the block runs; on leaving, end what runs."""
+        upkeep = [
+            asyncio.create_task(_repeat(_RENEW_EVERY_S, self.renew)),
+            asyncio.create_task(_repeat(_SWEEP_EVERY_S, self.sweep)),
+        ]
+        try:
+            yield
+        finally:
+            for task in upkeep:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=_CLOSE_S)
+            left = [*upkeep, *self._tasks]
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+    async def renew(self) -> None:
+        """Prolong the leases of what runs here."""
+        await self._store.renew(list(self._claims), lease_s=self._lease_s)
+
+    async def sweep(self) -> None:
+        """Delete what has expired, a batch at a time."""
+        while await self._store.sweep(_SWEEP_ROWS) == _SWEEP_ROWS:
+            pass
+
+    async def _end(self, claim: Claim, write: Callable[[], Awaitable[object]]) -> None:
+        """Write how a run ended, again and again while the store is away.
+
+        Given up, the lease passes and the next retry runs anew.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + _SAVE_FOR_S
+        try:
+            while True:
+                try:
+                    if await write() is False:
+                        logger.warning("run %s was taken over: its end is not kept", claim.run_id)
+                    return
+                except StoreUnavailable as exc:
+                    if loop.time() > until_s:
+                        logger.error("the end of run %s is not kept: %s", claim.run_id, exc)
+                        return
+                await asyncio.sleep(_SAVE_AGAIN_S)
+        finally:
+            self._claims.discard(claim)
+
+    def _sealed(self, claim: Claim, body: bytes) -> bytes:
+        nonce = os.urandom(_NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, body, _place(claim))
+
+    def _opened(self, claim: Claim, sealed: bytes | None) -> bytes:
+        if sealed is None:
+            raise AnswerNotKept
+        nonce, rest = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
+        try:
+            return self._cipher.decrypt(nonce, rest, _place(claim))
+        except InvalidTag:
+            raise AnswerNotKept(
+                detail=f"an answer of key {claim.key_id} cannot be opened"
+            ) from None
+
+
+def _place(claim: Claim) -> bytes:
+    """Bind an answer to its record: one that is moved to another cannot be opened."""
+    return claim.key_id.bytes + claim.idempotency_key.encode("ascii")
+
+
+async def _repeat(interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(interval_s)
+        try:
+            await work()
+        except StoreUnavailable as exc:
+            logger.warning("upkeep of idempotency records waits: %s", exc)
+        except Exception:
+            # A fault in one round must not end all rounds to come.
+            logger.exception("upkeep of idempotency records failed")
