@@ -14,6 +14,7 @@ from uuid import UUID
 
 from gateway.domain import ApiKey, KeyRecord, KeySecret, Organisation, Tenant, TenantSlo, Tier
 from gateway.domain.idempotency import Claim, KeyedRecord, SealedAnswer
+from gateway.domain.quota_event import DueEvent, QuotaEvent
 
 
 class Clock(Protocol):
@@ -123,6 +124,22 @@ class UsageStore(Protocol):
 
         With a `tenant_id`, a transaction that can see nothing but that tenant answers.
         """
+        ...
+
+
+class QuotaEventStore(Protocol):
+    async def add(self, event: QuotaEvent, *, is_to_deliver: bool) -> bool:
+        """Insert an event; False where its window has one of that percent already."""
+        ...
+
+    async def claim_due(self, limit: int, *, lease_s: float) -> Sequence[DueEvent]:
+        """Hand out events to deliver now; nobody else gets them while the lease lasts."""
+        ...
+
+    async def delivered(self, event_id: UUID) -> None: ...
+
+    async def failed(self, event_id: UUID, *, retry_in_s: float | None) -> None:
+        """Hand an event out again later, or with None never."""
         ...
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
@@ -117,6 +119,20 @@ class Settings(BaseSettings):
     )
     prefix_caching: bool = Field(default=True, description="Share KV blocks of equal prefixes.")
 
+    quota_thresholds: Annotated[tuple[int, ...], NoDecode] = Field(
+        default=(50, 80, 100),
+        description="Percents of a limit whose passing is told, by commas.",
+    )
+    webhook_url: str | None = Field(
+        default=None, description="Where passed thresholds are posted; unset: nowhere."
+    )
+    webhook_secret: SecretStr | None = Field(
+        default=None, description="What signs the posts: `whsec_` and base64 of 24 to 64 bytes."
+    )
+    webhook_allow_private: bool = Field(
+        default=False, description="Let the webhook be a private address, and plain HTTP."
+    )
+
     init_organisation: str = Field(
         default="default", description="Name of the organisation made at the first start."
     )
@@ -137,7 +153,29 @@ class Settings(BaseSettings):
         # A Literal of integers does not take the strings that an environment holds.
         return int(value) if isinstance(value, str) and value.isdigit() else value
 
-    @field_validator("init_tenants", "init_keys", "trusted_proxies", mode="before")
+    @field_validator("quota_thresholds")
+    @classmethod
+    def _check_thresholds(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if any(not 1 <= percent <= 1000 for percent in value) or len(set(value)) < len(value):
+            raise ValueError("they must be different whole numbers from 1 to 1000")
+        return value
+
+    @field_validator("webhook_secret")
+    @classmethod
+    def _check_webhook_secret(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            text = value.get_secret_value()
+            try:
+                num_bytes = len(b64decode(text.removeprefix("whsec_"), validate=True))
+            except ValueError:
+                num_bytes = 0
+            if not text.startswith("whsec_") or not 24 <= num_bytes <= 64:
+                raise ValueError("it must be 'whsec_' and the base64 of 24 to 64 bytes")
+        return value
+
+    @field_validator(
+        "init_tenants", "init_keys", "trusted_proxies", "quota_thresholds", mode="before"
+    )
     @classmethod
     def _split_commas(cls, value: object) -> object:
         if isinstance(value, str):
@@ -148,6 +186,18 @@ class Settings(BaseSettings):
     def _check_tls(self) -> Settings:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together")
+        return self
+
+    @model_validator(mode="after")
+    def _check_webhook(self) -> Settings:
+        if self.webhook_url is None:
+            return self
+        parts = urlsplit(self.webhook_url)
+        schemes = ("https", "http") if self.webhook_allow_private else ("https",)
+        if parts.scheme not in schemes or not parts.hostname or "@" in parts.netloc:
+            raise ValueError(f"webhook_url must begin with {'://, '.join(schemes)}:// and a host")
+        if self.webhook_secret is None:
+            raise ValueError("webhook_url needs a webhook_secret to sign with")
         return self
 
     @classmethod

@@ -21,6 +21,7 @@ from gateway.store.idempotency import SqlIdempotency
 from gateway.store.keys import SqlAdminTokens, SqlKeys
 from gateway.store.migrate import upgrade
 from gateway.store.organisations import SqlOrganisations, SqlTenants
+from gateway.store.quota_events import SqlQuotaEvents
 from gateway.store.quota_settings import SqlQuotaSettings
 from gateway.store.redis import RedisAuthEpoch, connect_redis, is_cluster
 from gateway.store.secrets import open_secrets
@@ -42,6 +43,7 @@ class Store:
     admin_tokens: SqlAdminTokens
     auth_epoch: RedisAuthEpoch
     idempotency: SqlIdempotency
+    quota_events: SqlQuotaEvents
     first_start: FirstStart | None
 
 
@@ -94,6 +96,7 @@ async def open_store(
             admin_tokens=SqlAdminTokens(database),
             auth_epoch=RedisAuthEpoch(redis),
             idempotency=SqlIdempotency(database),
+            quota_events=SqlQuotaEvents(database),
             first_start=made,
         )
 

@@ -168,6 +168,11 @@ quota_events = Table(
     Column("next_attempt_at", _TIME),
     Column("delivered_at", _TIME),
     UniqueConstraint("scope_kind", "scope_id", "metric", "window_start", "percent"),
+    Index(
+        "ix_quota_events_next_attempt_at",
+        "next_attempt_at",
+        postgresql_where=text("next_attempt_at IS NOT NULL"),
+    ),
 )
 
 prices = Table(

@@ -118,6 +118,12 @@ def _create_plans_and_limits() -> None:
         sa.UniqueConstraint("scope_kind", "scope_id", "metric", "window_start", "percent"),
         sa.CheckConstraint(_SCOPES, name="scope_kind"),
     )
+    op.create_index(
+        "ix_quota_events_next_attempt_at",
+        "quota_events",
+        ["next_attempt_at"],
+        postgresql_where=sa.text("next_attempt_at IS NOT NULL"),
+    )
 
 
 def _create_prices() -> None:

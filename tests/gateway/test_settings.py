@@ -42,6 +42,10 @@ SPELLED = {
     "num_threads": "2",
     "native": "off",
     "prefix_caching": "false",
+    "quota_thresholds": "60, 90",
+    "webhook_url": "https://hooks.example/sluice",
+    "webhook_secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+    "webhook_allow_private": "true",
     "init_organisation": "o",
     "init_tenants": "a, b",
     "init_keys": "k1,k2",
@@ -70,6 +74,28 @@ def test_flags_beat_environment_beats_file(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("SLUICE_ADMIN_PORT", "12")
     settings = Settings(port=21)
     assert (settings.port, settings.admin_port, settings.max_num_seqs) == (21, 12, 3)
+
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"webhook_url": "https://hooks.example"}, "webhook_secret"),
+        ({"webhook_url": "http://hooks.example", "webhook_secret": SECRET}, "https"),
+        ({"webhook_url": "https://", "webhook_secret": SECRET}, "host"),
+        ({"webhook_url": "https://u:p@hooks.example", "webhook_secret": SECRET}, "host"),
+        ({"webhook_secret": "whsec_c2hvcnQ="}, "24 to 64"),
+        ({"webhook_secret": SECRET.removeprefix("whsec_")}, "whsec_"),
+        ({"quota_thresholds": "0"}, "1 to 1000"),
+        ({"quota_thresholds": "50,50"}, "different"),
+    ],
+)
+def test_a_webhook_that_could_not_work_is_refused(given: dict[str, str], says: str) -> None:
+    """A mistake is told at the start, not when the first event is lost."""
+    with pytest.raises(ValueError, match=says):
+        Settings.model_validate(given)
 
 
 def test_half_of_a_certificate_is_refused() -> None:
