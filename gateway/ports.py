@@ -6,7 +6,7 @@ Every method that takes `tenant_id` touches rows of that tenant alone. Methods r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -14,7 +14,9 @@ from uuid import UUID
 
 from gateway.domain import ApiKey, KeyRecord, KeySecret, Organisation, Tenant, TenantSlo, Tier
 from gateway.domain.idempotency import Claim, KeyedRecord, SealedAnswer
+from gateway.domain.quota import Scope
 from gateway.domain.quota_event import DueEvent, QuotaEvent
+from gateway.domain.usage import UsageQuestion, UsageRow, UsageSum
 
 
 class Clock(Protocol):
@@ -119,7 +121,7 @@ class LedgerStore(Protocol):
 
 
 class UsageStore(Protocol):
-    def sums(self, question: UsageQuestion) -> AsyncIterator[Sequence[UsageSum]]:
+    def sums(self, question: UsageQuestion) -> AsyncGenerator[Sequence[UsageSum], None]:
         """Answer in batches, sorted as the question's `by` says; close it where it is left early.
 
         With a `tenant_id`, a transaction that can see nothing but that tenant answers.

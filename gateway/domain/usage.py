@@ -1,4 +1,4 @@
-"""What was used: one row of the ledger a request, and sums of rows."""
+"""What was used: one row of the ledger a request, sums of rows, and questions about sums."""
 
 from __future__ import annotations
 
@@ -57,3 +57,42 @@ class UsageTotals:
     output_tokens: int = 0
     nano_usd: int = 0
     requests: int = 0
+
+
+class UsageBy(StrEnum):
+    """Name what sums of usage can be told apart by. Days and hours are those of UTC."""
+
+    DAY = "day"
+    HOUR = "hour"
+    TENANT = "tenant"
+    MODEL = "model"
+    KEY = "key"
+    TIER = "tier"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageQuestion:
+    """Ask for sums over requests that began in `start <= at < end`, of an organisation.
+
+    None asks for all tenants, keys or models.
+    """
+
+    organisation_id: UUID
+    start: datetime
+    end: datetime
+    by: tuple[UsageBy, ...]
+    tenant_id: UUID | None = None
+    key_id: UUID | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSum:
+    """Answer with one sum; `of` is in the order of the question's `by`.
+
+    A tenant is told by its name, a key by its kid, a day as 2026-11-21 and an hour as
+    2026-11-21T10:00:00Z.
+    """
+
+    of: tuple[str, ...]
+    totals: UsageTotals

@@ -1,0 +1,162 @@
+"""The days of the ledger: a partition each, made a week ahead, and dropped when they are old.
+
+A partition is made as a table of its own and then attached, which no insert into another day has
+to wait for. The default partition takes what comes on a day that has none; such a day stays
+there, as its partition would contradict the rows.
+
+Gateways that start together make each day once, under the advisory lock of the migrations. No
+failure here stops a start or a row: the next round, within the hour, tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, date, datetime, timedelta
+from typing import Final
+
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.ports import Clock
+from gateway.store.database import Database
+from gateway.store.migrate import take_advisory_lock
+
+logger = logging.getLogger(__name__)
+
+DAYS_BEHIND, DAYS_AHEAD = 1, 7
+_ROUND_S: Final = 3600.0
+_LOCK_TIMEOUT_S: Final = 2
+_NAME: Final = re.compile(r"usage_events_(\d{8})")
+
+_PRESENT = text(
+    "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid "
+    "WHERE i.inhparent = 'usage_events'::regclass"
+)
+_DELETE = text("DELETE FROM usage_events WHERE at < :oldest")
+
+
+class Partitions:
+    """Keep the days of the ledger; `keep_days` of None drops none."""
+
+    def __init__(
+        self, database: Database, *, keep_days: int | None = None, clock: Clock = time
+    ) -> None:
+        self._database = database
+        self._keep_days = keep_days
+        self._clock = clock
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Look after the days once an hour while the block runs."""
+        task = asyncio.create_task(self._repeat())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def look_after(self) -> None:
+        """Make and drop what is due; what fails is logged and left for the next round."""
+        try:
+            await self.ensure()
+            if self._keep_days is not None:
+                for name in await self.drop_older(self._keep_days):
+                    logger.info("dropped %s: it is older than %d days", name, self._keep_days)
+        except Exception as exc:
+            # The default partition takes what has no day: nothing is lost meanwhile.
+            logger.warning("the days of the ledger were not looked after: %s", exc)
+
+    async def ensure(self) -> int:
+        """Make what is missing from yesterday to a week ahead; return how many days were made.
+
+        Raises: `StoreUnavailable`, `sqlalchemy.exc.DBAPIError`: no lock was to be had.
+        """
+        if not await self._missing():
+            return 0
+        async with self._database.owner() as connection:
+            await take_advisory_lock(connection)
+            await _be_brief(connection)
+            made = [await _make(connection, day) for day in await self._missing(connection)]
+        return sum(made)
+
+    async def drop_older(self, days: int) -> Sequence[str]:
+        """Forget each day that ended more than so many days ago; return the partitions dropped.
+
+        Sums by the hour stay. Raises: as `ensure`.
+        """
+        oldest = self._today() - timedelta(days=days)
+        async with self._database.owner() as connection:
+            await take_advisory_lock(connection)
+            await _be_brief(connection)
+            old = [name for name in await _days(connection) if _day_of(name) < oldest]
+            for name in old:
+                await connection.execute(text(f"DROP TABLE {name}"))
+        # What is as old in the default partition; the owner is shown no row of it.
+        async with self._database.platform() as connection:
+            await connection.execute(_DELETE, {"oldest": _start_of(oldest)})
+        return old
+
+    async def _repeat(self) -> None:
+        while True:
+            await asyncio.sleep(_ROUND_S)
+            await self.look_after()
+
+    def _today(self) -> date:
+        return datetime.fromtimestamp(self._clock.time(), UTC).date()
+
+    async def _missing(self, connection: AsyncConnection | None = None) -> list[date]:
+        if connection is None:
+            async with self._database.owner() as opened:
+                return await self._missing(opened)
+        present = set(await _days(connection))
+        today = self._today()
+        wanted = [today + timedelta(days=n) for n in range(-DAYS_BEHIND, DAYS_AHEAD + 1)]
+        return [day for day in wanted if _name_of(day) not in present]
+
+
+async def _make(connection: AsyncConnection, day: date) -> bool:
+    """Make one day; False where the default partition holds rows of it."""
+    name = _name_of(day)
+    try:
+        async with connection.begin_nested():
+            for statement in (
+                f"CREATE TABLE {name} (LIKE usage_events INCLUDING ALL)",
+                f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY",
+                f"ALTER TABLE {name} FORCE ROW LEVEL SECURITY",
+                f"ALTER TABLE usage_events ATTACH PARTITION {name} FOR VALUES "
+                f"FROM ('{_start_of(day)}') TO ('{_start_of(day + timedelta(days=1))}')",
+            ):
+                await connection.execute(text(statement))
+    except IntegrityError:
+        logger.warning("%s is not made: the default partition has rows of that day", name)
+        return False
+    return True
+
+
+async def _be_brief(connection: AsyncConnection) -> None:
+    # A statement that waits for this lock has every later one of the ledger wait behind it.
+    await connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT_S}s'"))
+
+
+async def _days(connection: AsyncConnection) -> list[str]:
+    return sorted(name for name in await connection.scalars(_PRESENT) if _NAME.fullmatch(name))
+
+
+def _start_of(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+def _name_of(day: date) -> str:
+    return f"usage_events_{day:%Y%m%d}"
+
+
+def _day_of(name: str) -> date:
+    found = _NAME.fullmatch(name)
+    assert found is not None, name
+    return datetime.strptime(found[1], "%Y%m%d").date()
