@@ -35,7 +35,7 @@ in `gateway.api.errors`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from gateway.domain.quota import Standing
 
 
 class GatewayError(Exception):
@@ -52,14 +52,12 @@ class GatewayError(Exception):
         code: str | None = None,
         detail: str | None = None,
         retry_after_s: float | None = None,
-        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.message = message or type(self).message
         self.param = param
         self.code = code or type(self).code
         self.detail = detail
         self.retry_after_s = retry_after_s
-        self.headers = dict(headers or {})
         super().__init__(detail or self.message)
 
 
@@ -178,15 +176,22 @@ class VersionConflict(Conflict):
 
 
 class TenantLimited(GatewayError):
-    """Wait `retry_after_s`: the tenant is at a limit of its own."""
+    """Wait `retry_after_s`: the tenant is at a limit of its own.
+
+    With `never_fits` the same request is refused whenever it comes. `standing` is how far the
+    limit is used.
+    """
 
     code = "rate_limit_exceeded"
     message = "Rate limit reached."
+    never_fits = False
+    standing: Standing | None = None
 
 
 class QuotaExhausted(TenantLimited):
     """Do not try again: a quota or a budget is used up until it begins anew."""
 
+    never_fits = True
     code = "insufficient_quota"
     message = "The quota is used up."
 

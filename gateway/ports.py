@@ -6,16 +6,39 @@ Every method that takes `tenant_id` touches rows of that tenant alone. Methods r
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
-from gateway.domain import ApiKey, KeyRecord, KeySecret, Organisation, Tenant, TenantSlo, Tier
+from gateway.domain import (
+    ApiKey,
+    KeyDraft,
+    KeyRecord,
+    KeyRef,
+    KeySecret,
+    Organisation,
+    Tenant,
+    TenantSlo,
+)
+from gateway.domain.admin import (
+    Actor,
+    AdminToken,
+    AdminTokenDraft,
+    AdminTokenRecord,
+    AuditEntry,
+    AuditFilter,
+    AuditRecord,
+    AuditVerdict,
+)
 from gateway.domain.idempotency import Claim, KeyedRecord, SealedAnswer
-from gateway.domain.quota import Scope
+from gateway.domain.page import Page, PageRequest
+from gateway.domain.plan import Plan
+from gateway.domain.price import Price, PriceDraft
+from gateway.domain.quota import Quota, Scope
 from gateway.domain.quota_event import DueEvent, QuotaEvent
+from gateway.domain.quota_settings import QuotaHolder, QuotaOverride, QuotaState
 from gateway.domain.usage import UsageQuestion, UsageRow, UsageSum
 
 
@@ -38,46 +61,90 @@ class OrganisationStore(Protocol):
 
 
 class TenantStore(Protocol):
-    async def add(self, organisation_id: UUID, name: str, weight: float, slo: TenantSlo) -> Tenant:
-        """Insert a tenant. Raises: `Conflict`: the organisation has one of that name."""
+    async def add(
+        self,
+        actor: Actor,
+        organisation_id: UUID,
+        name: str,
+        weight: float,
+        slo: TenantSlo,
+        plan: str | None = None,
+    ) -> Tenant:
+        """Insert a tenant, on the plan of that name.
+
+        Raises: `Conflict`: the organisation has one of that name; `NotFound`: no such plan.
+        """
         ...
 
     async def update(
-        self, organisation_id: UUID, name: str, changes: Mapping[str, float | None]
+        self,
+        actor: Actor,
+        organisation_id: UUID,
+        name: str,
+        changes: Mapping[str, float | str | None],
+        *,
+        version: int | None = None,
     ) -> Tenant | None:
-        """Set `weight` and promises by the names that `Tenant` and `TenantSlo` give them.
+        """Set `weight`, `plan` and promises by the names that `Tenant` and `TenantSlo` give them.
 
-        None: no such tenant.
+        None: no such tenant. Raises: `VersionConflict`; `NotFound`: no such plan.
         """
         ...
 
     async def list(self, organisation_id: UUID) -> Sequence[Tenant]: ...
 
+    async def page(
+        self, organisation_id: UUID, tenant_id: UUID | None, request: PageRequest
+    ) -> Page[Tenant]:
+        """Return tenants by name, or that one alone. Raises: `InvalidRequest`: the cursor."""
+        ...
+
     async def by_name(self, organisation_id: UUID, name: str) -> Tenant | None: ...
 
 
 class KeyStore(Protocol):
-    async def add(
-        self,
-        tenant: Tenant,
-        *,
-        kid: str,
-        name: str,
-        secret: KeySecret,
-        expires_at: datetime | None,
-        max_tier: Tier,
-    ) -> ApiKey: ...
+    """Keep keys. Who changes one names it by a `KeyRef`; None: there is none of that name."""
 
-    async def list(self, organisation_id: UUID, tenant_id: UUID | None) -> Sequence[ApiKey]:
-        """Return the keys of one tenant, or of all, oldest first."""
+    async def add(self, actor: Actor, tenant: Tenant, draft: KeyDraft) -> ApiKey: ...
+
+    async def page(
+        self, organisation_id: UUID, tenant_id: UUID | None, request: PageRequest
+    ) -> Page[ApiKey]:
+        """Return the keys of one tenant, or of all, oldest first. Raises: `InvalidRequest`."""
         ...
 
-    async def revoke(self, organisation_id: UUID, key: UUID | str) -> ApiKey | None:
-        """Revoke by id or kid; a key that is revoked already stays as it is. None: no such key."""
+    async def get(self, ref: KeyRef) -> ApiKey | None: ...
+
+    async def update(
+        self,
+        actor: Actor,
+        ref: KeyRef,
+        changes: Mapping[str, object],
+        *,
+        version: int | None = None,
+    ) -> ApiKey | None:
+        """Set fields by the names that `ApiKey` gives them. Raises: `VersionConflict`."""
+        ...
+
+    async def revoke(self, actor: Actor, ref: KeyRef) -> ApiKey | None:
+        """Revoke; a key that is revoked already stays as it is."""
+        ...
+
+    async def rotate(
+        self, actor: Actor, ref: KeyRef, secret: KeySecret, *, old_ends_at: datetime | None
+    ) -> ApiKey | None:
+        """Give a key a new secret and end its present one at that time, or at once.
+
+        What earlier rotations left ends at once. Raises: `Conflict`: the key is not active.
+        """
         ...
 
     async def find(self, kid: str) -> KeyRecord | None:
-        """Return what authenticates `kid`, dead keys included."""
+        """Return what authenticates `kid`, dead keys included, with the limits that hold now."""
+        ...
+
+    async def dead(self, kids: Collection[str]) -> set[str]:
+        """Return those that are revoked or expired, or that never were."""
         ...
 
     async def touch(self, used: Mapping[UUID, datetime]) -> None:
@@ -86,7 +153,125 @@ class KeyStore(Protocol):
 
 
 class AdminTokenStore(Protocol):
-    async def find(self, kid: str) -> KeySecret | None: ...
+    async def find(self, kid: str) -> AdminTokenRecord | None: ...
+
+    async def page(self, request: PageRequest) -> Page[AdminToken]:
+        """Return all tokens, oldest first. Raises: `InvalidRequest`: the cursor."""
+        ...
+
+    async def add(
+        self, actor: Actor, organisation_id: UUID, draft: AdminTokenDraft
+    ) -> AdminToken: ...
+
+    async def revoke(
+        self, actor: Actor, organisation_id: UUID, token: UUID | str
+    ) -> AdminToken | None:
+        """Revoke by id or kid; one that is revoked already stays as it is. None: no such token."""
+        ...
+
+
+class PlanStore(Protocol):
+    async def add(self, actor: Actor, organisation_id: UUID, name: str, quota: Quota) -> Plan:
+        """Insert a plan. Raises: `Conflict`: the organisation has one of that name."""
+        ...
+
+    async def page(self, organisation_id: UUID, request: PageRequest) -> Page[Plan]:
+        """Return plans by name. Raises: `InvalidRequest`: the cursor."""
+        ...
+
+    async def by_name(self, organisation_id: UUID, name: str) -> Plan | None: ...
+
+    async def update(
+        self,
+        actor: Actor,
+        organisation_id: UUID,
+        name: str,
+        changes: Mapping[str, object],
+        *,
+        version: int | None = None,
+    ) -> Plan | None:
+        """Set limits by the names that `Quota` gives them. Raises: `VersionConflict`."""
+        ...
+
+    async def remove(
+        self, actor: Actor, organisation_id: UUID, name: str, *, version: int | None = None
+    ) -> Plan | None:
+        """Delete a plan. Raises: `Conflict`: tenants are on it; `VersionConflict`."""
+        ...
+
+
+class QuotaSettings(Protocol):
+    """Keep the limits of scopes; every change raises `VersionConflict` where `version` is old."""
+
+    async def get(self, holder: QuotaHolder) -> QuotaState: ...
+
+    async def put(
+        self, actor: Actor, holder: QuotaHolder, quota: Quota, *, version: int | None = None
+    ) -> QuotaState:
+        """Replace a scope's own limits."""
+        ...
+
+    async def patch(
+        self,
+        actor: Actor,
+        holder: QuotaHolder,
+        changes: Mapping[str, object],
+        *,
+        version: int | None = None,
+    ) -> QuotaState:
+        """Set some of a scope's own limits, by the names that `Quota` gives them."""
+        ...
+
+    async def override(
+        self,
+        actor: Actor,
+        holder: QuotaHolder,
+        override: QuotaOverride,
+        *,
+        version: int | None = None,
+    ) -> QuotaState:
+        """Lay limits over a scope's own for a while, in place of what lay there."""
+        ...
+
+    async def clear(
+        self, actor: Actor, holder: QuotaHolder, *, version: int | None = None
+    ) -> QuotaState:
+        """Take the override away."""
+        ...
+
+
+class PriceStore(Protocol):
+    async def add(self, actor: Actor, organisation_id: UUID, draft: PriceDraft) -> Price:
+        """Add the next version of a model's price; it holds from now on."""
+        ...
+
+    async def current(self) -> Sequence[Price]:
+        """Return the newest version of every model's price."""
+        ...
+
+    async def page(self, request: PageRequest, *, every_version: bool = False) -> Page[Price]:
+        """Return prices by model, the newest version or all. Raises: `InvalidRequest`."""
+        ...
+
+    async def find(self, model: str) -> Price | None:
+        """Return the newest version of one model's price."""
+        ...
+
+
+class AuditStore(Protocol):
+    async def append(self, actor: Actor, entry: AuditEntry) -> AuditRecord:
+        """Tell of a change that no other store has told of."""
+        ...
+
+    async def page(
+        self, organisation_id: UUID, chosen: AuditFilter, request: PageRequest
+    ) -> Page[AuditRecord]:
+        """Return records, the newest first. Raises: `InvalidRequest`: the cursor."""
+        ...
+
+    async def verify(self, organisation_id: UUID) -> AuditVerdict:
+        """Walk an organisation's chain from its first record to its head."""
+        ...
 
 
 class AuthEpoch(Protocol):
@@ -190,7 +375,8 @@ class QuotaCounters(Protocol):
     """Count what is held and used, atomically, for all processes together."""
 
     async def run(self, ops: Sequence[Sequence[Any]]) -> CounterReply:
-        """Do operations in their order, as `gateway/store/quota.lua` has them.
+        """Do operations in their order, as `gateway/store/quota.lua` has them; bytes are limits
+        that `gateway.services.quotas.wire` has packed.
 
         Each is safe to repeat. Raises: `CountersUnavailable`: they may or may not have been done.
         """

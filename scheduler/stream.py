@@ -33,7 +33,10 @@ class StreamDelta:
 
 
 class TokenStream:
-    """Read a request's tokens with `next`, or `async for`; call `cancel` when done, always."""
+    """Read a request's tokens with `next`, or `async for`; call `cancel` when done, always.
+
+    `num_output_tokens` and `num_cached_tokens` are what has come, read or not.
+    """
 
     __slots__ = (
         "_ended",
@@ -43,6 +46,8 @@ class TokenStream:
         "_prompt_logprobs",
         "_token_ids",
         "_waiter",
+        "num_cached_tokens",
+        "num_output_tokens",
         "request_id",
     )
 
@@ -55,6 +60,8 @@ class TokenStream:
         self._latest: RequestOutput | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
+        self.num_output_tokens = 0
+        self.num_cached_tokens = 0
 
     def push(self, output: RequestOutput) -> None:
         """Merge a step's output into the slot; for the service."""
@@ -67,6 +74,8 @@ class TokenStream:
         if output.prompt_logprobs is not None:
             self._prompt_logprobs = output.prompt_logprobs
         self._latest = output
+        self.num_output_tokens = output.num_output_tokens
+        self.num_cached_tokens = output.num_cached_tokens
         self._ended = output.finish_reason is not None
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

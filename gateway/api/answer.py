@@ -16,6 +16,7 @@ from gateway.api.schemas import CompletionTokensDetails, PromptTokensDetails, Us
 from gateway.api.sse import DONE, EventStream, event
 from gateway.errors import GatewayError
 from gateway.services.generation import Generation, Piece
+from gateway.services.leased import Run
 from scheduler.request import FinishReason
 
 logger = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ OnPiece = Callable[[int, Piece], Awaitable[None]]
 
 async def stream_answer(
     send: Send,
-    generations: Sequence[Generation],
+    run: Run,
     chunks: Chunks,
     usage: Callable[[], Usage] | None,
 ) -> None:
@@ -35,6 +36,7 @@ async def stream_answer(
     later one becomes an `error` event, with the `usage` if asked for, after which the stream ends
     without `[DONE]`.
     """
+    generations = run.generations
     events = EventStream(send)
     opened = [False] * len(generations)
     remaining = len(generations)
@@ -45,9 +47,10 @@ async def stream_answer(
         opened[index] = True
         data += chunks.piece(index, piece)
         if piece.finish_reason is not None:
-            data += chunks.finish(index, piece.finish_reason)
+            data += chunks.finish(index, piece.finish_reason, run.stop_cause_of(index, piece))
             remaining -= 1
             if not remaining:
+                run.complete()
                 data += (chunks.usage(usage()) if usage else b"") + DONE
         if data:
             await events.write(data, last=not remaining)
@@ -57,20 +60,23 @@ async def stream_answer(
     except GatewayError as exc:
         if not events.started:
             raise
+        run.fail(exc)
         logger.warning("a stream failed after its headers: %s", exc.detail or exc.message)
         await events.write(event(error_body(exc, usage and usage())), last=True)
     finally:
         events.close()
 
 
-async def collect_answer(generations: Sequence[Generation]) -> list[Piece]:
-    """Wait for every generation; return each as one piece."""
+async def collect_answer(run: Run) -> list[Piece]:
+    """Wait for every generation of a run and bill it; return each as one piece."""
+    generations = run.generations
     pieces: list[list[Piece]] = [[] for _ in generations]
 
     async def keep(index: int, piece: Piece) -> None:
         pieces[index].append(piece)
 
     await _read_all(generations, keep)
+    run.complete()
     return [_joined(parts) for parts in pieces]
 
 

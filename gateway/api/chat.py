@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
+
 from gateway.api.body import JsonBody
 from gateway.api.chunks import ChatChunks
 from gateway.api.endpoint import Answer
@@ -95,6 +97,7 @@ class Chat:
                 AssistantMessage(piece.text),
                 piece.ended_by,
                 chat_logprobs(tokenizer, piece.logprobs) if answer.body.logprobs else None,
+                answer.run.stop_cause_of(index, piece) or msgspec.UNSET,
             )
             for index, piece in enumerate(pieces)
         ]

@@ -38,7 +38,7 @@ class Chunks(Protocol):
 
     def opening(self, index: int) -> bytes: ...
     def piece(self, index: int, piece: Piece) -> bytes: ...
-    def finish(self, index: int, reason: str) -> bytes: ...
+    def finish(self, index: int, reason: str, cause: str | None = None) -> bytes: ...
     def usage(self, usage: Usage) -> bytes: ...
 
 
@@ -72,8 +72,8 @@ class ChatChunks:
             logprobs = _json(chat_logprobs(self._tokenizer, piece.logprobs))
         return self._chunk(index, b'{"content":%b}' % _json(piece.text), logprobs)
 
-    def finish(self, index: int, reason: str) -> bytes:
-        return self._chunk(index, b"{}", reason=_json(reason))
+    def finish(self, index: int, reason: str, cause: str | None = None) -> bytes:
+        return self._chunk(index, b"{}", reason=_reason(reason, cause))
 
     def usage(self, usage: Usage) -> bytes:
         return _usage_chunk(self._head, usage)
@@ -122,8 +122,8 @@ class TextChunks:
             return b""
         return self._chunk(index, piece.text, logprobs)
 
-    def finish(self, index: int, reason: str) -> bytes:
-        return self._chunk(index, "", reason=_json(reason))
+    def finish(self, index: int, reason: str, cause: str | None = None) -> bytes:
+        return self._chunk(index, "", reason=_reason(reason, cause))
 
     def usage(self, usage: Usage) -> bytes:
         return _usage_chunk(self._head, usage)
@@ -135,6 +135,13 @@ class TextChunks:
             b'%b,"choices":[{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}]%b'
             % (self._head, index, _json(text), logprobs, reason, self._tail)
         )
+
+
+def _reason(reason: str, cause: str | None) -> bytes:
+    """Spell why a choice ended; `cause` says what cut it short, where it was not its own bounds."""
+    if cause is None:
+        return _json(reason)
+    return b'%b,"x_stop_cause":%b' % (_json(reason), _json(cause))
 
 
 def _usage_chunk(head: bytes, usage: Usage) -> bytes:

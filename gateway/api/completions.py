@@ -5,6 +5,8 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
+import msgspec
+
 from gateway.api.body import JsonBody
 from gateway.api.chunks import TextChunks
 from gateway.api.endpoint import Answer
@@ -81,6 +83,7 @@ class Completions:
                 piece.text,
                 piece.ended_by,
                 writers[index].write(piece) if writers else None,
+                answer.run.stop_cause_of(index, piece) or msgspec.UNSET,
             )
             for index, piece in enumerate(pieces)
         ]
@@ -99,7 +102,7 @@ def _writers(answer: Answer[CompletionRequest]) -> list[TextLogprobsWriter]:
     if answer.body.logprobs is None:
         return []
     tokenizer = answer.model.tokenizer
-    return [TextLogprobsWriter(tokenizer, generation.echo) for generation in answer.generations]
+    return [TextLogprobsWriter(tokenizer, generation.echo) for generation in answer.run.generations]
 
 
 def _prompts(prompt: str | list[Any]) -> list[tuple[str, str | array[int]]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
@@ -21,12 +20,14 @@ from starlette.types import Receive, Scope, Send
 from gateway.api.answer import collect_answer, stream_answer, usage_of
 from gateway.api.body import ClientGone, JsonBody, read_body
 from gateway.api.chunks import Chunks, Envelope
+from gateway.api.ratelimits import ratelimit_headers
 from gateway.api.sampling import requested_tier
 from gateway.api.schemas import SamplingFields, Usage
-from gateway.domain import Principal, Tier
-from gateway.errors import InvalidRequest
-from gateway.services.generation import Generation, Piece
-from gateway.services.inference import InferenceService, Job, served_tier
+from gateway.domain import Principal
+from gateway.errors import GatewayError, InvalidRequest
+from gateway.services.generation import Piece
+from gateway.services.inference import Job, served_tier
+from gateway.services.leased import LeasedInference, Run
 from gateway.services.models import ModelRegistry, ServedModel
 from gateway.services.overload_watch import OverloadWatch
 
@@ -50,11 +51,11 @@ class Answer(Generic[Body]):
 
     body: Body
     model: ServedModel
-    generations: Sequence[Generation]
+    run: Run
     envelope: Envelope
 
     def usage(self) -> Usage:
-        return usage_of(self.generations, choices_per_prompt=self.body.n or 1)
+        return usage_of(self.run.generations, choices_per_prompt=self.body.n or 1)
 
 
 class InferenceEndpoint:
@@ -64,7 +65,7 @@ class InferenceEndpoint:
         self,
         kind: AnswerKind[Body],
         models: ModelRegistry,
-        inference: InferenceService,
+        inference: LeasedInference,
         overload: OverloadWatch,
     ) -> None:
         self._kind = kind
@@ -89,35 +90,35 @@ class InferenceEndpoint:
         tier = served_tier(principal, requested_tier(body))
         self._overload.check(tier)
         include_usage = wants_usage(body)
-        generations = await self._start(principal, model, jobs, tier)
+        run = await self._inference.start(
+            principal,
+            model,
+            jobs,
+            tier,
+            request_id=request_id,
+            choices_per_prompt=body.n or 1,
+        )
+        scope["state"]["answer_headers"] = answer_headers(run)
         envelope = Envelope(
             f"{kind.id_prefix}-{request_id}", int(time.time()), model.name, model.fingerprint, tier
         )
-        answer = Answer(body, model, generations, envelope)
-        async with ClientWatch(receive, generations):
+        answer = Answer(body, model, run, envelope)
+        async with ClientWatch(receive, run):
             if body.stream:
                 chunks = kind.chunks(answer, include_usage=include_usage)
-                await stream_answer(
-                    send, generations, chunks, answer.usage if include_usage else None
-                )
+                await stream_answer(send, run, chunks, answer.usage if include_usage else None)
                 return
-            document = kind.document(answer, await collect_answer(generations))
+            document = kind.document(answer, await collect_answer(run))
             response = Response(msgspec.json.encode(document), media_type="application/json")
             await response(scope, receive, send)
 
-    async def _start(
-        self, principal: Principal, model: ServedModel, jobs: Sequence[Job], tier: Tier
-    ) -> list[Generation]:
-        """Start all or none."""
-        started: list[Generation] = []
-        try:
-            for job in jobs:
-                started.append(await self._inference.start(principal, model, job, tier))
-        except BaseException:
-            for generation in started:
-                generation.close()
-            raise
-        return started
+
+def answer_headers(run: Run) -> list[tuple[bytes, bytes]]:
+    """Return the headers that tell a client how its limits stand."""
+    headers = ratelimit_headers(run.standing)
+    if run.is_degraded:
+        headers["x-sluice-degraded"] = "quota"
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
 def wants_usage(body: SamplingFields) -> bool:
@@ -133,14 +134,14 @@ def wants_usage(body: SamplingFields) -> bool:
 
 
 class ClientWatch:
-    """Close generations as soon as their client is gone, and in any case at the end.
+    """Abort a run as soon as its client is gone, and close it in any case at the end.
 
     Use as an async context manager around the answer; the body must have been read.
     """
 
-    def __init__(self, receive: Receive, generations: Sequence[Generation]) -> None:
+    def __init__(self, receive: Receive, run: Run) -> None:
         self._receive = receive
-        self._generations = generations
+        self._run = run
 
     async def __aenter__(self) -> ClientWatch:
         self._task = asyncio.create_task(self._wait())
@@ -153,13 +154,11 @@ class ClientWatch:
         traceback: TracebackType | None,
     ) -> None:
         self._task.cancel()
-        self._close()
+        if isinstance(exc, GatewayError):
+            self._run.fail(exc)
+        self._run.close()
 
     async def _wait(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self._close()
-
-    def _close(self) -> None:
-        for generation in self._generations:
-            generation.close()
+        self._run.abort()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway import errors
+from gateway.api.ratelimits import ratelimit_headers
 from gateway.api.schemas import Usage
 
 logger = logging.getLogger(__name__)
@@ -68,10 +69,15 @@ class ErrorDetail(msgspec.Struct):
 
 
 class ErrorBody(msgspec.Struct):
-    """Wrap an error; one that ends a stream brings the usage that the stream was asked for."""
+    """Wrap an error; one that ends a stream brings the usage that the stream was asked for.
+
+    One about versions brings what is there now, and what was sent.
+    """
 
     error: ErrorDetail
     usage: Usage | msgspec.UnsetType = msgspec.UNSET
+    current: Any = msgspec.UNSET
+    yours: Any = msgspec.UNSET
 
 
 def classify(exc: errors.GatewayError) -> tuple[int, str]:
@@ -87,18 +93,23 @@ def error_body(exc: errors.GatewayError, usage: Usage | None = None) -> bytes:
     _, kind = classify(exc)
     retryable = isinstance(exc, errors.ServerDraining) or msgspec.UNSET
     detail = ErrorDetail(exc.message, kind, exc.param, exc.code, retryable)
-    return msgspec.json.encode(ErrorBody(detail, usage or msgspec.UNSET))
+    body = ErrorBody(detail, usage or msgspec.UNSET)
+    if isinstance(exc, errors.VersionConflict):
+        body.current, body.yours = exc.current, exc.yours
+    return msgspec.json.encode(body)
 
 
 def error_response(exc: errors.GatewayError) -> Response:
     """Answer with an exception's status, body and, where waiting helps, `retry-after`."""
     status, _ = classify(exc)
-    headers = dict(exc.headers)
+    headers: dict[str, str] = {}
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     if isinstance(exc, _ENDS_CONNECTION):
         headers["connection"] = "close"
-    if isinstance(exc, _NEVER_RETRY):
+    if isinstance(exc, errors.TenantLimited):
+        headers |= ratelimit_headers(exc.standing)
+    if isinstance(exc, _NEVER_RETRY) or (isinstance(exc, errors.TenantLimited) and exc.never_fits):
         headers["x-should-retry"] = "false"
     if exc.retry_after_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(exc.retry_after_s)))

@@ -137,6 +137,7 @@ class ChatChoice(msgspec.Struct):
     message: AssistantMessage
     finish_reason: str
     logprobs: ChatLogprobs | None = None
+    x_stop_cause: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatCompletion(msgspec.Struct):
@@ -155,6 +156,7 @@ class TextChoice(msgspec.Struct):
     text: str
     finish_reason: str
     logprobs: TextLogprobs | None = None
+    x_stop_cause: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class TextCompletion(msgspec.Struct):

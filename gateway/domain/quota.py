@@ -182,3 +182,20 @@ class ScopeQuota:
 
     scope: Scope
     quota: Quota
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Say how a limit stands: its amount, what is left of it, and when it is whole again."""
+
+    amount: int
+    left: int
+    whole_in_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Say how a request's tightest limits stand, on requests and on tokens; None: no limit."""
+
+    requests: Stand | None = None
+    tokens: Stand | None = None

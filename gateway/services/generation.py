@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from engine.contract import TokenLogprobs
 from engine.detokenizer import Detokenizer
 from engine.stop_strings import StopStrings
-from gateway.errors import InternalFailure, Overloaded, ServerDraining
+from gateway.errors import GatewayError, InternalFailure, Overloaded, ServerDraining
 from scheduler.request import FinishReason
 from scheduler.stream import StreamDelta, TokenStream
 
@@ -55,15 +56,25 @@ class Piece:
         return self.finish_reason
 
 
+class RunsRequests(Protocol):
+    """Compute requests; `scheduler.service.EngineService` does."""
+
+    @property
+    def stopping(self) -> bool: ...
+    def extend(self, request_id: str, granted_tokens: int | None) -> None: ...
+    def finish_granted(self, request_id: str) -> None: ...
+
+
 class Generation:
     """Read one request's text as it is computed.
 
     Attributes: `num_prompt_tokens`; `echo`, None unless asked for; and, growing while it runs,
-    `num_cached_tokens` and `num_output_tokens`.
+    `num_cached_tokens` and `num_output_tokens`. `on_output` is told the latter as it grows.
     """
 
     def __init__(
         self,
+        service: RunsRequests,
         stream: TokenStream,
         detokenizer: Detokenizer,
         stop: Sequence[str],
@@ -72,10 +83,9 @@ class Generation:
         min_tokens: int = 0,
         echo: Echo | None = None,
         waits_for_prompt_logprobs: bool = False,
-        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._service = service
         self._stream = stream
-        self._is_stopping = is_stopping
         self._detokenizer = detokenizer
         self._stops = StopStrings(stop)
         self._has_stops = bool(stop)
@@ -86,29 +96,51 @@ class Generation:
         self.num_prompt_tokens = num_prompt_tokens
         self.num_cached_tokens = 0
         self.num_output_tokens = 0
+        self.on_output: Callable[[int], None] | None = None
+        self._failure: GatewayError | None = None
+        self._is_cut_off = True
+
+    @property
+    def has_begun(self) -> bool:
+        """Tell whether the prompt has been computed."""
+        return self._stream.num_output_tokens > 0
+
+    @property
+    def num_used_tokens(self) -> int:
+        """Count the output tokens to pay for: what was answered, or drawn before it was cut off."""
+        if self._is_cut_off:
+            return max(self._stream.num_output_tokens, self.num_output_tokens)
+        return self.num_output_tokens
 
     async def next(self) -> Piece:
         """Wait for more text.
 
         Raises: `InternalFailure` if the engine failed the request, `Overloaded` if it was ended
-        because its time passed in the queue, `ServerDraining` if the server stops.
+        because its time passed in the queue, `ServerDraining` if the server stops; what `fail`
+        was given.
         """
         delta = await self._stream.next()
         while self._waits_for_prompt_logprobs and _is_incomplete(delta):
             delta = await self._stream.next()
         self.num_cached_tokens = delta.num_cached_tokens
+        if self.on_output is not None:
+            self.on_output(delta.num_output_tokens)
+        if self._failure is not None:
+            raise self._failure
         if delta.finish_reason is FinishReason.EXPIRED:
             raise Overloaded(
                 "The request's time passed while it waited for its turn.",
                 retry_after_s=_EXPIRED_RETRY_S,
             )
         if delta.finish_reason is FinishReason.ERROR:
-            if self._is_stopping():
+            if self._service.stopping:
                 raise ServerDraining(retry_after_s=1)
             raise InternalFailure(
                 "The engine failed while computing this request.", detail=delta.error
             )
         piece = self._stopping(delta) if self._has_stops else self._plain(delta)
+        if piece.finish_reason is not None and piece.finish_reason != FinishReason.CANCELLED:
+            self._is_cut_off = False
         if not self._prefix and not self._waits_for_prompt_logprobs:
             return piece
         prefix, self._prefix = self._prefix, ""
@@ -118,6 +150,19 @@ class Generation:
     def close(self) -> None:
         """Give back the slot and the KV blocks, within one step; a second call does nothing."""
         self._stream.cancel()
+
+    def extend(self, granted_tokens: int) -> None:
+        """Let it draw up to so many output tokens in all."""
+        self._service.extend(self._stream.request_id, granted_tokens)
+
+    def finish_granted(self) -> None:
+        """Let it end with `length` where its grant does."""
+        self._service.finish_granted(self._stream.request_id)
+
+    def fail(self, error: GatewayError) -> None:
+        """End it; whoever reads meets `error`."""
+        self._failure = error
+        self.close()
 
     def _plain(self, delta: StreamDelta) -> Piece:
         """Take all tokens of a delta at once."""

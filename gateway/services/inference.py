@@ -1,7 +1,7 @@
 """From a principal's prompt to text: tokenise, check, submit, and turn tokens back into text.
 
-`start` raises every refusal before anything is computed, so a caller can still answer with a
-status. It returns a `Generation`, which owns the request's place in the scheduler.
+Every refusal is raised before anything is computed, so a caller can still answer with a status.
+`submit` returns a `Generation`, which owns the request's place in the scheduler.
 
 Threads: everything runs on the event loop but tokenisation, which runs in a small pool because
 a long prompt takes milliseconds.
@@ -71,8 +71,17 @@ class Job:
     echo: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Hold a job whose prompt is tokens and whose bounds fit the model."""
+
+    job: Job
+    prompt: array[int]
+    params: SamplingParams
+
+
 class InferenceService:
-    """Start generations on behalf of principals."""
+    """Start generations on behalf of principals: `prepare` each job, then `submit` it."""
 
     def __init__(
         self,
@@ -85,15 +94,26 @@ class InferenceService:
         self._clock = clock
         self._pool = ThreadPoolExecutor(tokenizer_threads, thread_name_prefix="tokenize")
 
-    async def start(
-        self, principal: Principal, model: ServedModel, job: Job, tier: Tier
-    ) -> Generation:
-        """Tokenise, check and submit. `tier` is what the principal may have (`served_tier`).
-
-        Raises: `ContextLengthExceeded`, `InvalidRequest`, `TenantLimited`, `Overloaded`.
-        """
+    async def prepare(self, model: ServedModel, job: Job) -> Prepared:
+        """Tokenise and check. Raises: `ContextLengthExceeded`, `InvalidRequest`."""
         prompt = await self._tokenise(model, job)
-        params = _fit_context(model, job, len(prompt))
+        return Prepared(job, prompt, _fit_context(model, job, len(prompt)))
+
+    def submit(
+        self,
+        principal: Principal,
+        model: ServedModel,
+        prepared: Prepared,
+        tier: Tier,
+        *,
+        granted_tokens: int | None = None,
+    ) -> Generation:
+        """Hand a job to the scheduler. `tier` is what the principal may have (`served_tier`).
+
+        It pauses at `granted_tokens` until it is extended. Raises: `ContextLengthExceeded`,
+        `TenantLimited`, `Overloaded`.
+        """
+        job, prompt, params = prepared.job, prepared.prompt, prepared.params
         request = Request(
             request_id=job.request_id,
             tenant_id=str(principal.tenant_id),
@@ -107,12 +127,14 @@ class InferenceService:
                 self._salt_key, model=model.name, tenant_id=str(principal.tenant_id)
             ),
             arrival_s=self._clock(),
+            granted_tokens=granted_tokens,
         )
         try:
             stream = model.service.submit(request)
         except Rejected as exc:
             raise _refusal(exc) from None
         return Generation(
+            model.service,
             stream,
             model.tokenizer.detokenizer(),
             job.stop,
@@ -120,7 +142,6 @@ class InferenceService:
             min_tokens=params.min_tokens,
             echo=_echo(model, job, prompt) if job.echo else None,
             waits_for_prompt_logprobs=params.prompt_logprobs is not None,
-            is_stopping=lambda: model.service.stopping,
         )
 
     def close(self) -> None:

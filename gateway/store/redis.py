@@ -30,6 +30,16 @@ def connect_redis(url: str) -> Redis:
     )
 
 
+def connect_for_pipe(url: str) -> Redis:
+    """Make a client for a `RedisPipe`, which has its own limit on time."""
+    return Redis.from_url(
+        url,
+        retry=Retry(NoBackoff(), 0),
+        socket_timeout=None,
+        socket_connect_timeout=_TIMEOUT_S,
+    )
+
+
 def is_cluster(info: Mapping[str, object]) -> bool:
     """Tell from the `server` section of INFO whether keys are spread over several servers."""
     return info.get("redis_mode", info.get("server_mode")) == "cluster"

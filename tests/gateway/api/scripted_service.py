@@ -31,6 +31,12 @@ class ScriptedService:
         task.add_done_callback(lambda done: done.result())
         return stream
 
+    def extend(self, request_id: str, granted_tokens: int | None) -> None:
+        pass
+
+    def finish_granted(self, request_id: str) -> None:
+        pass
+
     async def _play(self, stream: TokenStream) -> None:
         for token_ids, reason in self.script:
             stream.push(RequestOutput(stream.request_id, token_ids, reason, 0, len(token_ids)))

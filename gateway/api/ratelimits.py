@@ -1,0 +1,35 @@
+"""`x-ratelimit-*`, in OpenAI's words and spelling: how the tightest limits stand."""
+
+from __future__ import annotations
+
+from gateway.domain.quota import Stand, Standing
+
+
+def ratelimit_headers(standing: Standing | None) -> dict[str, str]:
+    """Return the headers of what is limited; nothing where nothing is."""
+    headers: dict[str, str] = {}
+    if standing is not None:
+        if standing.requests is not None:
+            headers |= _headers("requests", standing.requests)
+        if standing.tokens is not None:
+            headers |= _headers("tokens", standing.tokens)
+    return headers
+
+
+def duration(seconds: float) -> str:
+    """Spell a time as OpenAI does: `12ms`, `1.5s`, `6m0s`, `2h3m4s`."""
+    if seconds < 1:
+        return f"{round(seconds * 1000)}ms"
+    if seconds < 60:
+        return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
+    minutes, rest_s = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m{rest_s}s" if hours else f"{minutes}m{rest_s}s"
+
+
+def _headers(what: str, stand: Stand) -> dict[str, str]:
+    return {
+        f"x-ratelimit-limit-{what}": str(stand.amount),
+        f"x-ratelimit-remaining-{what}": str(stand.left),
+        f"x-ratelimit-reset-{what}": duration(stand.whole_in_s),
+    }

@@ -1,0 +1,179 @@
+"""The background work of the counters: renew, sweep, come back.
+
+Every second it renews the leases that are due, and tells what their requests have used so far:
+that is what is billed if this process dies. A lease that the counters no longer know is held
+again, unless it was reaped for being late: then its request ends where its grant does. Every few
+seconds it reaps other processes' abandoned leases, and bills what those had been told of.
+
+After the counters have forgotten everything, all that is held here is held again; until every
+process has had the time to do so, hard limits let nothing through (`build_s` of the link).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from gateway.domain.usage import Outcome, UsageRow
+from gateway.errors import CountersUnavailable, StoreUnavailable
+from gateway.services.quotas.lease import LEASE_US, Meta, RequestLease
+from gateway.services.quotas.service import QuotaService
+from gateway.services.quotas.wire import BASE_S, Told
+from gateway.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+TICK_S: Final = 1.0
+_RENEW_S: Final = 5.0
+_SWEEP_TICKS: Final = 3
+# As many as one run of the script should deal with: everybody waits for it.
+_BATCH: Final = 50
+
+
+class InsertsUsage(Protocol):
+    """Write rows into the ledger; one that is there already stays."""
+
+    async def insert(self, rows: Sequence[UsageRow]) -> int: ...
+
+
+class QuotaKeeper:
+    """Keep this process's leases alive, and bill those of processes that died."""
+
+    def __init__(self, quotas: QuotaService, ledger: InsertsUsage, metrics: Metrics) -> None:
+        self._quotas = quotas
+        self._link = quotas.link
+        self._ledger = ledger
+        self._metrics = metrics
+        self._name = uuid.uuid4().hex[:12]
+        self._num_ticks = 0
+        self._must_return = False
+        self._link.on_epoch = self._forgotten
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Work in the background; on leaving, send what is still posted."""
+        await self._try_tick()
+        task = asyncio.create_task(self._repeat())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            try:
+                await self._link.flush()
+            except CountersUnavailable as exc:
+                logger.warning("counters not told of %d ends: %s", self._link.num_posted, exc)
+            await self._link.close()
+
+    async def tick(self) -> None:
+        """Do what is due. Raises: `CountersUnavailable`, `StoreUnavailable`."""
+        self._num_ticks += 1
+        was_open = self._link.is_open
+        if was_open:
+            await self._link.probe()
+            self._quotas.local.forget()
+        if self._must_return:
+            await self.come_back()
+        await self.renew()
+        if self._num_ticks % _SWEEP_TICKS == 1:
+            await self.sweep()
+
+    async def renew(self) -> None:
+        """Renew the leases that were not for a while."""
+        now_s = self._link.now_s()
+        due = [
+            lease
+            for lease in self._quotas.live
+            if not lease.is_local and now_s - lease.told_s >= _RENEW_S
+        ]
+        for first in range(0, max(len(due), 1), _BATCH):
+            batch = due[first : first + _BATCH]
+            told = [(lease.terms.request_id.hex, *lease.told()) for lease in batch]
+            [answer] = await self._link.ask(("keep", self._name, LEASE_US, told))
+            self._quotas.local.num_gateways = max(int(answer[1]), 1)
+            for lease in batch:
+                lease.told_s = now_s
+            await self._find_again(batch, answer[2])
+
+    async def sweep(self) -> None:
+        """Bill what dead processes left behind."""
+        [answer] = await self._link.ask(("sweep", _BATCH))
+        _, num_reaped, num_leases, orphans = answer
+        self._metrics.quota_leases.set(num_leases)
+        self._metrics.quota_reaped.inc(num_reaped)
+        ids, found = list(orphans)[::2], list(orphans)[1::2]
+        if not ids:
+            return
+        rows = [_lost_row(id_, *orphan) for id_, orphan in zip(ids, found, strict=True)]
+        await self._ledger.insert(rows)
+        await self._link.ask(("billed", ids))
+        logger.warning("billed %d requests of processes that died", len(rows))
+
+    async def come_back(self) -> None:
+        """Hold again all that is held here."""
+        self._must_return = False
+        held = [lease for lease in self._quotas.live if not lease.is_local]
+        logger.warning("the counters begin anew: %d requests are held again", len(held))
+        for first in range(0, len(held), _BATCH):
+            batch = held[first : first + _BATCH]
+            await self._link.ask(*(lease.again() for lease in batch if not lease.is_settled))
+
+    async def _find_again(self, batch: Sequence[RequestLease], gone: Sequence[Any]) -> None:
+        """Deal with leases that the counters no longer hold."""
+        by_id = {lease.terms.request_id.hex: lease for lease in batch}
+        for id_, was_reaped in zip(gone[::2], gone[1::2], strict=True):
+            lease = by_id[id_]
+            if lease.is_settled:
+                continue
+            if was_reaped:
+                logger.warning("request %s was late to renew its lease: it ends", id_)
+                lease.finish_granted("lease_lost")
+            else:
+                await self._link.ask(lease.again())
+
+    def _forgotten(self) -> None:
+        self._must_return = True
+
+    async def _repeat(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            await self._try_tick()
+
+    async def _try_tick(self) -> None:
+        try:
+            await self.tick()
+        except (CountersUnavailable, StoreUnavailable) as exc:
+            logger.debug("quota upkeep put off: %s", exc)
+        except Exception:
+            # A fault in one round must not end all rounds to come.
+            logger.exception("quota upkeep failed")
+
+
+def _lost_row(id_: str, at_us: int, meta_json: str, use: Sequence[int]) -> UsageRow:
+    """Return the bill of a request whose process died."""
+    meta, told = msgspec.json.decode(meta_json, type=Meta), Told(*use)
+    at = datetime.fromtimestamp(at_us / 1_000_000 + BASE_S, UTC)
+    return UsageRow(
+        request_id=uuid.UUID(id_),
+        at=at,
+        ended_at=at,
+        organisation_id=meta.organisation_id,
+        tenant_id=meta.tenant_id,
+        key_id=meta.key_id,
+        model=meta.model,
+        tier=meta.tier,
+        is_batch=False,
+        input_tokens=told.input_tokens,
+        cached_tokens=told.cached_tokens,
+        output_tokens=told.output_tokens,
+        nano_usd=told.nano_usd,
+        price_id=meta.price_id,
+        outcome=Outcome.LOST,
+    )

@@ -1,0 +1,330 @@
+"""One request's hold on its limits, from the reservation to the bill.
+
+The lease belongs to the request, not to whoever reads its answer: `settle` is one synchronous
+call, so no cancellation can come between its parts, and a second one does nothing. It writes the
+row of the ledger first (that survives a `kill -9`), then posts what was used to the counters.
+
+While the request runs it asks for more output tokens before the granted ones are used up. What is
+granted last is all there is: the generation ends with `length` there; `stop_causes` says why.
+Where the counters do not answer, rates are extended by this process alone; a request under a hard
+quota waits at its grant until they do, and ends there before its lease does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+import msgspec
+
+from gateway.domain import Principal
+from gateway.domain.price import Price
+from gateway.domain.tier import Tier
+from gateway.domain.usage import Outcome, UsageRow
+from gateway.errors import CountersUnavailable, GatewayError
+from gateway.services.quotas.link import CounterLink
+from gateway.services.quotas.local_limits import LocalLimits
+from gateway.services.quotas.wire import BASE_S, Amounts, Limits, Told
+
+logger = logging.getLogger(__name__)
+
+LEASE_S: Final = 30.0
+LEASE_US: Final = int(LEASE_S * 1_000_000)
+# Asked for this many tokens before the grant is used up.
+AHEAD: Final = 128
+CHUNK: Final = 256
+# After this long without an answer, others may soon take what is held here for abandoned.
+_GIVE_UP_S: Final = LEASE_S - 8.0
+_RETRY_S: Final = 0.5
+
+
+class Granted(Protocol):
+    """Run on what it was granted: one generation of a request."""
+
+    @property
+    def num_used_tokens(self) -> int: ...
+    @property
+    def num_cached_tokens(self) -> int: ...
+    @property
+    def has_begun(self) -> bool: ...
+    def extend(self, granted_tokens: int) -> None: ...
+    def finish_granted(self) -> None: ...
+    def fail(self, error: GatewayError) -> None: ...
+
+
+class Meta(msgspec.Struct, array_like=True, frozen=True):
+    """Carry what a bill needs beside numbers; kept with the counters for whoever finds it."""
+
+    organisation_id: UUID
+    tenant_id: UUID
+    key_id: UUID
+    model: str
+    tier: Tier
+    price_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Say what a request is, as far as its bill goes. `max_tokens` are of its generations.
+
+    `leads` says for each generation whether its prompt counts: that of a further choice of the
+    same prompt does not.
+    """
+
+    request_id: UUID
+    principal: Principal
+    model: str
+    tier: Tier
+    price: Price | None
+    num_prompt_tokens: int
+    max_tokens: Sequence[int]
+    leads: Sequence[bool]
+
+    def nano_usd(self, told: tuple[int, int, int]) -> int:
+        """Price input, cached and output tokens."""
+        if self.price is None:
+            return 0
+        return self.price.nano_usd(
+            self.tier, input_tokens=told[0], cached_tokens=told[1], output_tokens=told[2]
+        )
+
+    def meta(self) -> str:
+        principal = self.principal
+        return msgspec.json.encode(
+            Meta(
+                principal.organisation_id,
+                principal.tenant_id,
+                principal.key_id,
+                self.model,
+                self.tier,
+                self.price.id if self.price else None,
+            )
+        ).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Hold where leases write: the journal of usage, and who is told of windows that fill up."""
+
+    append: Callable[[UsageRow], None]
+    note: Callable[[Limits, Sequence[int]], None]
+
+
+class RequestLease:
+    """Hold amounts for one request; see the module. All on the event loop's thread."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        limits: Limits,
+        held: Amounts,
+        granted: list[int],
+        *,
+        at_us: int,
+        tightest: Sequence[Any],
+        link: CounterLink,
+        local: LocalLimits,
+        books: Books,
+        is_local: bool,
+        on_end: Callable[[RequestLease], None],
+    ) -> None:
+        self.terms = terms
+        self.limits = limits
+        self.held = held
+        self.granted = granted
+        self.at_us = at_us
+        self.tightest = tightest
+        self.is_local = is_local
+        # generation → what ended it short of its own bounds
+        self.stop_causes: dict[int, str] = {}
+        self.is_settled = False
+        self.told_s = link.now_s()
+        self._link = link
+        self._local = local
+        self._books = books
+        self._on_end = on_end
+        self._running: Sequence[Granted] = ()
+        self._extending: dict[int, asyncio.Task[None]] = {}
+        self._is_queued = held.queued_tokens > 0
+        self._first_s: float | None = None
+
+    def attach(self, running: Sequence[Granted]) -> None:
+        """Learn what runs on this lease, in the order of `terms.max_tokens`."""
+        assert len(running) == len(self.granted)
+        self._running = running
+
+    def note_output(self, index: int, num_output_tokens: int) -> None:
+        """Learn how far a generation is; ask for more where its grant is nearly used up."""
+        if self._first_s is None:
+            self._first_s = self._link.now_s()
+            if self._is_queued:
+                self._is_queued = False
+                self._post_begun()
+        granted = self.granted[index]
+        if granted < self.terms.max_tokens[index] and granted - num_output_tokens <= AHEAD:
+            self._extend(index)
+
+    def told(self) -> Told:
+        """Say what has been used so far."""
+        num_input = num_cached = num_output = 0
+        for running, leads in zip(self._running, self.terms.leads, strict=False):
+            num_output += running.num_used_tokens
+            if leads and running.has_begun:
+                num_cached += running.num_cached_tokens
+        if any(running.has_begun for running in self._running):
+            num_input = self.terms.num_prompt_tokens
+        num_cached = min(num_cached, num_input)
+        nano_usd = self.terms.nano_usd((num_input, num_cached, num_output))
+        return Told(num_input, num_cached, num_output, nano_usd)
+
+    def refund(self) -> None:
+        """Let everything go: the request was not taken in."""
+        self._end(Amounts())
+
+    def settle(self, outcome: Outcome) -> None:
+        """Bill what was used and let the rest go; the first call counts.
+
+        What the engine failed is not billed.
+        """
+        if self.is_settled:
+            return
+        told = Told() if outcome is Outcome.FAILED else self.told()
+        self._books.append(self._row(told, outcome))
+        self._end(used_amounts(told))
+
+    def fail(self, error: GatewayError) -> None:
+        """End what runs on this lease with an error."""
+        for running in self._running:
+            running.fail(error)
+
+    def finish_granted(self, cause: str) -> None:
+        """Let what runs end where its grant does."""
+        for index in range(len(self._running)):
+            self._stop(index, cause)
+
+    def again(self) -> list[Any]:
+        """Return the operation that holds the same once more, after the counters forgot it."""
+        terms = self.terms
+        return [
+            "assert",
+            terms.request_id.hex,
+            self.limits.packed,
+            self.held,
+            self.at_us,
+            terms.meta(),
+            LEASE_US,
+        ]
+
+    def _end(self, used: Amounts) -> None:
+        if self.is_settled:
+            return
+        self.is_settled = True
+        for task in self._extending.values():
+            task.cancel()
+        if self.is_local:
+            self._local.release(self.limits, self.held, used, self._link.now_s())
+        else:
+            op = ("settle", self.terms.request_id.hex, used)
+            self._link.post(op, self._note_windows)
+        self._on_end(self)
+
+    def _note_windows(self, answer: list[Any]) -> None:
+        if answer[0] == "done" and answer[1]:
+            self._books.note(self.limits, answer[1])
+
+    def _row(self, told: Told, outcome: Outcome) -> UsageRow:
+        terms, principal = self.terms, self.terms.principal
+        at_s = self.at_us / 1_000_000 + BASE_S
+        return UsageRow(
+            request_id=terms.request_id,
+            at=datetime.fromtimestamp(at_s, UTC),
+            ended_at=datetime.fromtimestamp(max(self._link.now_s(), at_s), UTC),
+            organisation_id=principal.organisation_id,
+            tenant_id=principal.tenant_id,
+            key_id=principal.key_id,
+            model=terms.model,
+            tier=terms.tier,
+            is_batch=False,
+            input_tokens=told.input_tokens,
+            cached_tokens=told.cached_tokens,
+            output_tokens=told.output_tokens,
+            nano_usd=told.nano_usd,
+            price_id=terms.price.id if terms.price else None,
+            outcome=outcome,
+            ttft_ms=None if self._first_s is None else max(self._first_s - at_s, 0.0) * 1000,
+        )
+
+    def _post_begun(self) -> None:
+        if not self.is_local:
+            self.held = self.held._replace(queued_tokens=0)
+            self._link.post(("begun", self.terms.request_id.hex))
+
+    def _extend(self, index: int) -> None:
+        stopped = self.is_settled or index in self.stop_causes
+        if not stopped and index not in self._extending:
+            task = asyncio.create_task(self._ask_for_more(index))
+            self._extending[index] = task
+            task.add_done_callback(lambda done: self._extended(index, done))
+
+    def _extended(self, index: int, task: asyncio.Task[None]) -> None:
+        self._extending.pop(index, None)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a grant could not be extended", exc_info=task.exception())
+            self._stop(index, "quota")
+
+    async def _ask_for_more(self, index: int) -> None:
+        want = min(CHUNK, self.terms.max_tokens[index] - self.granted[index])
+        fits = await self._more(want)
+        if fits < 1:
+            self._stop(index, "quota")
+            return
+        nano_usd = -(-self.terms.nano_usd((0, 0, want)) * fits // want)
+        self.held = self.held._replace(
+            output_tokens=self.held.output_tokens + fits,
+            tokens=self.held.tokens + fits,
+            nano_usd=self.held.nano_usd + nano_usd,
+        )
+        self.granted[index] += fits
+        self._running[index].extend(self.granted[index])
+
+    async def _more(self, want: int) -> int:
+        """Have up to `want` more tokens granted; return how many."""
+        if self.is_local:
+            return self._local.extend(self.limits, want, self._link.now_s())
+        nano_usd = self.terms.nano_usd((0, 0, want))
+        while True:
+            told = list(self.told())
+            op = ("extend", self.terms.request_id.hex, want, nano_usd, LEASE_US, told)
+            try:
+                [answer] = await self._link.ask(op)
+            except CountersUnavailable:
+                if not self.limits.has_hard:
+                    return self._local.extend(self.limits, want, self._link.now_s())
+                if self._link.silent_s() > _GIVE_UP_S:
+                    return 0
+                await asyncio.sleep(_RETRY_S)
+                continue
+            return int(answer[1]) if answer[0] == "held" else 0
+
+    def _stop(self, index: int, cause: str) -> None:
+        self.stop_causes.setdefault(index, cause)
+        if self._running and not self.is_settled:
+            self._running[index].finish_granted()
+
+
+def used_amounts(told: Told) -> Amounts:
+    """Return what limits count of a finished request; cached input costs no rate of input."""
+    if not told.input_tokens and not told.output_tokens:
+        return Amounts(rpm=1)
+    return Amounts(
+        rpm=1,
+        input_tokens=told.input_tokens - told.cached_tokens,
+        output_tokens=told.output_tokens,
+        tokens=told.input_tokens + told.output_tokens,
+        nano_usd=told.nano_usd,
+    )

@@ -1,0 +1,167 @@
+"""The way to the shared counters: what can wait rides along, and what hangs is cut off.
+
+An operation that nobody waits for (`post`) is sent with the next one that somebody does (`ask`),
+in front of it, or after a few milliseconds. It stays queued until it was answered: operations are
+safe to repeat.
+
+After five failures in a row the breaker opens: `ask` fails at once, and only `probe` tries, once a
+second, until it succeeds. A reply also tells the counters' own time, which is the only clock that
+windows go by, and which life of the counters it is: where they have forgotten, `on_epoch` is
+called once with the new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from gateway.errors import CountersUnavailable
+from gateway.ports import Clock, CounterReply, QuotaCounters
+from gateway.services.quotas.wire import BASE_S
+from gateway.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+_OPENS_AFTER: Final = 5
+_POST_WITHIN_S: Final = 0.01
+_MAX_RIDERS: Final = 50
+
+Op = Sequence[Any]
+OnAnswer = Callable[[list[Any]], None]
+
+
+class CounterLink:
+    """Ask the counters, or learn at once that they cannot be asked."""
+
+    def __init__(
+        self, counters: QuotaCounters, clock: Clock, metrics: Metrics, *, build_s: float
+    ) -> None:
+        self._counters = counters
+        self._clock = clock
+        self._metrics = metrics
+        self._build_s = build_s
+        self._posted: deque[tuple[Op, OnAnswer | None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushing: asyncio.Task[None] | None = None
+        self._num_failures = 0
+        self._epoch: str | None = None
+        self._offset_s = clock.time() - clock.monotonic()
+        self.answered_s = clock.monotonic()
+        self.on_epoch: Callable[[], None] = lambda: None
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether the counters are taken for gone."""
+        return self._num_failures >= _OPENS_AFTER
+
+    @property
+    def num_posted(self) -> int:
+        """Count what waits to be sent."""
+        return len(self._posted)
+
+    def now_s(self) -> float:
+        """Return the counters' time, since 1970, as it was told last."""
+        return self._clock.monotonic() + self._offset_s
+
+    def silent_s(self) -> float:
+        """Return for how long the counters have not answered."""
+        return self._clock.monotonic() - self.answered_s
+
+    async def ask(self, *ops: Op) -> list[list[Any]]:
+        """Do operations now; return their answers. Raises: `CountersUnavailable`."""
+        if self.is_open:
+            raise CountersUnavailable(retry_after_s=1)
+        return await self._run(ops)
+
+    async def probe(self, *ops: Op) -> list[list[Any]]:
+        """Do operations even though the breaker is open. Raises: `CountersUnavailable`."""
+        return await self._run(ops)
+
+    def post(self, op: Op, on_answer: OnAnswer | None = None) -> None:
+        """Have an operation done soon, once the counters answer; `on_answer` gets what they say."""
+        self._posted.append((op, on_answer))
+        if self._timer is None and not self.is_open:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_POST_WITHIN_S, self._start_flush)
+
+    async def flush(self) -> None:
+        """Send what is posted. Raises: `CountersUnavailable`: some of it is still queued."""
+        while self._posted:
+            await self._run(())
+
+    async def close(self) -> None:
+        """Send nothing more by itself."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._flushing is not None:
+            await asyncio.gather(self._flushing, return_exceptions=True)
+
+    def _start_flush(self) -> None:
+        self._timer = None
+        if self._flushing is None and self._posted:
+            self._flushing = asyncio.create_task(self._flush_quietly())
+
+    async def _flush_quietly(self) -> None:
+        try:
+            await self.flush()
+        except CountersUnavailable:
+            pass  # `probe` comes back to it
+        except Exception:
+            logger.exception("counters could not be told of what was used")
+        finally:
+            self._flushing = None
+
+    async def _run(self, ops: Sequence[Op]) -> list[list[Any]]:
+        posted = self._posted
+        riders = [posted.popleft() for _ in range(min(len(posted), _MAX_RIDERS))]
+        sent_s = self._clock.monotonic()
+        try:
+            reply = await self._counters.run([*(op for op, _ in riders), *ops])
+            while reply.epoch is None:
+                await self._found()
+                reply = await self._counters.run([*(op for op, _ in riders), *ops])
+        except BaseException as exc:
+            posted.extendleft(reversed(riders))
+            if isinstance(exc, CountersUnavailable):
+                self._failed(exc)
+            raise
+        self._answered(reply, sent_s)
+        answers = reply.answers
+        for (_, on_answer), answer in zip(riders, answers, strict=False):
+            if on_answer is not None:
+                on_answer(answer)
+        return answers[len(riders) :]
+
+    async def _found(self) -> None:
+        """Begin a new life of the counters, unless somebody else was quicker."""
+        build_us = int(self._build_s * 1_000_000)
+        reply = await self._counters.run([("found", uuid.uuid4().hex, build_us)])
+        logger.warning("the counters were empty: they begin anew as %s", reply.epoch)
+
+    def _answered(self, reply: CounterReply, sent_s: float) -> None:
+        now_s = self._clock.monotonic()
+        self.answered_s = now_s
+        self._offset_s = reply.now_us / 1_000_000 + BASE_S - (sent_s + now_s) / 2
+        if self._num_failures:
+            if self.is_open:
+                logger.warning("the counters answer again")
+            self._num_failures = 0
+            self._metrics.quota_degraded.set(0)
+        if reply.epoch != self._epoch:
+            known, self._epoch = self._epoch, reply.epoch
+            if known is not None:
+                self.on_epoch()
+
+    def _failed(self, exc: CountersUnavailable) -> None:
+        self._num_failures += 1
+        if self._num_failures == _OPENS_AFTER:
+            self._metrics.quota_degraded.set(1)
+            logger.error(
+                "the counters do not answer (%s): rates are kept by each process, hard quotas let "
+                "nothing through",
+                exc.detail,
+            )

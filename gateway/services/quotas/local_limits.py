@@ -1,0 +1,121 @@
+"""Limits kept by one process alone, while the shared counters are away.
+
+Rates and counts are divided by the number of processes that were alive when it was last known, so
+that together they let through no more than the limit. What must never be passed (quotas of tokens
+and hard budgets) lets nothing through; a soft budget refuses nothing anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gateway.domain.quota import Metric
+from gateway.errors import CountersUnavailable
+from gateway.services.quotas.standing import Denied
+from gateway.services.quotas.wire import Amounts, Limit, Limits
+
+_MINUTE_S = 60.0
+
+_AMOUNT: dict[Metric, Callable[[Amounts], int]] = {
+    Metric.RPM: lambda amounts: amounts.rpm,
+    Metric.INPUT_TPM: lambda amounts: amounts.input_tokens,
+    Metric.OUTPUT_TPM: lambda amounts: amounts.output_tokens,
+    Metric.CONCURRENCY: lambda amounts: amounts.concurrency,
+    Metric.QUEUED_TOKENS: lambda amounts: amounts.queued_tokens,
+}
+_COUNTS = (Metric.CONCURRENCY, Metric.QUEUED_TOKENS)
+
+
+@dataclass(slots=True)
+class LocalLimits:
+    """Keep rates (as GCRA's times) and counts by scope and field."""
+
+    num_gateways: int = 1
+    _arrivals_s: dict[tuple[str, str], float] = field(default_factory=dict)
+    _counts: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def reserve(self, limits: Limits, amounts: Amounts, now_s: float) -> Denied | None:
+        """Hold amounts if they fit every limit; else say which they do not.
+
+        Raises: `CountersUnavailable`: a hard quota is among them.
+        """
+        if limits.has_hard:
+            raise CountersUnavailable(retry_after_s=1)
+        for limit in limits.limits:
+            denied = self._refusal(limit, amounts, now_s)
+            if denied is not None:
+                return denied
+        self._add(limits, amounts, now_s)
+        return None
+
+    def extend(self, limits: Limits, tokens: int, now_s: float) -> int:
+        """Hold as many more output tokens as fit; return how many."""
+        fits = tokens
+        for limit in limits.limits:
+            if limit.metric is Metric.OUTPUT_TPM:
+                share = limit.amount / self.num_gateways
+                ahead_s = max(self._arrivals_s.get(_key(limit), 0.0) - now_s, 0.0)
+                fits = min(fits, int((_MINUTE_S - ahead_s) * share / _MINUTE_S))
+        if fits >= 1:
+            self._add(limits, Amounts(output_tokens=fits), now_s)
+        return max(fits, 0)
+
+    def release(self, limits: Limits, held: Amounts, used: Amounts, now_s: float) -> None:
+        """Give back what was held and not used."""
+        back = Amounts(*(h - u for h, u in zip(held, used, strict=True)))
+        for limit in limits.limits:
+            if limit.metric not in _AMOUNT:
+                continue
+            amount = _AMOUNT[limit.metric](held if limit.metric in _COUNTS else back)
+            if limit.metric in _COUNTS:
+                self._counts[_key(limit)] = max(self._counts.get(_key(limit), 0) - amount, 0)
+            elif limit.amount:
+                share = limit.amount / self.num_gateways
+                self._arrivals_s[_key(limit)] = (
+                    self._arrivals_s.get(_key(limit), now_s) - amount * _MINUTE_S / share
+                )
+
+    def forget(self) -> None:
+        """Begin anew: the shared counters count again."""
+        self._arrivals_s.clear()
+        self._counts.clear()
+
+    def _refusal(self, limit: Limit, amounts: Amounts, now_s: float) -> Denied | None:
+        read = _AMOUNT.get(limit.metric)
+        if read is None:
+            return None
+        amount = read(amounts)
+        if limit.metric in _COUNTS:
+            # Rounded up, so that a small limit is not none at all.
+            share = -(-limit.amount // self.num_gateways)
+            used = self._counts.get(_key(limit), 0)
+            return Denied(limit, 0.0, share - used, used) if used + amount > share else None
+        if amount == 0:
+            return None
+        per_gateway = limit.amount / self.num_gateways
+        if amount > limit.amount or per_gateway == 0:
+            return Denied(limit, None, 0, 0)
+        ahead_s = max(self._arrivals_s.get(_key(limit), 0.0) - now_s, 0.0)
+        # One request may always have the whole of the share, else a large one never passes.
+        over_s = ahead_s + min(amount / per_gateway, 1.0) * _MINUTE_S - _MINUTE_S
+        if over_s > 1e-9:
+            left = int((_MINUTE_S - ahead_s) * per_gateway / _MINUTE_S)
+            return Denied(limit, over_s, left, limit.amount - left)
+        return None
+
+    def _add(self, limits: Limits, amounts: Amounts, now_s: float) -> None:
+        for limit in limits.limits:
+            read = _AMOUNT.get(limit.metric)
+            if read is None:
+                continue
+            key = _key(limit)
+            if limit.metric in _COUNTS:
+                self._counts[key] = self._counts.get(key, 0) + read(amounts)
+            elif limit.amount:
+                cost_s = read(amounts) * _MINUTE_S * self.num_gateways / limit.amount
+                self._arrivals_s[key] = max(self._arrivals_s.get(key, 0.0), now_s) + cost_s
+
+
+def _key(limit: Limit) -> tuple[str, str]:
+    return limit.scope_name, limit.field

@@ -1,0 +1,76 @@
+"""Which limit said no, in words: what it is, how much of it is used, and when to come back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from gateway.domain import Principal
+from gateway.domain.quota import Metric, ScopeKind
+from gateway.errors import QuotaExhausted, TenantLimited
+from gateway.services.quotas.standing import Denied, standing_of_refusal
+from gateway.services.quotas.wire import Limit
+
+# Nobody knows when another of the tenant's requests ends; asking this often costs little.
+_OTHERS_END_S: Final = 1.0
+
+_NAMES: Final = {
+    Metric.RPM: "requests per minute (rpm)",
+    Metric.INPUT_TPM: "input tokens per minute (input_tpm)",
+    Metric.OUTPUT_TPM: "output tokens per minute (output_tpm)",
+    Metric.CONCURRENCY: "requests at a time (concurrency)",
+    Metric.QUEUED_TOKENS: "tokens of waiting prompts (queued_tokens)",
+    Metric.DAILY_TOKENS: "tokens per day (daily_tokens)",
+    Metric.MONTHLY_TOKENS: "tokens per month (monthly_tokens)",
+    Metric.BUDGET: "budget",
+}
+
+
+def refusal(denied: Denied, principal: Principal, now_s: float) -> TenantLimited:
+    """Return the error for a request that a limit refused; `now_s` is the counters' time."""
+    error = _error(denied, principal)
+    error.standing = standing_of_refusal(denied, now_s)
+    return error
+
+
+def _error(denied: Denied, principal: Principal) -> TenantLimited:
+    limit = denied.limit
+    name, amount = _NAMES[limit.metric], _amount(limit, limit.amount)
+    who = _who(limit, principal)
+    if denied.wait_s is None:
+        error = TenantLimited(
+            f"This request alone is above the limit of {who} on {name}: limit {amount}."
+        )
+        error.never_fits = True
+        return error
+    used = _amount(limit, denied.used)
+    stands = f"limit {amount}, used {used}"
+    if denied.is_exhausted:
+        assert limit.slot is not None, "only windows are used up"
+        ends = datetime.fromtimestamp(limit.slot.end_s, UTC).isoformat().replace("+00:00", "Z")
+        anew = "begins anew" if limit.slot.oldest_s == limit.slot.start_s else "has more again"
+        return QuotaExhausted(
+            f"The quota of {who} on {name} is used up for this request: {stands}, "
+            f"{_amount(limit, denied.left)} left. It {anew} at {ends}."
+        )
+    wait_s = denied.wait_s or _OTHERS_END_S
+    held = " (the rest is held by requests that run)" if not denied.wait_s else ""
+    return TenantLimited(
+        f"Rate limit of {who} reached on {name}: {stands}{held}. Try again in {wait_s:.3g} s.",
+        retry_after_s=wait_s,
+    )
+
+
+def _who(limit: Limit, principal: Principal) -> str:
+    kind = limit.scope.scope.kind
+    if kind is ScopeKind.KEY:
+        return f"key '{principal.kid}'"
+    if kind is ScopeKind.TENANT:
+        return f"tenant '{principal.tenant}'"
+    return "the organisation" if kind is ScopeKind.ORGANISATION else "the platform"
+
+
+def _amount(limit: Limit, amount: int) -> str:
+    if limit.metric is not Metric.BUDGET:
+        return str(amount)
+    return f"{amount / 1e9:.6f}".rstrip("0").rstrip(".") + " USD"

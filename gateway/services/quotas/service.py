@@ -1,0 +1,243 @@
+"""Reserve, extend, settle: the limits of every request, held before it computes anything.
+
+`reserve` asks the shared counters once for all limits of key, tenant, organisation and platform.
+It holds the whole prompt, which is known exactly, and the first tokens of the answer; the lease
+asks for the rest as it is generated. So what is held always covers what is used, and no limit is
+passed, however a process ends.
+
+A window that the counters have not counted yet (a new limit, a new machine) is loaded from the
+ledger first. Where the counters do not answer, see `local_limits`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
+
+from gateway.domain import Principal
+from gateway.domain.price import Price
+from gateway.domain.quota import Scope
+from gateway.errors import CountersUnavailable, InternalFailure, StoreUnavailable, TenantLimited
+from gateway.services.quotas.lease import CHUNK, LEASE_US, Books, RequestLease, Terms
+from gateway.services.quotas.link import CounterLink
+from gateway.services.quotas.local_limits import LocalLimits
+from gateway.services.quotas.refusals import refusal
+from gateway.services.quotas.standing import Denied
+from gateway.services.quotas.wire import BASE_S, Amounts, Compiler, Limit, Limits
+from gateway.telemetry.metrics import Metrics
+
+# A window that ends, limits that are loaded: each may change what is to be asked, a few times.
+_MAX_ROUNDS: Final = 8
+
+Slotted = tuple[Scope, int, int]
+
+
+class Prices(Protocol):
+    """Know what models cost."""
+
+    def price(self, model: str) -> Price | None: ...
+
+
+class UsedBefore(Protocol):
+    """Know from the ledger what scopes have used between two times: tokens and nano-USD."""
+
+    async def used(self, wanted: Sequence[Slotted]) -> Sequence[tuple[int, int]]: ...
+
+
+class QuotaService:
+    """Hold requests to their limits. All on the event loop's thread."""
+
+    def __init__(
+        self,
+        link: CounterLink,
+        ledger: UsedBefore,
+        prices: Prices,
+        books: Books,
+        metrics: Metrics,
+        *,
+        flush_ledger: Callable[[], Awaitable[object]],
+        chunk: int = CHUNK,
+    ) -> None:
+        self.link = link
+        self.compiler = Compiler()
+        self.local = LocalLimits()
+        self._ledger = ledger
+        self._prices = prices
+        self._books = books
+        self._metrics = metrics
+        self._flush_ledger = flush_ledger
+        self._chunk = chunk
+        self._live: dict[str, RequestLease] = {}
+
+    @property
+    def is_degraded(self) -> bool:
+        """Tell whether limits are kept by this process alone."""
+        return self.link.is_open
+
+    @property
+    def live(self) -> Iterable[RequestLease]:
+        """Return the leases that are held here."""
+        return list(self._live.values())
+
+    def price(self, model: str) -> Price | None:
+        """Return what a model costs now."""
+        return self._prices.price(model)
+
+    async def reserve(self, terms: Terms) -> RequestLease:
+        """Hold what a request needs to begin; its lease must be settled or refunded.
+
+        Raises: `TenantLimited`, `QuotaExhausted`: a limit refuses it; `CountersUnavailable`: a hard
+        quota cannot be checked.
+        """
+        for _ in range(_MAX_ROUNDS):
+            limits = self.compiler.compile(terms.principal, self.link.now_s())
+            granted = self._first_grant(limits, terms.max_tokens)
+            held = _first_hold(limits, terms, sum(granted))
+            op = (
+                "reserve",
+                terms.request_id.hex,
+                limits.packed,
+                held,
+                terms.meta(),
+                LEASE_US,
+            )
+            try:
+                [answer] = await self.link.ask(op)
+            except asyncio.CancelledError:
+                # It may have been held: nobody is left to use it.
+                self.link.post(("settle", terms.request_id.hex, Amounts()))
+                raise
+            except CountersUnavailable:
+                return self._reserve_locally(terms, limits, held, granted)
+            lease = await self._read(answer, terms, limits, held, granted)
+            if lease is not None:
+                return lease
+        raise InternalFailure(detail="the counters never came to an answer")
+
+    async def load(self, limits: Limits) -> None:
+        """Tell the counters from the ledger what windows have seen. Raises: `StoreUnavailable`."""
+        await self._flush_ledger()
+        windows = [limit for limit in limits.limits if limit.slot is not None]
+        wanted = [part for limit in windows for part in _slotted(limit)]
+        used = dict(zip(wanted, await self._ledger.used(wanted), strict=True))
+        ops = []
+        for limit in windows:
+            assert limit.slot is not None
+            slots: list[int] = []
+            for part in _slotted(limit):
+                tokens, nano_usd = used[part]
+                slots += [part[1], nano_usd if limit.counts_money else tokens]
+            ops.append(("load", limit.scope_name, limit.field, limit.slot.start_s, slots))
+        if ops:
+            await self.link.ask(*ops)
+
+    async def _read(
+        self,
+        answer: list[Any],
+        terms: Terms,
+        limits: Limits,
+        held: Amounts,
+        granted: list[int],
+    ) -> RequestLease | None:
+        """Turn the counters' answer into a lease; None: ask again."""
+        kind = answer[0]
+        if kind == "held":
+            return self._lease(terms, limits, held, granted, answer[1], answer[2])
+        if kind == "denied":
+            raise self._denied(_denied(limits, answer), terms.principal)
+        if kind == "unknown":
+            try:
+                await self.load(limits)
+            except CountersUnavailable:
+                raise
+            except StoreUnavailable as exc:
+                raise CountersUnavailable(detail=exc.detail, retry_after_s=1) from exc
+        elif kind == "building":
+            raise CountersUnavailable(retry_after_s=max(answer[1] / 1_000_000, 0.1))
+        elif kind != "stale":
+            raise InternalFailure(detail=f"a request id was used twice: {kind}")
+        return None
+
+    def _first_grant(self, limits: Limits, max_tokens: Sequence[int]) -> list[int]:
+        """Say how many tokens each generation may begin with.
+
+        No more than the smallest rate of output could ever let through at once, so that a small
+        limit slows a request down and does not refuse it for ever.
+        """
+        chunk = self._chunk
+        if limits.output_tpm is not None:
+            chunk = max(1, min(chunk, limits.output_tpm // len(max_tokens)))
+        return [min(chunk, bound) for bound in max_tokens]
+
+    def _reserve_locally(
+        self, terms: Terms, limits: Limits, held: Amounts, granted: list[int]
+    ) -> RequestLease:
+        now_s = self.link.now_s()
+        denied = self.local.reserve(limits, held, now_s)
+        if denied is not None:
+            raise self._denied(denied, terms.principal)
+        at_us = int((now_s - BASE_S) * 1_000_000)
+        return self._lease(terms, limits, held, granted, at_us, (), is_local=True)
+
+    def _lease(
+        self,
+        terms: Terms,
+        limits: Limits,
+        held: Amounts,
+        granted: list[int],
+        at_us: int,
+        tightest: Sequence[Any],
+        *,
+        is_local: bool = False,
+    ) -> RequestLease:
+        lease = RequestLease(
+            terms,
+            limits,
+            held,
+            granted,
+            at_us=at_us,
+            tightest=tightest,
+            link=self.link,
+            local=self.local,
+            books=self._books,
+            is_local=is_local,
+            on_end=self._forget,
+        )
+        self._live[terms.request_id.hex] = lease
+        return lease
+
+    def _forget(self, lease: RequestLease) -> None:
+        self._live.pop(lease.terms.request_id.hex, None)
+
+    def _denied(self, denied: Denied, principal: Principal) -> TenantLimited:
+        limit = denied.limit
+        self._metrics.quota_denied.labels(limit.metric.value, limit.scope.scope.kind.value).inc()
+        return refusal(denied, principal, self.link.now_s())
+
+
+def _slotted(limit: Limit) -> list[Slotted]:
+    """Return the slots of a window, as the ledger is asked for them."""
+    assert limit.slot is not None
+    width_s = limit.slot.end_s - limit.slot.start_s
+    return [(limit.scope.scope, start_s, start_s + width_s) for start_s in limit.slots()]
+
+
+def _first_hold(limits: Limits, terms: Terms, num_output_tokens: int) -> Amounts:
+    num_prompt = terms.num_prompt_tokens
+    return Amounts(
+        rpm=1,
+        input_tokens=num_prompt,
+        output_tokens=num_output_tokens,
+        concurrency=1,
+        queued_tokens=num_prompt if limits.has_queue else 0,
+        tokens=num_prompt + num_output_tokens,
+        nano_usd=terms.nano_usd((num_prompt, 0, num_output_tokens)),
+    )
+
+
+def _denied(limits: Limits, answer: list[Any]) -> Denied:
+    _, scope_at, entry_at, wait, left, used = answer
+    wait_s = None if wait == -1 else max(wait, 0) / 1_000_000
+    limit = limits.at(scope_at, entry_at)
+    return Denied(limit, wait_s, int(left), int(used), is_exhausted=wait == -2)

@@ -1,0 +1,95 @@
+"""The counters of limits in Redis: one function does everything (`quota.lua`)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Final
+
+import msgspec
+from redis.exceptions import RedisError, ResponseError
+
+from gateway.errors import CountersUnavailable
+from gateway.ports import CounterReply
+from gateway.store.redis_pipe import PipeClosed, RedisPipe
+
+SCRIPT: Final = resources.files("gateway.store").joinpath("quota.lua").read_text()
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[str | bool, int, int, list[list[Any]]])
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """Hold the function's name and source.
+
+    It is named after what it holds: two releases that share a server each call their own.
+    """
+
+    name: str
+    source: str
+
+    @classmethod
+    def of(cls, script: str) -> Library:
+        name = f"sluice_{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+        return cls(name, f"#!lua name={name}\nlocal LIBRARY = '{name}'\n{script}")
+
+
+_LIBRARY: Final = Library.of(SCRIPT)
+
+
+class RedisQuotaCounters:
+    """Implement `QuotaCounters`.
+
+    A call that failed is sent once more, as each operation is safe to repeat: where the first was
+    done and its answer lost, the second finds it done.
+    """
+
+    def __init__(self, pipe: RedisPipe) -> None:
+        self._pipe = pipe
+
+    async def run(self, ops: Sequence[Sequence[Any]]) -> CounterReply:
+        arguments = pack(ops)
+        try:
+            try:
+                answer = await self._call(arguments)
+            except PipeClosed:
+                answer = await self._call(arguments)
+        except (PipeClosed, RedisError, OSError) as exc:
+            raise CountersUnavailable(detail=str(exc), retry_after_s=1) from exc
+        return unpack(answer)
+
+    async def _call(self, arguments: Sequence[bytes]) -> bytes:
+        try:
+            answer: bytes = await self._pipe.call("FCALL", _LIBRARY.name, 0, *arguments)
+        except ResponseError as exc:
+            if "Function not found" not in str(exc):
+                raise
+            await self._pipe.call("FUNCTION", "LOAD", "REPLACE", _LIBRARY.source)
+            answer = await self._pipe.call("FCALL", _LIBRARY.name, 0, *arguments)
+        return answer
+
+
+def pack(ops: Sequence[Sequence[Any]]) -> list[bytes]:
+    """Return the function's arguments; what is packed in an operation becomes one of its own."""
+    arguments: list[bytes] = [b""]
+    numbered = [
+        [_number(part, arguments) if isinstance(part, bytes) else part for part in op] for op in ops
+    ]
+    arguments[0] = _encode(numbered)
+    return arguments
+
+
+def unpack(answer: bytes) -> CounterReply:
+    """Read the function's answer."""
+    epoch, built_us, now_us, answers = _decode.decode(answer)
+    return CounterReply(epoch if isinstance(epoch, str) else None, built_us, now_us, answers)
+
+
+def _number(packed: bytes, arguments: list[bytes]) -> int:
+    """Pass something packed as an argument; return its number, from 1."""
+    if arguments[-1] is not packed:
+        arguments.append(packed)
+    return len(arguments)

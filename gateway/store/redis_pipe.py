@@ -1,0 +1,164 @@
+"""One connection to Redis on which calls follow each other without waiting for answers.
+
+What redis-py keeps well is used of it: the URL, TLS, authentication, the protocol and its parser.
+Its client is left out, because a pool, a retry and a lock for each call cost more than the call.
+
+A call is given up after a short time. If the event loop itself was late, the answer may be in the
+socket already, so a timer that fires late looks once more. A connection that did not answer is
+dropped, as answers come in order: what was sent on it may or may not have been done, so only what
+can be repeated may be sent here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+logger = logging.getLogger(__name__)
+
+_CONNECT_TIMEOUT_S: Final = 1.0
+_RECONNECT_S: Final = 0.1
+# A timer that is later than this was held up by the loop, not by Redis.
+_LATE_S: Final = 0.01
+
+Answer = asyncio.Future[Any]
+
+
+class PipeClosed(Exception):
+    """The connection is down, or went down before the answer came."""
+
+
+class RedisPipe:
+    """Call Redis over one connection; it is made, and made again, in the background.
+
+    The client must have no `socket_timeout`: an idle connection waits for ever.
+    """
+
+    def __init__(self, redis: Redis, *, timeout_s: float) -> None:
+        self._pool = redis.connection_pool
+        self._timeout_s = timeout_s
+        self._connection: AbstractConnection | None = None
+        self._waiting: deque[Answer] = deque()
+        self._connecting: asyncio.Task[None] | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._closed = False
+        self._failed_s = float("-inf")
+
+    async def call(self, *command: str | bytes | int) -> Any:
+        """Send a command and wait for its answer, for the time limit at most.
+
+        Raises: `PipeClosed`: down, or no answer in time; `NoScriptError`, `ResponseError`.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._timeout_s
+        connection = self._connection
+        if connection is None:
+            connection = await self._connected(deadline_s)
+        answer: Answer = loop.create_future()
+        self._waiting.append(answer)
+        timer = loop.call_at(deadline_s, self._check, answer, deadline_s)
+        try:
+            await connection.send_packed_command(
+                connection.pack_command(*command), check_health=False
+            )
+        except (RedisError, OSError) as exc:
+            self._drop(exc)
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+
+    async def close(self) -> None:
+        """Close the connection; nothing can be called afterwards."""
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.gather(self._connecting, return_exceptions=True)
+        self._drop(None)
+        if self._reader is not None:
+            await asyncio.gather(self._reader, return_exceptions=True)
+
+    async def _connected(self, deadline_s: float) -> AbstractConnection:
+        """Wait for a connection that is being made, for as long as a call may take."""
+        loop = asyncio.get_running_loop()
+        if self._closed:
+            raise PipeClosed("closed")
+        if self._connecting is None:
+            if loop.time() - self._failed_s < _RECONNECT_S:
+                raise PipeClosed("not connected")
+            self._connecting = loop.create_task(self._connect())
+        await asyncio.wait([self._connecting], timeout=max(deadline_s - loop.time(), 0.001))
+        if self._connection is None:
+            raise PipeClosed("not connected")
+        return self._connection
+
+    async def _connect(self) -> None:
+        connection: AbstractConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                await connection.connect()  # type: ignore[no-untyped-call]
+        except (RedisError, OSError, TimeoutError) as exc:
+            self._failed_s = asyncio.get_running_loop().time()
+            logger.debug("no connection to Redis: %s", exc)
+            await connection.disconnect(nowait=True)
+        else:
+            self._connection = connection
+            self._reader = asyncio.create_task(self._read(connection))
+        finally:
+            self._connecting = None
+
+    async def _read(self, connection: AbstractConnection) -> None:
+        """Hand answers to those who wait, in order, until the connection ends."""
+        waiting = self._waiting
+        try:
+            while True:
+                value: Any
+                try:
+                    value = await connection.read_response(disconnect_on_error=False)
+                except (NoScriptError, ResponseError) as exc:
+                    value = exc
+                answer = waiting.popleft()
+                if answer.done():
+                    continue
+                if isinstance(value, Exception):
+                    answer.set_exception(value)
+                else:
+                    answer.set_result(value)
+        except (RedisError, OSError, IndexError, asyncio.IncompleteReadError) as exc:
+            if self._connection is connection:
+                self._drop(exc)
+        except asyncio.CancelledError:
+            pass
+
+    def _check(self, answer: Answer, deadline_s: float) -> None:
+        """Give an answer up whose time has passed, unless it was the loop that was late."""
+        if answer.done():
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() - deadline_s > _LATE_S:
+            again_s = loop.time() + _LATE_S
+            loop.call_at(again_s, self._check, answer, again_s)
+            return
+        self._drop(TimeoutError(f"no answer within {self._timeout_s:g} s"))
+
+    def _drop(self, error: BaseException | None) -> None:
+        """End the connection, and with it every call that waits."""
+        connection, self._connection = self._connection, None
+        waiting, self._waiting = self._waiting, deque()
+        if error is not None:
+            self._failed_s = asyncio.get_running_loop().time()
+        for answer in waiting:
+            if not answer.done():
+                answer.set_exception(PipeClosed(str(error or "closed")))
+                answer.exception()  # retrieved: who waited may be gone
+        if connection is not None:
+            if self._reader is not None:
+                self._reader.cancel()
+            task = asyncio.ensure_future(connection.disconnect(nowait=True))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -1,0 +1,78 @@
+"""Fakes of the ports of quotas: counters that hold whatever is asked, a ledger in a list."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from gateway.domain.price import Price
+from gateway.domain.usage import UsageRow
+from gateway.ports import CounterReply
+from gateway.services.inference import InferenceService
+from gateway.services.leased import LeasedInference
+from gateway.services.quotas.lease import Books
+from gateway.services.quotas.link import CounterLink
+from gateway.services.quotas.service import QuotaService
+from gateway.services.quotas.wire import BASE_S
+from gateway.telemetry.metrics import Metrics
+
+
+class OpenCounters:
+    """Hold everything, and note what was asked."""
+
+    def __init__(self) -> None:
+        self.ops: list[Sequence[Any]] = []
+
+    async def run(self, ops: Sequence[Sequence[Any]]) -> CounterReply:
+        self.ops += ops
+        now_us = int((time.time() - BASE_S) * 1_000_000)
+        return CounterReply("epoch", 0, now_us, [_answer(op, now_us) for op in ops])
+
+
+def _answer(op: Sequence[Any], now_us: int) -> list[Any]:
+    if op[0] == "reserve":
+        return ["held", now_us, []]
+    if op[0] == "extend":
+        return ["held", op[2]]
+    if op[0] == "keep":
+        return ["kept", 1, []]
+    if op[0] == "sweep":
+        return ["swept", 0, 0, []]
+    return ["done", []]
+
+
+class NothingUsed:
+    """A ledger without rows."""
+
+    async def used(self, wanted: Sequence[Any]) -> Sequence[tuple[int, int]]:
+        return [(0, 0)] * len(wanted)
+
+
+class FixedPrice:
+    """One price for every model, or none."""
+
+    def __init__(self, price: Price | None = None) -> None:
+        self._price = price
+
+    def price(self, model: str) -> Price | None:
+        return self._price
+
+
+async def _flushed() -> None:
+    return
+
+
+def open_quotas(
+    rows: list[UsageRow] | None = None, counters: OpenCounters | None = None
+) -> QuotaService:
+    """Make a service that refuses nothing and writes its bills into `rows`."""
+    metrics = Metrics()
+    link = CounterLink(counters or OpenCounters(), time, metrics, build_s=0)
+    books = Books(append=([] if rows is None else rows).append, note=lambda limits, windows: None)
+    return QuotaService(link, NothingUsed(), FixedPrice(), books, metrics, flush_ledger=_flushed)
+
+
+def leased(inference: InferenceService, rows: list[UsageRow] | None = None) -> LeasedInference:
+    """Let an inference service run on quotas that refuse nothing."""
+    return LeasedInference(inference, open_quotas(rows))
