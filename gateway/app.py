@@ -13,27 +13,29 @@ from typing import Final
 
 from starlette.types import ASGIApp
 
-from gateway.api.admin import admin_routes
+from gateway.administration import admin_services
+from gateway.api.admin_config import config_route
 from gateway.api.admin_overload import overload_route
+from gateway.api.admin_routes import admin_routes
 from gateway.api.admin_scheduler import scheduler_routes
 from gateway.api.health import DetailedHealth, Health
 from gateway.api.public import public_app, with_errors
 from gateway.credentials import Token
 from gateway.model_loading import load_model
-from gateway.services.auth import AdminAuthenticator, Authenticator
+from gateway.services.admin_auth import AdminAuthenticator
+from gateway.services.auth import Authenticator
 from gateway.services.auth_upkeep import AuthUpkeep
 from gateway.services.heartbeat import Heartbeat
 from gateway.services.idempotency import IdempotencyService
 from gateway.services.inference import InferenceService
-from gateway.services.keys import KeyService
 from gateway.services.lifecycle import Lifecycle, Phase
 from gateway.services.local_access import new_local_token
 from gateway.services.models import ModelRegistry, ServedModel
 from gateway.services.overload_watch import OverloadWatch
+from gateway.services.prices import PriceBook
 from gateway.services.probes import Probes
 from gateway.services.scheduler_control import SchedulerControl
 from gateway.services.store_watch import StoreWatch
-from gateway.services.tenants import TenantService
 from gateway.settings import Settings
 from gateway.store import FirstStart, Store, open_store
 
@@ -90,7 +92,7 @@ async def open_gateway(settings: Settings, probes: Probes | None = None) -> Asyn
         watch = StoreWatch(store.keys)
         await stack.enter_async_context(watch.running())
         probes.attach([model], watch)
-        gateway = await _assemble(stack, store, ModelRegistry([model]), probes, version)
+        gateway = await _assemble(stack, settings, store, ModelRegistry([model]), probes, version)
         lifecycle.advance(Phase.SERVING)
         yield gateway
 
@@ -125,6 +127,7 @@ async def _load(settings: Settings, version: str, lifecycle: Lifecycle) -> Serve
 
 async def _assemble(
     stack: contextlib.AsyncExitStack,
+    settings: Settings,
     store: Store,
     models: ModelRegistry,
     probes: Probes,
@@ -132,13 +135,17 @@ async def _assemble(
 ) -> Gateway:
     """Build the services over open stores and running models."""
     local_token = new_local_token()
-    auth = Authenticator(store.keys, store.secrets)
-    upkeep = AuthUpkeep(auth, store.keys, store.auth_epoch)
+    auth = Authenticator(store.keys, store.secrets, grace_s=settings.auth_grace_s)
+    prices = PriceBook(store.prices)
+    await stack.enter_async_context(prices.running())
+    upkeep = AuthUpkeep(auth, store.keys, store.auth_epoch, on_change=[prices.refresh])
     await stack.enter_async_context(upkeep.running())
     scheduling = SchedulerControl(models)
-    tenants = TenantService(store.tenants, store.organisations, auth, store.auth_epoch, scheduling)
-    keys = KeyService(store.keys, tenants, store.secrets, auth, store.auth_epoch)
-    admin_auth = AdminAuthenticator(store.admin_tokens, store.secrets, local_token)
+    services = admin_services(store, auth, scheduling, prices)
+    organisation = await store.organisations.default()
+    admin_auth = AdminAuthenticator(
+        store.admin_tokens, store.secrets, organisation.id, local_token=local_token, keys=auth
+    )
     inference = InferenceService(salt_key=store.secrets.kv_salt_key)
     stack.callback(inference.close)
     idempotency = IdempotencyService(store.idempotency, store.secrets)
@@ -163,9 +170,10 @@ async def _assemble(
         admin=with_errors(
             [
                 *DetailedHealth(probes).routes(),
-                *admin_routes(tenants, keys, admin_auth),
-                *scheduler_routes(scheduling, tenants, admin_auth),
+                *admin_routes(services, admin_auth),
+                *scheduler_routes(scheduling, services.tenants, services.audit, admin_auth),
                 overload_route(overload, admin_auth),
+                config_route(settings, admin_auth),
             ]
         ),
     )

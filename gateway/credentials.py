@@ -38,9 +38,9 @@ class Token:
     text: str = field(repr=False)
 
 
-def new_token(prefix: str) -> Token:
-    """Draw a token from the system's random source."""
-    kid = _draw(_KID_CHARS)
+def new_token(prefix: str, kid: str | None = None) -> Token:
+    """Draw a token from the system's random source; with `kid`, another of the same name."""
+    kid = kid or _draw(_KID_CHARS)
     unsigned = prefix + kid + _draw(_SECRET_CHARS)
     return Token(kid=kid, text=unsigned + _checksum(unsigned))
 

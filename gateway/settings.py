@@ -75,6 +75,11 @@ class Settings(BaseSettings):
     redis_url: SecretStr | None = Field(
         default=None, description="Redis URL; unset: a private Valkey in the data directory."
     )
+    auth_grace_s: float = Field(
+        default=300.0,
+        ge=0,
+        description="Seconds that a known key stays good while PostgreSQL does not answer.",
+    )
 
     model: Path | None = Field(
         default=None, description="A Hugging Face model directory; unset: the demo model."

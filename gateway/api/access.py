@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from starlette.routing import Route, request_response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.domain import Principal
-from gateway.errors import AuthenticationFailed, InvalidRequest
+from gateway.errors import AuthenticationFailed, InvalidRequest, PermissionDenied
+from gateway.services.key_scopes import admits
+from gateway.services.models import ServedModel
 
 
 class Authenticates(Protocol):
@@ -30,7 +33,9 @@ def tenant_only(path: str, app: ASGIApp | Any, auth: Authenticates, *, method: s
 class TenantOnly:
     """Let a request through with its principal in `scope["state"]`, or raise.
 
-    Runs before the body is read, so that a stranger costs no memory.
+    Runs before the body is read, so that a stranger costs no memory. An answer to a secret that a
+    rotation lets live on says until when, in a `warning` header.
+    Raises: `AuthenticationFailed`; `PermissionDenied`: the client is in no network of its key.
     """
 
     def __init__(self, app: ASGIApp, auth: Authenticates) -> None:
@@ -39,8 +44,47 @@ class TenantOnly:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         principal = await self._auth.authenticate(credential(scope))
+        check_address(scope, principal.cidrs)
         scope.setdefault("state", {})["principal"] = principal
+        if principal.secret_ends_at is not None:
+            send = _warning(send, principal.secret_ends_at)
         await self._app(scope, receive, send)
+
+
+def check_address(scope: Scope, cidrs: tuple[str, ...] | None) -> None:
+    """Raise `PermissionDenied` where the client is in none of the networks; None is any."""
+    client = scope.get("client")
+    if not admits(cidrs, None if client is None else client[0]):
+        raise PermissionDenied("This credential may not be used from your address.")
+
+
+def may_use(principal: Principal, model: ServedModel) -> bool:
+    """Tell whether a key is open to a model, by its name or an alias."""
+    allowed = principal.models
+    return allowed is None or not {model.name, *model.aliases}.isdisjoint(allowed)
+
+
+def require_model(principal: Principal, model: ServedModel) -> None:
+    """Raise `PermissionDenied` (`model_not_allowed`) where the key is held to other models."""
+    if not may_use(principal, model):
+        raise PermissionDenied(
+            f"This key may not use the model '{model.name}'. GET /v1/models lists those it may.",
+            param="model",
+            code="model_not_allowed",
+        )
+
+
+def _warning(send: Send, ends_at_s: float) -> Send:
+    ends_at = datetime.fromtimestamp(ends_at_s, UTC).isoformat(timespec="seconds")
+    text = f'299 - "this key\'s secret ends at {ends_at.replace("+00:00", "Z")}"'
+    header = (b"warning", text.encode("ascii"))
+
+    async def send_warned(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), header]
+        await send(message)
+
+    return send_warned
 
 
 def credential(scope: Scope) -> str:

@@ -1,15 +1,22 @@
-"""The admin API, `/admin/v1`: tenants and keys. It listens on a port of its own.
+"""What the routes of the admin API, `/admin/v1`, share: who may, bodies, answers, pages.
 
-Every route needs an admin token, checked before the body is read. Lists are
-`{"data": [...]}`, times are RFC 3339 in UTC, and a key's token (`"key"`) appears in the answer
-that makes it, never again. The scheduler's routes are in `admin_scheduler`.
+It listens on a port of its own. A route names the roles that it is open to; a route that names
+none is open to nobody. The credential is checked before the body is read, and no endpoint runs
+without an `Admin`. Who is bound to a tenant gets, for what belongs to another, the answer for what
+is not there.
+
+Lists are `{"data": [...], "has_more", "next"}`: `?limit=` rows, and `?after=` with the `next` of
+the page before for those that follow it. Times are RFC 3339 in UTC. What has a `version` shows it;
+a change that names one, in its body or as `If-Match`, is made to that version or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from datetime import datetime
-from typing import Any, Final, Protocol
+import base64
+import binascii
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -17,101 +24,83 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.access import credential
-from gateway.api.body import JsonBody, read_body
-from gateway.domain import ApiKey, IssuedKey, Tenant, TenantSlo, Tier
-from gateway.errors import InvalidRequest
-from gateway.services.keys import KeyService
-from gateway.services.tenants import TenantService
+from gateway.api.access import check_address, credential
+from gateway.api.body import read_body
+from gateway.domain.admin import Actor, Admin, AdminRole
+from gateway.domain.page import Cursor, Page, PageRequest
+from gateway.errors import InvalidRequest, PermissionDenied, VersionConflict
 
 MAX_ADMIN_BODY_BYTES: Final = 1 << 20
+PAGE_ROWS, PAGE_ROWS_MAX = 100, 1000
 
+OWNERS: Final = frozenset({AdminRole.OWNER})
+OPERATORS: Final = OWNERS | {AdminRole.OPERATOR}
+VIEWERS: Final = OPERATORS | {AdminRole.VIEWER}
+# Who changes what a tenant may itself: its keys.
+TENANT_OWNERS: Final = OPERATORS | {AdminRole.TENANT_OWNER}
+EVERYONE: Final = frozenset(AdminRole)
 
-class AuthenticatesAdmins(Protocol):
-    async def authenticate(self, text: str) -> None: ...
-
-
-class NewTenant(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    weight: float = 1.0
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
-    max_gap_ms: float | None = None
-
-
-class TenantChanges(msgspec.Struct, forbid_unknown_fields=True):
-    """Hold what is to change; a field that is absent stays, a null promise is taken back."""
-
-    weight: float | msgspec.UnsetType = msgspec.UNSET
-    ttft_ms: float | msgspec.UnsetType | None = msgspec.UNSET
-    tpot_ms: float | msgspec.UnsetType | None = msgspec.UNSET
-    max_gap_ms: float | msgspec.UnsetType | None = msgspec.UNSET
-
-
-class NewKey(msgspec.Struct, forbid_unknown_fields=True):
-    tenant: str
-    name: str = "default"
-    expires_in_s: float | None = None
-    max_tier: Tier = Tier.DEFAULT
-
-
-class TenantView(msgspec.Struct):
-    id: str
-    name: str
-    weight: float
-    ttft_ms: float | None
-    tpot_ms: float | None
-    max_gap_ms: float | None
-    created_at: datetime
-
-
-class KeyView(msgspec.Struct):
-    id: str
-    kid: str
-    tenant: str
-    name: str
-    max_tier: Tier
-    status: str
-    created_at: datetime
-    expires_at: datetime | None
-    last_used_at: datetime | None
-
-
-class IssuedKeyView(KeyView, kw_only=True):
-    key: str
-
-
-class TenantList(msgspec.Struct):
-    data: list[TenantView]
-
-
-class KeyList(msgspec.Struct):
-    data: list[KeyView]
-
-
-def admin_routes(
-    tenants: TenantService, keys: KeyService, admin_auth: AuthenticatesAdmins
-) -> list[Route]:
-    """Declare the routes; mount them in an application that handles `GatewayError`."""
-    admin = _Admin(tenants, keys)
-    return [
-        admin_route("/tenants", "GET", admin.list_tenants, admin_auth),
-        admin_route("/tenants", "POST", admin.create_tenant, admin_auth),
-        admin_route("/tenants/{name}", "PATCH", admin.update_tenant, admin_auth),
-        admin_route("/keys", "GET", admin.list_keys, admin_auth),
-        admin_route("/keys", "POST", admin.create_key, admin_auth),
-        admin_route("/keys/{key_id}", "DELETE", admin.revoke_key, admin_auth),
-    ]
-
+T = TypeVar("T")
 
 AdminEndpoint = Callable[[Request], Awaitable[Response]]
 
 
+class AuthenticatesAdmins(Protocol):
+    async def authenticate(self, text: str) -> Admin: ...
+
+
 def admin_route(
-    path: str, method: str, endpoint: AdminEndpoint, auth: AuthenticatesAdmins
+    path: str,
+    method: str,
+    endpoint: AdminEndpoint,
+    auth: AuthenticatesAdmins,
+    *,
+    allows: Collection[AdminRole] = (),
 ) -> Route:
-    """Declare a route that an admin token opens; `path` is under `/admin/v1`."""
-    return Route(f"/admin/v1{path}", AdminOnly(endpoint, auth), methods=[method])
+    """Declare a route that admins of these roles open; `path` is under `/admin/v1`."""
+    return Route(f"/admin/v1{path}", AdminOnly(endpoint, auth, allows), methods=[method])
+
+
+class AdminOnly:
+    """Answer admins of some roles with `endpoint`, and everyone else with a refusal.
+
+    Raises: `AuthenticationFailed`; `PermissionDenied`: another role, or another network.
+    """
+
+    def __init__(
+        self, endpoint: AdminEndpoint, auth: AuthenticatesAdmins, allows: Collection[AdminRole]
+    ) -> None:
+        self._endpoint = endpoint
+        self._auth = auth
+        self.allows = frozenset(allows)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        admin = await self._auth.authenticate(credential(scope))
+        check_address(scope, admin.cidrs)
+        if admin.role not in self.allows:
+            raise PermissionDenied(f"The role {admin.role.value} may not do that.")
+        scope.setdefault("state", {})["admin"] = admin
+        response = await self._endpoint(Request(scope, receive))
+        await response(scope, receive, send)
+
+
+def admin_of(request: Request) -> Admin:
+    """Return who speaks."""
+    admin = request.scope["state"]["admin"]
+    assert isinstance(admin, Admin), "AdminOnly put it there"
+    return admin
+
+
+def actor_of(request: Request) -> Actor:
+    """Return who speaks, from where, in which request, for the audit log."""
+    admin = admin_of(request)
+    client = request.scope.get("client")
+    return Actor(
+        name=admin.name,
+        role=admin.role.value,
+        ip=None if client is None else client[0],
+        request_id=request.scope["state"].get("request_id"),
+    )
 
 
 async def admin_body(request: Request) -> bytes:
@@ -125,92 +114,87 @@ def admin_answer(view: Any, status: int = 200) -> Response:  # whatever msgspec 
     return Response(msgspec.json.encode(view), status, headers, media_type="application/json")
 
 
-class AdminOnly:
-    """Answer admins with `endpoint`; raise `AuthenticationFailed` for everyone else."""
-
-    def __init__(self, endpoint: AdminEndpoint, auth: AuthenticatesAdmins) -> None:
-        self._endpoint = endpoint
-        self._auth = auth
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._auth.authenticate(credential(scope))
-        response = await self._endpoint(Request(scope, receive))
-        await response(scope, receive, send)
-
-
-class _Admin:
-    def __init__(self, tenants: TenantService, keys: KeyService) -> None:
-        self._tenants = tenants
-        self._keys = keys
-        self._new_tenant = JsonBody(NewTenant)
-        self._tenant_changes = JsonBody(TenantChanges)
-        self._new_key = JsonBody(NewKey)
-
-    async def list_tenants(self, request: Request) -> Response:
-        tenants = await self._tenants.list()
-        return admin_answer(TenantList([_tenant_view(tenant) for tenant in tenants]))
-
-    async def create_tenant(self, request: Request) -> Response:
-        body = self._new_tenant.decode(await admin_body(request))
-        slo = TenantSlo(body.ttft_ms, body.tpot_ms, body.max_gap_ms)
-        tenant = await self._tenants.create(body.name, weight=body.weight, slo=slo)
-        return admin_answer(_tenant_view(tenant), 201)
-
-    async def update_tenant(self, request: Request) -> Response:
-        body = msgspec.structs.asdict(self._tenant_changes.decode(await admin_body(request)))
-        changes = {name: value for name, value in body.items() if value is not msgspec.UNSET}
-        return admin_answer(
-            _tenant_view(await self._tenants.update(request.path_params["name"], changes))
-        )
-
-    async def list_keys(self, request: Request) -> Response:
-        unknown = set(request.query_params) - {"tenant"}
-        if unknown:
-            name = min(unknown)
+def query(request: Request, *names: str) -> dict[str, str]:
+    """Return the query parameters. Raises: `InvalidRequest`: one not among `names`, or twice."""
+    given = request.query_params.multi_items()
+    known: dict[str, str] = {}
+    for name, value in given:
+        if name not in names:
             raise InvalidRequest(f"Unknown query parameter '{name}'.", param=name)
-        keys = await self._keys.list(request.query_params.get("tenant"))
-        return admin_answer(KeyList([_key_view(key) for key in keys]))
-
-    async def create_key(self, request: Request) -> Response:
-        body = self._new_key.decode(await admin_body(request))
-        issued = await self._keys.create(
-            body.tenant,
-            name=body.name,
-            expires_in_s=body.expires_in_s,
-            max_tier=body.max_tier,
-        )
-        return admin_answer(_issued_view(issued), 201)
-
-    async def revoke_key(self, request: Request) -> Response:
-        return admin_answer(_key_view(await self._keys.revoke(request.path_params["key_id"])))
+        if name in known:
+            raise InvalidRequest(f"'{name}' is given more than once.", param=name)
+        known[name] = value
+    return known
 
 
-def _tenant_view(tenant: Tenant) -> TenantView:
-    return TenantView(
-        id=str(tenant.id),
-        name=tenant.name,
-        weight=tenant.weight,
-        ttft_ms=tenant.slo.ttft_ms,
-        tpot_ms=tenant.slo.tpot_ms,
-        max_gap_ms=tenant.slo.max_gap_ms,
-        created_at=tenant.created_at,
+def page_query(request: Request, *names: str) -> tuple[PageRequest, dict[str, str]]:
+    """Return which page is asked for, and the parameters of these names.
+
+    Raises: `InvalidRequest`: a limit or cursor that is none, an unknown parameter.
+    """
+    params = query(request, "limit", "after", *names)
+    text, after = params.pop("limit", str(PAGE_ROWS)), params.pop("after", None)
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= PAGE_ROWS_MAX):
+        raise InvalidRequest(f"'limit' must be 1 to {PAGE_ROWS_MAX}.", param="limit")
+    return PageRequest(int(text), None if after is None else _read_cursor(after)), params
+
+
+def page_answer(page: Page[T], view: Callable[[T], Any]) -> Response:  # whatever msgspec encodes
+    """Answer with one page of a list."""
+    return admin_answer(
+        {
+            "data": [view(one) for one in page.data],
+            "has_more": page.next is not None,
+            "next": None if page.next is None else _write_cursor(page.next),
+        }
     )
 
 
-def _key_view(key: ApiKey) -> KeyView:
-    return KeyView(
-        id=str(key.id),
-        kid=key.kid,
-        tenant=key.tenant,
-        name=key.name,
-        max_tier=key.max_tier,
-        status=key.status.value,
-        created_at=key.created_at,
-        expires_at=key.expires_at,
-        last_used_at=key.last_used_at,
-    )
+def wanted_version(request: Request, named: int | None = None) -> int | None:
+    """Return the version that a change is made to, from the body or `If-Match: "3"`.
+
+    Raises: `InvalidRequest`: the header is no version, or not the body's.
+    """
+    header = request.headers.get("if-match")
+    if header is None or header.strip() == "*":
+        return named
+    text = header.strip().strip('"')
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise InvalidRequest("'If-Match' must be a version, as \"3\".", param="if-match")
+    if named not in (None, int(text)):
+        raise InvalidRequest("'If-Match' and 'version' differ; send one.", param="version")
+    return int(text)
 
 
-def _issued_view(issued: IssuedKey) -> IssuedKeyView:
-    view = msgspec.structs.asdict(_key_view(issued.key))
-    return IssuedKeyView(**view, key=issued.token)
+@contextmanager
+def conflicts_shown(view: Callable[[Any], Any], body: bytes = b"null") -> Iterator[None]:
+    """Show both sides of a `VersionConflict`: what is there, through `view`, and what was sent."""
+    try:
+        yield
+    except VersionConflict as exc:
+        raise VersionConflict(view(exc.current), msgspec.Raw(body)) from None
+
+
+def named_fields(body: msgspec.Struct, *without: str) -> dict[str, Any]:
+    """Return the fields of a body that were sent, but those that are no change."""
+    fields = msgspec.structs.asdict(body)
+    return {
+        name: value
+        for name, value in fields.items()
+        if value is not msgspec.UNSET and name not in without
+    }
+
+
+def _write_cursor(cursor: Cursor) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).rstrip(b"=").decode()
+
+
+def _read_cursor(text: str) -> Cursor:
+    try:
+        padded = text + "=" * (-len(text) % 4)
+        raw = base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True)
+        return msgspec.json.decode(raw, type=Cursor)
+    except (ValueError, binascii.Error, msgspec.MsgspecError):
+        raise InvalidRequest(
+            "'after' must be a 'next' that this list gave.", param="after"
+        ) from None

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.api.admin import AuthenticatesAdmins, admin_answer, admin_route
+from gateway.api.admin import VIEWERS, AuthenticatesAdmins, admin_answer, admin_route
 from gateway.services.overload_watch import OverloadWatch
 
 
@@ -31,4 +31,4 @@ def overload_route(overload: OverloadWatch, admin_auth: AuthenticatesAdmins) -> 
             }
         )
 
-    return admin_route("/overload", "GET", show, admin_auth)
+    return admin_route("/overload", "GET", show, admin_auth, allows=VIEWERS)

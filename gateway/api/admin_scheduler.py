@@ -3,7 +3,8 @@
 `GET` answers `{"data": [...]}`, an entry a model: `model`, `policy`, `preset` (null where a number
 of it was changed), every number in `config`, and `state` as it is now. `PUT` takes a part of
 `config`, with `policy` and `preset` beside its sections and `model` to choose one, and answers with
-what holds from the next step on. See `gateway.services.scheduler_config` for how it is laid over.
+what holds from the next step on; the audit log tells of it. See
+`gateway.services.scheduler_config` for how it is laid over.
 """
 
 from __future__ import annotations
@@ -14,28 +15,43 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.api.admin import AuthenticatesAdmins, admin_answer, admin_body, admin_route
+from gateway.api.admin import (
+    OPERATORS,
+    VIEWERS,
+    AuthenticatesAdmins,
+    actor_of,
+    admin_answer,
+    admin_body,
+    admin_route,
+)
 from gateway.api.body import JsonBody
 from gateway.errors import InvalidRequest
+from gateway.services.audit import AuditService
 from gateway.services.scheduler_control import SchedulerControl
 from gateway.services.tenants import TenantService
 
 
 def scheduler_routes(
-    control: SchedulerControl, tenants: TenantService, admin_auth: AuthenticatesAdmins
+    control: SchedulerControl,
+    tenants: TenantService,
+    audit: AuditService,
+    admin_auth: AuthenticatesAdmins,
 ) -> list[Route]:
     """Declare the routes; mount them in an application that handles `GatewayError`."""
-    scheduler = _Scheduler(control, tenants)
+    scheduler = _Scheduler(control, tenants, audit)
     return [
-        admin_route("/scheduler", "GET", scheduler.show, admin_auth),
-        admin_route("/scheduler", "PUT", scheduler.change, admin_auth),
+        admin_route("/scheduler", "GET", scheduler.show, admin_auth, allows=VIEWERS),
+        admin_route("/scheduler", "PUT", scheduler.change, admin_auth, allows=OPERATORS),
     ]
 
 
 class _Scheduler:
-    def __init__(self, control: SchedulerControl, tenants: TenantService) -> None:
+    def __init__(
+        self, control: SchedulerControl, tenants: TenantService, audit: AuditService
+    ) -> None:
         self._control = control
         self._tenants = tenants
+        self._audit = audit
         self._changes = JsonBody(dict[str, Any])
 
     async def show(self, request: Request) -> Response:
@@ -46,4 +62,12 @@ class _Scheduler:
         model = changes.pop("model", None)
         if model is not None and not isinstance(model, str):
             raise InvalidRequest("'model' must be a text.", param="model", code="invalid_type")
-        return admin_answer({"data": self._control.configure(changes, model=model)})
+        data = self._control.configure(changes, model=model)
+        await self._audit.record(
+            actor_of(request),
+            "scheduler.configure",
+            object_kind="scheduler",
+            object_id="all" if model is None else model,
+            after=changes,
+        )
+        return admin_answer({"data": data})

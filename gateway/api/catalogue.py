@@ -1,4 +1,4 @@
-"""`GET /v1/models` and `GET /v1/models/{id}`."""
+"""`GET /v1/models` and `GET /v1/models/{id}`: what is served here, as far as a key may use it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.api.access import may_use, require_model
 from gateway.api.schemas import ModelCard, ModelList
+from gateway.domain import Principal
 from gateway.services.models import ModelRegistry, ServedModel
 
 
@@ -17,10 +19,14 @@ class Catalogue:
         self._models = models
 
     async def list(self, request: Request) -> Response:
-        return _json(ModelList([_card(model) for model in self._models]))
+        principal: Principal = request.scope["state"]["principal"]
+        usable = [model for model in self._models if may_use(principal, model)]
+        return _json(ModelList([_card(model) for model in usable]))
 
     async def show(self, request: Request) -> Response:
-        return _json(_card(self._models.get(request.path_params["model"])))
+        model = self._models.get(request.path_params["model"])
+        require_model(request.scope["state"]["principal"], model)
+        return _json(_card(model))
 
 
 def _card(model: ServedModel) -> ModelCard:

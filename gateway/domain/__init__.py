@@ -37,7 +37,10 @@ class TenantSlo:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Hold one share of the machine: what keys belong to and fairness is measured between."""
+    """Hold one share of the machine: what keys belong to and fairness is measured between.
+
+    It inherits the limits of its plan, which `plan` names; a change makes the next `version`.
+    """
 
     id: UUID
     organisation_id: UUID
@@ -45,6 +48,9 @@ class Tenant:
     weight: float
     created_at: datetime
     slo: TenantSlo = TenantSlo()
+    plan_id: UUID | None = None
+    plan: str | None = None
+    version: int = 1
 
 
 class KeyStatus(StrEnum):
@@ -55,7 +61,12 @@ class KeyStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """Describe a key; the secret is not part of it. `kid` is the public id inside the token."""
+    """Describe a key; the secret is not part of it. `kid` is the public id inside the token.
+
+    `models` and `cidrs` (networks of its clients) are what it is held to; None holds it to nothing.
+    With `admin_read` it opens what a viewer of its tenant may read of the admin API. While a
+    rotation lets an old secret live on, `old_secret_expires_at` is its end.
+    """
 
     id: UUID
     tenant_id: UUID
@@ -67,6 +78,36 @@ class ApiKey:
     expires_at: datetime | None = None
     last_used_at: datetime | None = None
     max_tier: Tier = Tier.DEFAULT
+    models: tuple[str, ...] | None = None
+    cidrs: tuple[str, ...] | None = None
+    allows_batch: bool = True
+    admin_read: bool = False
+    version: int = 1
+    old_secret_expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyDraft:
+    """Say what a new key is to be; the fields mean what they do in `ApiKey`."""
+
+    kid: str
+    name: str
+    secret: KeySecret
+    expires_at: datetime | None = None
+    max_tier: Tier = Tier.DEFAULT
+    models: tuple[str, ...] | None = None
+    cidrs: tuple[str, ...] | None = None
+    allows_batch: bool = True
+    admin_read: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRef:
+    """Name a key by its id or kid, within an organisation or, with `tenant_id`, a tenant of it."""
+
+    organisation_id: UUID
+    named: UUID | str
+    tenant_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)

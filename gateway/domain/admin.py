@@ -10,7 +10,7 @@ from uuid import UUID
 
 
 class AdminRole(StrEnum):
-    """Name what an admin token may do; `gateway.api.admin_roles` has the routes of each."""
+    """Name what an admin token may do; the modules `gateway.api.admin_*` say who opens a route."""
 
     OWNER = "owner"
     OPERATOR = "operator"
@@ -26,12 +26,61 @@ class AdminRole(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Admin:
-    """Say who speaks; `tenant_id` is set for the roles of a tenant, and only for them."""
+    """Say who speaks; `tenant_id` is set for the roles of a tenant, and only for them.
+
+    `cidrs` are the networks that the credential is held to; None holds it to nothing.
+    """
 
     name: str
     role: AdminRole
     organisation_id: UUID
     tenant_id: UUID | None = None
+    cidrs: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdminToken:
+    """Describe an admin token; the secret is not part of it. `kid` is the public id inside it."""
+
+    id: UUID
+    kid: str
+    name: str
+    role: AdminRole
+    created_at: datetime
+    tenant_id: UUID | None = None
+    tenant: str | None = None
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminTokenDraft:
+    """Say what a new admin token is to be; `mac` is what the store keeps of it."""
+
+    kid: str
+    pepper_id: str
+    mac: bytes = field(repr=False)
+    name: str
+    role: AdminRole
+    tenant_id: UUID | None = None
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdminTokenRecord:
+    """Pair an admin token with what proves it."""
+
+    token: AdminToken
+    pepper_id: str
+    mac: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedAdminToken:
+    """Pair a new admin token with its text, which is shown this once."""
+
+    admin_token: AdminToken
+    text: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +119,28 @@ class AuditRecord:
     entry: AuditEntry
     previous_hash: bytes = field(repr=False)
     hash: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Choose records; None chooses all. `since <= at < until`."""
+
+    tenant_id: UUID | None = None
+    actor: str | None = None
+    action: str | None = None
+    object_kind: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditVerdict:
+    """Say how far a chain holds: `broken_seq` is the first record that does not, or is missing.
+
+    `seq` and `hash` are the chain's head: kept elsewhere, they prove later that it was not
+    rewritten.
+    """
+
+    seq: int
+    hash: bytes
+    broken_seq: int | None = None

@@ -17,6 +17,20 @@ ANY_MODEL = "*"
 _UNIT = 1_000_000 * 10_000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceDraft:
+    """Say what the next version of a model's price is to be."""
+
+    model: str
+    input_nano_per_mtok: int
+    cached_nano_per_mtok: int
+    output_nano_per_mtok: int
+    priority_bp: int = 20_000
+    default_bp: int = 10_000
+    flex_bp: int = 5_000
+    batch_bp: int = 5_000
+
+
 @dataclass(frozen=True, slots=True)
 class Price:
     """Hold one version of a model's price; a new price is a new version, never an edit."""

@@ -10,6 +10,10 @@ A revocation, or a change of a tenant, empties its entries at once here (`forget
 in other processes (the epoch, see `auth_upkeep`), and after the cache's life at the latest (11 s)
 where Redis is away. A query that began before does not enter the cache after it.
 
+Where the store does not answer, a key that was live when it last did stays so for a grace time:
+a cached principal is asked for again after its life, and kept when there is no answer. It is
+never a key that the store has not confirmed in this process, nor one that was forgotten since.
+
 Every refusal is the same `AuthenticationFailed`, and an unknown `kid` costs a MAC as a known
 one does.
 """
@@ -18,27 +22,26 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import random
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Final
 from uuid import UUID
 
-from gateway.credentials import (
-    ADMIN_PREFIX,
-    KEY_PREFIX,
-    Secrets,
-    Token,
-    parse_token,
-    token_digest,
-)
+from gateway.credentials import KEY_PREFIX, Secrets, Token, parse_token, token_digest
 from gateway.domain import KeyRecord, KeySecret, Principal
-from gateway.errors import AuthenticationFailed
-from gateway.ports import AdminTokenStore, Clock, KeyStore
+from gateway.errors import AuthenticationFailed, StoreUnavailable
+from gateway.ports import Clock, KeyStore
 from gateway.services.expiring_cache import ExpiringCache
 
+GRACE_S: Final = 300.0
 _LIVE_TTL_S, _LIVE_JITTER, _LIVE_ENTRIES = 10.0, 0.1, 50_000
 _REFUSED_TTL_S, _REFUSED_ENTRIES = 5.0, 50_000
+# Who has a live principal waits this long for its confirmation, and after a failure not at all
+# for this long: with a store that hangs, requests go on.
+_PATIENCE_S, _ASK_AGAIN_S = 1.0, 1.0
 _NO_SECRET = KeySecret(pepper_id="", mac=bytes(32))
 
 
@@ -46,18 +49,24 @@ _NO_SECRET = KeySecret(pepper_id="", mac=bytes(32))
 class _Live:
     principal: Principal
     expires_at_s: float
-    changes_at_s: float = float("inf")
+    changes_at_s: float
+    confirm_at: float
 
 
 class Authenticator:
-    """Tell on whose behalf a token speaks."""
+    """Tell on whose behalf a token speaks.
 
-    def __init__(self, keys: KeyStore, secrets: Secrets, clock: Clock = time) -> None:
+    `grace_s` is how long a cached key is good past its life while the store does not answer.
+    """
+
+    def __init__(
+        self, keys: KeyStore, secrets: Secrets, clock: Clock = time, *, grace_s: float = GRACE_S
+    ) -> None:
         self._keys = keys
         self._secrets = secrets
         self._clock = clock
         self._live: ExpiringCache[_Live] = ExpiringCache(
-            max_entries=_LIVE_ENTRIES, ttl_s=_LIVE_TTL_S, jitter=_LIVE_JITTER
+            max_entries=_LIVE_ENTRIES, ttl_s=_LIVE_TTL_S + grace_s
         )
         self._refused: ExpiringCache[bool] = ExpiringCache(
             max_entries=_REFUSED_ENTRIES, ttl_s=_REFUSED_TTL_S
@@ -65,6 +74,13 @@ class Authenticator:
         self._loading: dict[bytes, asyncio.Task[_Live | None]] = {}
         self._generation = 0
         self._used: dict[UUID, datetime] = {}
+        self._degraded = False
+        self._ask_again_at = float("-inf")
+
+    @property
+    def degraded(self) -> bool:
+        """Tell whether the store did not answer when it was last asked."""
+        return self._degraded
 
     async def authenticate(self, text: str) -> Principal:
         """Return the principal of a live token.
@@ -80,8 +96,10 @@ class Authenticator:
         if self._refused.get(digest, now):
             raise AuthenticationFailed(detail=f"refused before: {token.kid}")
         live = self._live.get(digest, now)
-        if live is None or self._clock.time() >= live.changes_at_s:
+        if live is None:
             live = await self._load_once(digest, token)
+        elif now >= live.confirm_at or self._clock.time() >= live.changes_at_s:
+            live = await self._confirm(digest, token, live)
         now_s = self._clock.time()
         if live is None or now_s >= live.expires_at_s:
             raise AuthenticationFailed(detail=f"not a live key: {token.kid}")
@@ -111,6 +129,30 @@ class Authenticator:
         used, self._used = self._used, {}
         return used
 
+    async def dead_keys(self, kids: Collection[str]) -> set[str]:
+        """Return those that are revoked or expired, as the store has it; for requests that run.
+
+        Raises: `StoreUnavailable`.
+        """
+        return await self._keys.dead(kids) if kids else set()
+
+    async def _confirm(self, digest: bytes, token: Token, live: _Live) -> _Live | None:
+        """Ask for a cached principal again; without an answer, soon, it stands."""
+        if self._clock.monotonic() < self._ask_again_at:
+            return live
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                return await self._load_once(digest, token)
+        except (StoreUnavailable, TimeoutError) as exc:
+            now = self._clock.monotonic()
+            self._degraded = True
+            self._ask_again_at = now + _ASK_AGAIN_S
+            # It may have been revoked here while we waited; then it is not cached any more.
+            known = self._live.get(digest, now)
+            if known is None:
+                raise StoreUnavailable(detail=repr(exc), retry_after_s=1) from exc
+            return known
+
     async def _load_once(self, digest: bytes, token: Token) -> _Live | None:
         task = self._loading.get(digest)
         if task is None:
@@ -128,10 +170,16 @@ class Authenticator:
 
     async def _load(self, digest: bytes, token: Token) -> _Live | None:
         generation = self._generation
-        record = await self._keys.find(token.kid)
+        try:
+            record = await self._keys.find(token.kid)
+        except StoreUnavailable:
+            self._degraded = True
+            raise
+        self._degraded = False
         live = self._verify(token, record)
         now = self._clock.monotonic()
         if live is None:
+            self._live.discard(digest)
             self._refused.put(digest, True, now)
         elif generation == self._generation:
             self._live.put(digest, live, now)
@@ -144,37 +192,21 @@ class Authenticator:
         )
         if record is None or secret is None or record.revoked_at is not None:
             return None
-        ends = [at.timestamp() for at in (record.expires_at, secret.expires_at) if at is not None]
-        changes = (record.changes_at,) if record.changes_at is not None else ()
+        principal = record.principal
+        if secret.expires_at is not None:
+            principal = replace(principal, secret_ends_at=secret.expires_at.timestamp())
+        life_s = _LIVE_TTL_S * (1 + random.uniform(-_LIVE_JITTER, _LIVE_JITTER))
         live = _Live(
-            record.principal,
-            min(ends, default=float("inf")),
-            min((at.timestamp() for at in changes), default=float("inf")),
+            principal,
+            expires_at_s=min(_seconds(record.expires_at), _seconds(secret.expires_at)),
+            changes_at_s=_seconds(record.changes_at),
+            confirm_at=self._clock.monotonic() + life_s,
         )
         return live if self._clock.time() < live.expires_at_s else None
 
 
-class AdminAuthenticator:
-    """Admit admin tokens: those in the store, and the one this process made for its machine."""
-
-    def __init__(
-        self, tokens: AdminTokenStore, secrets: Secrets, local_token: Token | None = None
-    ) -> None:
-        self._tokens = tokens
-        self._secrets = secrets
-        self._local_mac = None if local_token is None else secrets.admin_mac(local_token)
-
-    async def authenticate(self, text: str) -> None:
-        """Return where the token is good. Raises: `AuthenticationFailed`, `StoreUnavailable`."""
-        token = parse_token(text, ADMIN_PREFIX)
-        if token is None:
-            raise AuthenticationFailed(detail="malformed")
-        mac = self._secrets.admin_mac(token)
-        if self._local_mac is not None and hmac.compare_digest(mac, self._local_mac):
-            return
-        stored = await self._tokens.find(token.kid) or _NO_SECRET
-        if _matching(mac, self._secrets.pepper_id, (stored,)) is None:
-            raise AuthenticationFailed(detail=f"not an admin token: {token.kid}")
+def _seconds(at: datetime | None) -> float:
+    return float("inf") if at is None else at.timestamp()
 
 
 def _matching(mac: bytes, pepper_id: str, secrets: tuple[KeySecret, ...]) -> KeySecret | None:

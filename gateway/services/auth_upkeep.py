@@ -1,7 +1,8 @@
 """The background work of authentication: other processes' changes, and when keys were used.
 
-One task polls the epoch of changes each second and empties the cache when it moved; an epoch
-that cannot be read changes nothing (the cache's life is the bound then). Another writes
+One task polls the epoch of changes each second and empties the cache when it moved, as it has
+others do that keep what administrators change; an epoch that cannot be read changes nothing (the
+cache's life is the bound then). Another writes
 `last_used_at` in one statement for all keys, at most once a minute for each.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from uuid import UUID
@@ -35,11 +36,14 @@ class AuthUpkeep:
         keys: KeyStore,
         epoch: AuthEpoch,
         clock: Clock = time,
+        *,
+        on_change: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
         self._authenticator = authenticator
         self._keys = keys
         self._epoch = epoch
         self._clock = clock
+        self._on_change = on_change
         self._seen_epoch: int | None = None
         self._pending: dict[UUID, datetime] = {}
         self._written_at: dict[UUID, float] = {}
@@ -66,9 +70,11 @@ class AuthUpkeep:
         epoch = await self._epoch.current()
         if epoch is None or epoch == self._seen_epoch:
             return
-        if self._seen_epoch is not None:
+        is_moved, self._seen_epoch = self._seen_epoch is not None, epoch
+        if is_moved:
             self._authenticator.forget_all()
-        self._seen_epoch = epoch
+            for refresh in self._on_change:
+                await refresh()
 
     async def write_used(self) -> None:
         """Write `last_used_at` of the keys whose minute is over; the others wait."""

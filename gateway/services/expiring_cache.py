@@ -43,6 +43,10 @@ class ExpiringCache(Generic[V]):
         if len(self._entries) > self._max_entries:
             self._entries.popitem(last=False)
 
+    def discard(self, digest: bytes) -> None:
+        """Forget one value, if it is there."""
+        self._entries.pop(digest, None)
+
     def drop(self, matches: Callable[[V], bool]) -> None:
         """Forget every value that `matches`; reads the whole cache."""
         for digest in [d for d, (_, value) in self._entries.items() if matches(value)]:

@@ -1,7 +1,7 @@
 """Tenants: made, changed, listed and found by name within the organisation.
 
-A change of a tenant's weight or promises holds for its next request: at once in the process that
-made it, within a second in the others (the epoch, see `auth_upkeep`). A weight reaches the
+A change of a tenant's weight, plan or promises holds for its next request: at once in the process
+that made it, within a second in the others (the epoch, see `auth_upkeep`). A weight reaches the
 requests that wait in this process too.
 """
 
@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Final, Protocol
+from uuid import UUID
 
 from gateway.domain import Organisation, Tenant, TenantSlo, is_name
+from gateway.domain.admin import Actor
+from gateway.domain.page import Page, PageRequest
 from gateway.errors import InvalidRequest, NotFound
 from gateway.ports import AuthEpoch, OrganisationStore, TenantStore
 from gateway.services.auth import Authenticator
@@ -47,32 +50,49 @@ class TenantService:
         self._running = running
 
     async def create(
-        self, name: str, *, weight: float = 1.0, slo: TenantSlo | None = None
+        self,
+        actor: Actor,
+        name: str,
+        *,
+        weight: float = 1.0,
+        slo: TenantSlo | None = None,
+        plan: str | None = None,
     ) -> Tenant:
         """Make a tenant. `weight` is its share beside the others'.
 
-        Raises: `InvalidRequest`: name, weight or a promise; `Conflict`: the name is taken.
+        Raises: `InvalidRequest`: name, weight or a promise; `Conflict`: the name is taken;
+        `NotFound`: no such plan.
         """
         require_name(name, param="name")
         slo = slo or TenantSlo()
-        _check({"weight": weight, **asdict(slo)})
+        _check({"weight": weight, **asdict(slo), "plan": plan})
         organisation = await self.organisation()
-        return await self._tenants.add(organisation.id, name, weight, slo)
+        return await self._tenants.add(actor, organisation.id, name, weight, slo, plan)
 
-    async def update(self, name: str, changes: Mapping[str, float | None]) -> Tenant:
-        """Set `weight`, `ttft_ms`, `tpot_ms`, `max_gap_ms`; a promise of None is taken back.
+    async def update(
+        self,
+        actor: Actor,
+        name: str,
+        changes: Mapping[str, float | str | None],
+        *,
+        version: int | None = None,
+    ) -> Tenant:
+        """Set `weight`, `plan`, `ttft_ms`, `tpot_ms`, `max_gap_ms`; None takes back all but weight.
 
-        Raises: `InvalidRequest`: a value out of its bounds; `NotFound`: no such tenant.
+        Raises: `InvalidRequest`: a value out of its bounds; `NotFound`: no such tenant or plan;
+        `VersionConflict`: `version` is given, and not the present one.
         """
         _check(changes)
-        if not changes:
+        if not changes and version is None:
             return await self.get(name)
         tenant = None
         if is_name(name):
             organisation = await self.organisation()
-            tenant = await self._tenants.update(organisation.id, name, changes)
+            tenant = await self._tenants.update(
+                actor, organisation.id, name, changes, version=version
+            )
         if tenant is None:
-            raise _no_tenant()
+            raise no_tenant()
         self._authenticator.forget_tenant(tenant.id)
         self._running.set_tenant(tenant)
         await self._epoch.advance()
@@ -82,13 +102,17 @@ class TenantService:
         """Return all tenants by name."""
         return await self._tenants.list((await self.organisation()).id)
 
-    async def get(self, name: str) -> Tenant:
-        """Return the tenant of that name. Raises: `NotFound`."""
+    async def page(self, request: PageRequest, *, within: UUID | None = None) -> Page[Tenant]:
+        """Return tenants by name, or `within` alone. Raises: `InvalidRequest`: the cursor."""
+        return await self._tenants.page((await self.organisation()).id, within, request)
+
+    async def get(self, name: str, *, within: UUID | None = None) -> Tenant:
+        """Return the tenant of that name. Raises: `NotFound`: there is none, or not `within`."""
         tenant = None
         if is_name(name):
             tenant = await self._tenants.by_name((await self.organisation()).id, name)
-        if tenant is None:
-            raise _no_tenant()
+        if tenant is None or within not in (None, tenant.id):
+            raise no_tenant()
         return tenant
 
     async def organisation(self) -> Organisation:
@@ -106,9 +130,19 @@ def require_name(name: str, *, param: str) -> None:
         )
 
 
-def _check(values: Mapping[str, float | None]) -> None:
-    """Refuse numbers outside their bounds by name; NaN is outside of all."""
+def no_tenant() -> NotFound:
+    """Say that there is no such tenant, in the words used for another's."""
+    return NotFound("There is no tenant of that name.", param="tenant")
+
+
+def _check(values: Mapping[str, float | str | None]) -> None:
+    """Refuse values outside their bounds by name; NaN is outside of all."""
     for param, value in values.items():
+        if param == "plan":
+            if value is not None and not is_name(str(value)):
+                raise NotFound("There is no plan of that name.", param="plan")
+            continue
+        assert not isinstance(value, str), "all but the plan are numbers"
         if param == "weight":
             if value is None or not WEIGHT_MIN <= value <= WEIGHT_MAX:
                 raise InvalidRequest(
@@ -118,7 +152,3 @@ def _check(values: Mapping[str, float | None]) -> None:
             raise InvalidRequest(
                 f"'{param}' must be above 0 ms and at most a day, or null.", param=param
             )
-
-
-def _no_tenant() -> NotFound:
-    return NotFound("There is no tenant of that name.", param="tenant")

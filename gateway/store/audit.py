@@ -19,14 +19,74 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import func, insert, update
+from sqlalchemy import ColumnElement, Row, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.domain.admin import Actor, AuditEntry, AuditRecord
+from gateway.domain.admin import Actor, AuditEntry, AuditFilter, AuditRecord, AuditVerdict
+from gateway.domain.page import Page, PageRequest
+from gateway.store.database import Database
+from gateway.store.keyset import Keyset
 from gateway.store.tables import audit_heads, audit_log
 
 _NO_HASH: Final = bytes(32)
+_VERIFY_ROWS: Final = 500
+_NEWEST_FIRST: Final = Keyset((audit_log.c.seq,), descending=True)
+
+
+class SqlAudit:
+    """Implement `AuditStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def append(self, actor: Actor, entry: AuditEntry) -> AuditRecord:
+        async with self._database.platform() as connection:
+            return await append(connection, actor, entry)
+
+    async def page(
+        self, organisation_id: UUID, chosen: AuditFilter, request: PageRequest
+    ) -> Page[AuditRecord]:
+        query = select(audit_log).where(
+            audit_log.c.organisation_id == organisation_id, *_conditions(chosen)
+        )
+        if chosen.tenant_id is None:
+            async with self._database.platform() as connection:
+                return await _NEWEST_FIRST.page(connection, query, request, _record_of)
+        async with self._database.tenant(chosen.tenant_id) as connection:
+            return await _NEWEST_FIRST.page(connection, query, request, _record_of)
+
+    async def verify(self, organisation_id: UUID) -> AuditVerdict:
+        async with self._database.platform() as connection:
+            # One statement, so that a record appended meanwhile is not taken for a forged one.
+            last = select(func.max(audit_log.c.seq)).where(
+                audit_log.c.organisation_id == organisation_id
+            )
+            query = select(
+                audit_heads.c.seq, audit_heads.c.hash, last.scalar_subquery().label("last")
+            ).where(audit_heads.c.organisation_id == organisation_id)
+            head = (await connection.execute(query)).one_or_none()
+            if head is None:
+                return AuditVerdict(0, _NO_HASH)
+            seq, previous_hash = 0, _NO_HASH
+            while seq < head.seq:
+                rows = (
+                    select(audit_log)
+                    .where(audit_log.c.organisation_id == organisation_id)
+                    .where(audit_log.c.seq > seq, audit_log.c.seq <= head.seq)
+                    .order_by(audit_log.c.seq)
+                    .limit(_VERIFY_ROWS)
+                )
+                piece = (await connection.execute(rows)).all()
+                for record in map(_record_of, piece):
+                    if not _follows(record, seq, previous_hash):
+                        return AuditVerdict(head.seq, head.hash, seq + 1)
+                    seq, previous_hash = record.seq, record.hash
+                if not piece:
+                    return AuditVerdict(head.seq, head.hash, seq + 1)
+        if previous_hash != head.hash:
+            return AuditVerdict(head.seq, head.hash, head.seq)
+        return AuditVerdict(head.seq, head.hash, None if head.last == seq else seq + 1)
 
 
 async def append(connection: AsyncConnection, actor: Actor, entry: AuditEntry) -> AuditRecord:
@@ -71,6 +131,27 @@ def chain_hash(
     return hashlib.sha256(text.encode("ascii")).digest()
 
 
+def _follows(record: AuditRecord, seq: int, previous_hash: bytes) -> bool:
+    expected = chain_hash(seq + 1, record.at, record.actor, record.entry, previous_hash)
+    return (record.seq, record.previous_hash, record.hash) == (seq + 1, previous_hash, expected)
+
+
+def _conditions(chosen: AuditFilter) -> list[ColumnElement[bool]]:
+    log = audit_log.c
+    equal = (
+        (log.tenant_id, chosen.tenant_id),
+        (log.actor, chosen.actor),
+        (log.action, chosen.action),
+        (log.object_kind, chosen.object_kind),
+    )
+    conditions = [column == value for column, value in equal if value is not None]
+    if chosen.since is not None:
+        conditions.append(log.at >= chosen.since)
+    if chosen.until is not None:
+        conditions.append(log.at < chosen.until)
+    return conditions
+
+
 def _comparable(value: Any) -> Any:  # JSON, or an id
     """Write a value as it comes back from the database: its JSON knows one kind of number."""
     if isinstance(value, UUID):
@@ -103,3 +184,22 @@ def _row_of(record: AuditRecord) -> dict[str, Any]:
         "previous_hash": record.previous_hash,
         "hash": record.hash,
     }
+
+
+def _record_of(row: Row[*tuple[Any, ...]]) -> AuditRecord:
+    return AuditRecord(
+        seq=row.seq,
+        at=row.at,
+        actor=Actor(row.actor, row.actor_role, row.ip, row.request_id),
+        entry=AuditEntry(
+            action=row.action,
+            object_kind=row.object_kind,
+            object_id=row.object_id,
+            organisation_id=row.organisation_id,
+            tenant_id=row.tenant_id,
+            before=row.before,
+            after=row.after,
+        ),
+        previous_hash=row.previous_hash,
+        hash=row.hash,
+    )

@@ -1,4 +1,4 @@
-"""What an empty database is given: an organisation, tenants, a key for each, an admin token.
+"""What an empty database is given: organisation, tenants with a key each, admin token, a price.
 
 It is decided and done in one transaction under the advisory lock of the migrations, by the
 absence of any organisation: gateways that start together make it once, and a start that is
@@ -22,14 +22,26 @@ from gateway.credentials import (
     new_token,
     parse_token,
 )
-from gateway.domain import FirstStart, IssuedKey, KeySecret, Tier, is_name
+from gateway.domain import FirstStart, IssuedKey, KeyDraft, KeySecret, TenantSlo, is_name
+from gateway.domain.admin import SYSTEM, AdminRole, AdminTokenDraft
+from gateway.domain.price import ANY_MODEL, PriceDraft
 from gateway.errors import StartupFailed
 from gateway.settings import Settings
+from gateway.store.admin_tokens import insert_admin_token
 from gateway.store.database import Database
-from gateway.store.keys import insert_key
+from gateway.store.key_rows import insert_key
 from gateway.store.migrate import take_advisory_lock
-from gateway.store.organisations import tenant_of
-from gateway.store.tables import admin_tokens, organisations, tenants
+from gateway.store.organisations import insert_tenant
+from gateway.store.prices import insert_price
+from gateway.store.tables import admin_tokens, organisations, prices
+
+# 0.10, 0.05 and 0.40 USD a million tokens: a demo has money in it, an operator sets a real price.
+_FIRST_PRICE = PriceDraft(
+    model=ANY_MODEL,
+    input_nano_per_mtok=100_000_000,
+    cached_nano_per_mtok=50_000_000,
+    output_nano_per_mtok=400_000_000,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +96,10 @@ async def first_start(
     """
     async with database.platform() as connection:
         await take_advisory_lock(connection)
-        if (await connection.execute(select(organisations.c.id).limit(1))).first() is None:
+        organisation_id = await connection.scalar(
+            select(organisations.c.id).order_by(organisations.c.created_at).limit(1)
+        )
+        if organisation_id is None:
             return await _fill(connection, secrets, plan)
         known = await connection.scalars(select(admin_tokens.c.pepper_id).distinct())
         if secrets.pepper_id not in known.all():
@@ -92,6 +107,9 @@ async def first_start(
                 "the keys in this database were made with another root secret: restore the "
                 "file secrets/root of the data directory that belongs to it"
             )
+        # A database from before there were prices has none; nobody can take the last one away.
+        if (await connection.execute(select(prices.c.id).limit(1))).first() is None:
+            await insert_price(connection, SYSTEM, organisation_id, _FIRST_PRICE)
     return None
 
 
@@ -102,28 +120,20 @@ async def _fill(connection: AsyncConnection, secrets: Secrets, plan: FirstStartP
     )
     issued = []
     for name, token in plan.tenants:
-        statement = insert(tenants).values(
-            id=uuid4(), organisation_id=organisation_id, name=name, weight=1.0
-        )
-        tenant = tenant_of((await connection.execute(statement.returning(*tenants.c))).one())
-        key = await insert_key(
-            connection,
-            tenant,
-            kid=token.kid,
-            name="default",
-            secret=KeySecret(pepper_id=secrets.pepper_id, mac=secrets.key_mac(token)),
-            expires_at=None,
-            max_tier=Tier.DEFAULT,
-        )
+        tenant = await insert_tenant(connection, SYSTEM, organisation_id, name, 1.0, TenantSlo())
+        secret = KeySecret(pepper_id=secrets.pepper_id, mac=secrets.key_mac(token))
+        draft = KeyDraft(kid=token.kid, name="default", secret=secret)
+        key = await insert_key(connection, SYSTEM, tenant, draft)
         issued.append(IssuedKey(key=key, token=token.text))
-    await connection.execute(
-        insert(admin_tokens).values(
-            id=uuid4(),
-            kid=plan.admin_token.kid,
-            pepper_id=secrets.pepper_id,
-            mac=secrets.admin_mac(plan.admin_token),
-        )
+    first_admin = AdminTokenDraft(
+        kid=plan.admin_token.kid,
+        pepper_id=secrets.pepper_id,
+        mac=secrets.admin_mac(plan.admin_token),
+        name="first",
+        role=AdminRole.OWNER,
     )
+    await insert_admin_token(connection, SYSTEM, organisation_id, first_admin)
+    await insert_price(connection, SYSTEM, organisation_id, _FIRST_PRICE)
     return FirstStart(admin_token=plan.admin_token.text, keys=tuple(issued))
 
 

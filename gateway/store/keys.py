@@ -1,21 +1,43 @@
-"""Keys, their secrets and admin tokens in PostgreSQL."""
+"""Keys and their secrets in PostgreSQL."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any
-from uuid import UUID, uuid4
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
 
-from sqlalchemy import ColumnElement, Row, Select, bindparam, func, insert, select, update
+from sqlalchemy import Row, Text, any_, bindparam, delete, func, literal, or_, select, update
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.domain import ApiKey, KeyRecord, KeySecret, KeyStatus, Principal, Tenant, Tier
-from gateway.domain.quota import ScopeQuota
+from gateway.domain import (
+    ApiKey,
+    KeyDraft,
+    KeyRecord,
+    KeyRef,
+    KeySecret,
+    KeyStatus,
+    Tenant,
+)
+from gateway.domain.admin import Actor
+from gateway.domain.page import Page, PageRequest
+from gateway.errors import Conflict, VersionConflict
 from gateway.store.database import Database
-from gateway.store.organisations import slo_of
+from gateway.store.key_rows import (
+    api_key,
+    audit_key,
+    described_keys,
+    insert_key,
+    insert_secret,
+    key_proofs,
+    key_record,
+)
+from gateway.store.keyset import Keyset
 from gateway.store.quota_settings import quotas_in_force
-from gateway.store.tables import admin_tokens, key_secrets, keys, tenants
+from gateway.store.tables import key_secrets, keys, tenants
+
+_ORDER: Final = Keyset((keys.c.created_at, keys.c.id))
 
 
 class SqlKeys:
@@ -24,82 +46,72 @@ class SqlKeys:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def add(
-        self,
-        tenant: Tenant,
-        *,
-        kid: str,
-        name: str,
-        secret: KeySecret,
-        expires_at: datetime | None,
-        max_tier: Tier,
-    ) -> ApiKey:
-        async with self._database.tenant(tenant.id) as connection:
-            return await insert_key(
-                connection,
-                tenant,
-                kid=kid,
-                name=name,
-                secret=secret,
-                expires_at=expires_at,
-                max_tier=max_tier,
-            )
+    async def add(self, actor: Actor, tenant: Tenant, draft: KeyDraft) -> ApiKey:
+        async with self._database.platform() as connection:
+            return await insert_key(connection, actor, tenant, draft)
 
-    async def list(self, organisation_id: UUID, tenant_id: UUID | None) -> Sequence[ApiKey]:
-        query = _described().where(tenants.c.organisation_id == organisation_id)
-        query = query.order_by(keys.c.created_at, keys.c.kid)
+    async def page(
+        self, organisation_id: UUID, tenant_id: UUID | None, request: PageRequest
+    ) -> Page[ApiKey]:
+        query = described_keys().where(tenants.c.organisation_id == organisation_id)
         if tenant_id is None:
             async with self._database.platform() as connection:
-                return [_api_key(row) for row in await connection.execute(query)]
+                return await _ORDER.page(connection, query, request, api_key)
         async with self._database.tenant(tenant_id) as connection:
             query = query.where(keys.c.tenant_id == tenant_id)
-            return [_api_key(row) for row in await connection.execute(query)]
+            return await _ORDER.page(connection, query, request, api_key)
 
-    async def revoke(self, organisation_id: UUID, key: UUID | str) -> ApiKey | None:
-        named: ColumnElement[bool] = (
-            keys.c.id == key if isinstance(key, UUID) else keys.c.kid == key
-        )
-        owned = keys.c.tenant_id == tenants.c.id
-        ours = tenants.c.organisation_id == organisation_id
+    async def get(self, ref: KeyRef) -> ApiKey | None:
         async with self._database.platform() as connection:
-            await connection.execute(
-                update(keys)
-                .where(named, owned, ours, keys.c.revoked_at.is_(None))
-                .values(revoked_at=func.now())
-            )
-            row = (await connection.execute(_described().where(named, ours))).one_or_none()
-        return None if row is None else _api_key(row)
+            row = await _named(connection, ref)
+        return None if row is None else api_key(row)
+
+    async def update(
+        self,
+        actor: Actor,
+        ref: KeyRef,
+        changes: Mapping[str, object],
+        *,
+        version: int | None = None,
+    ) -> ApiKey | None:
+        async with self._database.platform() as connection:
+            before = await _locked(connection, ref)
+            if before is None:
+                return None
+            if version not in (None, before.version):
+                raise VersionConflict(before)
+            if all(getattr(before, name) == value for name, value in changes.items()):
+                return before
+            return await _changed(connection, actor, "key.update", ref, before, changes)
+
+    async def revoke(self, actor: Actor, ref: KeyRef) -> ApiKey | None:
+        async with self._database.platform() as connection:
+            before = await _locked(connection, ref)
+            if before is None or before.status is KeyStatus.REVOKED:
+                return before
+            gone = {"revoked_at": func.now()}
+            return await _changed(connection, actor, "key.revoke", ref, before, gone)
+
+    async def rotate(
+        self, actor: Actor, ref: KeyRef, secret: KeySecret, *, old_ends_at: datetime | None
+    ) -> ApiKey | None:
+        async with self._database.platform() as connection:
+            before = await _locked(connection, ref)
+            if before is None:
+                return None
+            if before.status is not KeyStatus.ACTIVE:
+                raise Conflict(f"The key is {before.status.value}; issue a new one.")
+            mine = key_secrets.c.key_id == before.id
+            # One live secret stays beside the new one: what an earlier rotation left ends now.
+            leaving = mine if old_ends_at is None else mine & key_secrets.c.expires_at.is_not(None)
+            await connection.execute(delete(key_secrets).where(leaving))
+            await connection.execute(update(key_secrets).where(mine).values(expires_at=old_ends_at))
+            await insert_secret(connection, before.id, before.tenant_id, secret)
+            return await _changed(connection, actor, "key.rotate", ref, before, {})
 
     async def find(self, kid: str) -> KeyRecord | None:
-        query = (
-            select(
-                keys.c.id,
-                keys.c.kid,
-                keys.c.revoked_at,
-                keys.c.expires_at,
-                keys.c.max_tier,
-                keys.c.models,
-                keys.c.cidrs,
-                keys.c.allows_batch,
-                keys.c.admin_read,
-                tenants.c.id.label("tenant_id"),
-                tenants.c.organisation_id,
-                tenants.c.plan_id,
-                tenants.c.name.label("tenant"),
-                tenants.c.weight,
-                tenants.c.ttft_ms,
-                tenants.c.tpot_ms,
-                tenants.c.max_gap_ms,
-                key_secrets.c.pepper_id,
-                key_secrets.c.mac,
-                key_secrets.c.expires_at.label("secret_expires_at"),
-            )
-            .join_from(keys, tenants, keys.c.tenant_id == tenants.c.id)
-            .join(key_secrets, key_secrets.c.key_id == keys.c.id)
-            .where(keys.c.kid == kid)
-        )
         async with self._database.platform() as connection:
-            rows = (await connection.execute(query)).all()
+            rows = (await connection.execute(key_proofs().where(keys.c.kid == kid))).all()
             if not rows:
                 return None
             quotas, changes_at = await quotas_in_force(
@@ -109,7 +121,14 @@ class SqlKeys:
                 plan_id=rows[0].plan_id,
                 organisation_id=rows[0].organisation_id,
             )
-        return _key_record(rows, quotas, changes_at)
+        return key_record(rows, quotas, changes_at)
+
+    async def dead(self, kids: Collection[str]) -> set[str]:
+        lives = or_(keys.c.expires_at.is_(None), keys.c.expires_at > func.now())
+        asked = keys.c.kid == any_(literal(list(kids), ARRAY(Text)))
+        query = select(keys.c.kid).where(asked, keys.c.revoked_at.is_(None), lives)
+        async with self._database.platform() as connection:
+            return set(kids) - set(await connection.scalars(query))
 
     async def touch(self, used: Mapping[UUID, datetime]) -> None:
         statement = (
@@ -124,107 +143,39 @@ class SqlKeys:
                 await connection.execute(statement, rows)
 
 
-class SqlAdminTokens:
-    """Implement `AdminTokenStore`."""
+async def _named(
+    connection: AsyncConnection, ref: KeyRef, *, lock: bool = False
+) -> Row[*tuple[Any, ...]] | None:
+    query = described_keys().where(
+        keys.c.id == ref.named if isinstance(ref.named, UUID) else keys.c.kid == ref.named,
+        tenants.c.organisation_id == ref.organisation_id,
+    )
+    if ref.tenant_id is not None:
+        query = query.where(keys.c.tenant_id == ref.tenant_id)
+    if lock:
+        query = query.with_for_update(of=keys, key_share=True)
+    return (await connection.execute(query)).one_or_none()
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
-    async def find(self, kid: str) -> KeySecret | None:
-        query = select(admin_tokens.c.pepper_id, admin_tokens.c.mac).where(
-            admin_tokens.c.kid == kid
-        )
-        async with self._database.platform() as connection:
-            row = (await connection.execute(query)).one_or_none()
-        return None if row is None else KeySecret(pepper_id=row.pepper_id, mac=row.mac)
+async def _locked(connection: AsyncConnection, ref: KeyRef) -> ApiKey | None:
+    row = await _named(connection, ref, lock=True)
+    return None if row is None else api_key(row)
 
 
-async def insert_key(
+async def _changed(
     connection: AsyncConnection,
-    tenant: Tenant,
-    *,
-    kid: str,
-    name: str,
-    secret: KeySecret,
-    expires_at: datetime | None,
-    max_tier: Tier,
+    actor: Actor,
+    action: str,
+    ref: KeyRef,
+    before: ApiKey,
+    changes: Mapping[str, object],
 ) -> ApiKey:
-    """Insert a key and its first secret in the caller's transaction."""
-    statement = insert(keys).values(
-        id=uuid4(),
-        tenant_id=tenant.id,
-        kid=kid,
-        name=name,
-        expires_at=expires_at,
-        max_tier=max_tier.value,
-    )
-    row = (await connection.execute(statement.returning(*keys.c))).one()
+    """Write a change of a locked key as its next version, with its audit record."""
     await connection.execute(
-        insert(key_secrets).values(
-            id=uuid4(),
-            key_id=row.id,
-            tenant_id=tenant.id,
-            pepper_id=secret.pepper_id,
-            mac=secret.mac,
-            expires_at=secret.expires_at,
-        )
+        update(keys).where(keys.c.id == before.id).values(**changes, version=keys.c.version + 1)
     )
-    return _api_key(row, tenant=tenant.name)
-
-
-def _described() -> Select[*tuple[Any, ...]]:
-    return select(*keys.c, tenants.c.name.label("tenant")).join_from(
-        keys, tenants, keys.c.tenant_id == tenants.c.id
-    )
-
-
-def _api_key(row: Row[*tuple[Any, ...]], tenant: str | None = None) -> ApiKey:
-    return ApiKey(
-        id=row.id,
-        tenant_id=row.tenant_id,
-        tenant=row.tenant if tenant is None else tenant,
-        kid=row.kid,
-        name=row.name,
-        status=_status(row.revoked_at, row.expires_at),
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        last_used_at=row.last_used_at,
-        max_tier=Tier(row.max_tier),
-    )
-
-
-def _status(revoked_at: datetime | None, expires_at: datetime | None) -> KeyStatus:
-    if revoked_at is not None:
-        return KeyStatus.REVOKED
-    if expires_at is not None and expires_at <= datetime.now(UTC):
-        return KeyStatus.EXPIRED
-    return KeyStatus.ACTIVE
-
-
-def _key_record(
-    rows: Sequence[Row[*tuple[Any, ...]]],
-    quotas: tuple[ScopeQuota, ...],
-    changes_at: datetime | None,
-) -> KeyRecord:
-    first = rows[0]
-    return KeyRecord(
-        principal=Principal(
-            organisation_id=first.organisation_id,
-            tenant_id=first.tenant_id,
-            tenant=first.tenant,
-            weight=first.weight,
-            key_id=first.id,
-            kid=first.kid,
-            max_tier=Tier(first.max_tier),
-            slo=slo_of(first),
-            quotas=quotas,
-            models=None if first.models is None else tuple(first.models),
-            cidrs=None if first.cidrs is None else tuple(first.cidrs),
-            allows_batch=first.allows_batch,
-            admin_read=first.admin_read,
-        ),
-        secrets=tuple(KeySecret(row.pepper_id, row.mac, row.secret_expires_at) for row in rows),
-        revoked_at=first.revoked_at,
-        expires_at=first.expires_at,
-        changes_at=changes_at,
-    )
+    row = await _named(connection, ref)
+    assert row is not None, "it is locked"
+    after = api_key(row)
+    await audit_key(connection, actor, action, ref.organisation_id, before, after)
+    return after

@@ -14,14 +14,18 @@ from gateway.credentials import Secrets
 from gateway.domain import FirstStart
 from gateway.errors import StartupFailed, StoreUnavailable
 from gateway.settings import Settings
+from gateway.store.admin_tokens import SqlAdminTokens
+from gateway.store.audit import SqlAudit
 from gateway.store.database import Database, connect_patiently
 from gateway.store.embedded import EmbeddedServers
 from gateway.store.first_start import first_start, plan_first_start
 from gateway.store.idempotency import SqlIdempotency
-from gateway.store.keys import SqlAdminTokens, SqlKeys
+from gateway.store.keys import SqlKeys
 from gateway.store.migrate import upgrade
 from gateway.store.organisations import SqlOrganisations, SqlTenants
 from gateway.store.quota_events import SqlQuotaEvents
+from gateway.store.plans import SqlPlans
+from gateway.store.prices import SqlPrices
 from gateway.store.quota_settings import SqlQuotaSettings
 from gateway.store.redis import RedisAuthEpoch, connect_redis, is_cluster
 from gateway.store.secrets import open_secrets
@@ -39,7 +43,10 @@ class Store:
     organisations: SqlOrganisations
     tenants: SqlTenants
     keys: SqlKeys
+    plans: SqlPlans
     quota_settings: SqlQuotaSettings
+    prices: SqlPrices
+    audit: SqlAudit
     admin_tokens: SqlAdminTokens
     auth_epoch: RedisAuthEpoch
     idempotency: SqlIdempotency
@@ -92,7 +99,10 @@ async def open_store(
             organisations=SqlOrganisations(database),
             tenants=SqlTenants(database),
             keys=SqlKeys(database),
+            plans=SqlPlans(database),
             quota_settings=SqlQuotaSettings(database),
+            prices=SqlPrices(database),
+            audit=SqlAudit(database),
             admin_tokens=SqlAdminTokens(database),
             auth_epoch=RedisAuthEpoch(redis),
             idempotency=SqlIdempotency(database),

@@ -15,17 +15,11 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from gateway.api.admin import admin_routes
-from gateway.api.admin_scheduler import scheduler_routes
-from gateway.api.public import with_errors
 from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, new_token, parse_token
-from gateway.services.auth import AdminAuthenticator, Authenticator
-from gateway.services.keys import KeyService
 from gateway.services.local_access import announced, new_local_token
-from gateway.services.scheduler_control import SchedulerControl
-from gateway.services.tenants import TenantService
 from gateway.settings import Settings
 from gateway.store import open_store
+from tests.gateway.admin_app import admin_app
 from tests.gateway.fake_scheduling import FakeModel, FakeService
 
 _ROOT = Path(__file__).parents[3]
@@ -71,16 +65,9 @@ class _ServerThread(threading.Thread):
         async with open_store(self._settings) as store:
             assert store.first_start is not None
             local = new_local_token()
-            auth = Authenticator(store.keys, store.secrets)
             service = FakeService(tenant_ids=(str(store.first_start.keys[0].key.tenant_id),))
-            control = SchedulerControl([FakeModel("sim", service)])
-            tenants = TenantService(
-                store.tenants, store.organisations, auth, store.auth_epoch, control
-            )
-            keys = KeyService(store.keys, tenants, store.secrets, auth, store.auth_epoch)
-            admin_auth = AdminAuthenticator(store.admin_tokens, store.secrets, local)
-            scheduling = scheduler_routes(control, tenants, admin_auth)
-            app = with_errors([*admin_routes(tenants, keys, admin_auth), *scheduling])
+            model = FakeModel("sim", service)
+            app = await admin_app(store, model=model, local_token=local)
             config = uvicorn.Config(app, port=0, lifespan="off", ws="none", log_config=None)
             server = uvicorn.Server(config)
             serving = asyncio.create_task(server._serve())

@@ -1,0 +1,35 @@
+"""Putting administration together: its services over the stores, for the server and its tests."""
+
+from __future__ import annotations
+
+from gateway.api.admin_routes import AdminServices
+from gateway.services.admin_tokens import AdminTokenService
+from gateway.services.audit import AuditService
+from gateway.services.auth import Authenticator
+from gateway.services.keys import KeyService
+from gateway.services.plans import PlanService
+from gateway.services.prices import PriceBook, PriceService
+from gateway.services.quota_settings import QuotaSettingsService
+from gateway.services.tenants import HoldsTenants, TenantService
+from gateway.store import Store
+
+
+def admin_services(
+    store: Store, auth: Authenticator, running: HoldsTenants, prices: PriceBook
+) -> AdminServices:
+    """Build the services; changes hold at once for what this process keeps in the last three."""
+    epoch, organisations = store.auth_epoch, store.organisations
+    tenants = TenantService(store.tenants, organisations, auth, epoch, running)
+    keys = KeyService(store.keys, tenants, store.secrets, auth, epoch)
+    plans = PlanService(store.plans, organisations, auth, epoch)
+    return AdminServices(
+        tenants=tenants,
+        keys=keys,
+        plans=plans,
+        quota_settings=QuotaSettingsService(
+            store.quota_settings, tenants, keys, plans, auth, epoch
+        ),
+        prices=PriceService(store.prices, organisations, prices, epoch),
+        tokens=AdminTokenService(store.admin_tokens, tenants, store.secrets),
+        audit=AuditService(store.audit, tenants),
+    )

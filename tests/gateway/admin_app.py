@@ -1,0 +1,103 @@
+"""The admin API over a real store and a scheduler of the test's own, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import httpx
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from gateway.administration import admin_services
+from gateway.api.admin_config import config_route
+from gateway.api.admin_routes import AdminServices, admin_routes
+from gateway.api.admin_scheduler import scheduler_routes
+from gateway.api.public import with_errors
+from gateway.credentials import Token
+from gateway.domain import Tenant
+from gateway.domain.admin import Actor
+from gateway.services.admin_auth import AdminAuthenticator
+from gateway.services.auth import Authenticator
+from gateway.services.auth_upkeep import AuthUpkeep
+from gateway.services.prices import PriceBook
+from gateway.services.scheduler_control import SchedulerControl
+from gateway.settings import Settings
+from gateway.store import Store
+from tests.gateway.fake_scheduling import FakeModel, FakeService
+
+ACTOR = Actor("ann", "owner", "127.0.0.1", "r1")
+
+
+class Running:
+    """Remember what a scheduler would be told."""
+
+    def __init__(self) -> None:
+        self.told: list[Tenant] = []
+
+    def set_tenant(self, tenant: Tenant) -> None:
+        self.told.append(tenant)
+
+
+@dataclass
+class Process:
+    """Hold the services of one process over a shared store."""
+
+    services: AdminServices
+    auth: Authenticator
+    prices: PriceBook
+    upkeep: AuthUpkeep
+    running: Running
+
+
+def new_process(store: Store) -> Process:
+    """Build the services of one more process."""
+    auth, prices, running = (
+        Authenticator(store.keys, store.secrets),
+        PriceBook(store.prices),
+        Running(),
+    )
+    return Process(
+        services=admin_services(store, auth, running, prices),
+        auth=auth,
+        prices=prices,
+        upkeep=AuthUpkeep(auth, store.keys, store.auth_epoch, on_change=[prices.refresh]),
+        running=running,
+    )
+
+
+async def admin_app(
+    store: Store, *, model: FakeModel | None = None, local_token: Token | None = None
+) -> ASGIApp:
+    """Assemble the admin API, over a scheduler that computes nothing."""
+    return with_errors(await declared_routes(store, model=model, local_token=local_token))
+
+
+async def declared_routes(
+    store: Store, *, model: FakeModel | None = None, local_token: Token | None = None
+) -> list[Route]:
+    """Declare the routes of `admin_app`."""
+    control = SchedulerControl([model or FakeModel("sim", FakeService())])
+    auth, prices = Authenticator(store.keys, store.secrets), PriceBook(store.prices)
+    services = admin_services(store, auth, control, prices)
+    organisation = await store.organisations.default()
+    admin_auth = AdminAuthenticator(
+        store.admin_tokens, store.secrets, organisation.id, local_token=local_token, keys=auth
+    )
+    return [
+        *admin_routes(services, admin_auth),
+        *scheduler_routes(control, services.tenants, services.audit, admin_auth),
+        config_route(Settings(), admin_auth),
+    ]
+
+
+@asynccontextmanager
+async def admin_client(app: ASGIApp, token: str | None = None) -> AsyncIterator[httpx.AsyncClient]:
+    """Talk to the admin API with a token, or as a stranger."""
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://admin", headers=headers
+    ) as client:
+        yield client
