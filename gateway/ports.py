@@ -356,6 +356,7 @@ class IdempotencyStore(Protocol):
         """Delete expired records, at most so many, and return how many."""
         ...
 
+
 @dataclass(frozen=True, slots=True)
 class CounterReply:
     """Answer a list of operations on the counters, in their order.

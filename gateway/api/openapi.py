@@ -19,6 +19,7 @@ from gateway.api.schemas import (
     ModelList,
     TextCompletion,
 )
+from gateway.api.usage import UsageView
 
 # (method, path) → summary, request type, response type
 _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] = {
@@ -34,6 +35,11 @@ _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] 
     ),
     ("get", "/v1/models"): ("List the models served.", None, ModelList),
     ("get", "/v1/models/{model}"): ("Describe one model.", None, ModelCard),
+    ("get", "/v1/usage"): (
+        "Sum what the key's tenant has used; `from`, `to` and `group_by` choose.",
+        None,
+        UsageView,
+    ),
     ("get", "/livez"): ("Tell whether the process lives.", None, None),
     ("get", "/readyz"): ("Tell whether the process can serve.", None, None),
     ("get", "/startupz"): ("Tell whether the process has started.", None, None),

@@ -21,14 +21,17 @@ from gateway.store.embedded import EmbeddedServers
 from gateway.store.first_start import first_start, plan_first_start
 from gateway.store.idempotency import SqlIdempotency
 from gateway.store.keys import SqlKeys
+from gateway.store.ledger import SqlLedger
 from gateway.store.migrate import upgrade
 from gateway.store.organisations import SqlOrganisations, SqlTenants
-from gateway.store.quota_events import SqlQuotaEvents
+from gateway.store.partitions import Partitions
 from gateway.store.plans import SqlPlans
 from gateway.store.prices import SqlPrices
+from gateway.store.quota_events import SqlQuotaEvents
 from gateway.store.quota_settings import SqlQuotaSettings
 from gateway.store.redis import RedisAuthEpoch, connect_redis, is_cluster
 from gateway.store.secrets import open_secrets
+from gateway.store.usage_queries import SqlUsage
 
 _DATABASE_PATIENCE_S = 15.0
 
@@ -51,6 +54,8 @@ class Store:
     auth_epoch: RedisAuthEpoch
     idempotency: SqlIdempotency
     quota_events: SqlQuotaEvents
+    ledger: SqlLedger
+    usage: SqlUsage
     first_start: FirstStart | None
 
 
@@ -89,6 +94,9 @@ async def open_store(
         redis = await _open_redis(redis_url)
         stack.push_async_callback(redis.aclose)
         await upgrade(database)
+        partitions = Partitions(database)
+        await partitions.look_after()
+        await stack.enter_async_context(partitions.running())
         if before_first_start is not None:
             await before_first_start()
         made = await first_start(database, secrets, plan)
@@ -107,6 +115,8 @@ async def open_store(
             auth_epoch=RedisAuthEpoch(redis),
             idempotency=SqlIdempotency(database),
             quota_events=SqlQuotaEvents(database),
+            ledger=SqlLedger(database),
+            usage=SqlUsage(database),
             first_start=made,
         )
 

@@ -14,6 +14,7 @@ from gateway.administration import admin_services
 from gateway.api.admin_config import config_route
 from gateway.api.admin_routes import AdminServices, admin_routes
 from gateway.api.admin_scheduler import scheduler_routes
+from gateway.api.admin_usage import admin_usage_routes
 from gateway.api.public import with_errors
 from gateway.credentials import Token
 from gateway.domain import Tenant
@@ -23,6 +24,7 @@ from gateway.services.auth import Authenticator
 from gateway.services.auth_upkeep import AuthUpkeep
 from gateway.services.prices import PriceBook
 from gateway.services.scheduler_control import SchedulerControl
+from gateway.services.usage import UsageService
 from gateway.settings import Settings
 from gateway.store import Store
 from tests.gateway.fake_scheduling import FakeModel, FakeService
@@ -38,6 +40,13 @@ class Running:
 
     def set_tenant(self, tenant: Tenant) -> None:
         self.told.append(tenant)
+
+
+class NothingToWrite:
+    """Stand for the writer of a ledger that is up to date."""
+
+    async def flush(self, timeout_s: float) -> bool:
+        return True
 
 
 @dataclass
@@ -85,8 +94,10 @@ async def declared_routes(
     admin_auth = AdminAuthenticator(
         store.admin_tokens, store.secrets, organisation.id, local_token=local_token, keys=auth
     )
+    usage = UsageService(store.usage, store.keys, store.tenants, NothingToWrite())
     return [
         *admin_routes(services, admin_auth),
+        *admin_usage_routes(usage, admin_auth),
         *scheduler_routes(control, services.tenants, services.audit, admin_auth),
         config_route(Settings(), admin_auth),
     ]

@@ -22,6 +22,7 @@ from gateway.store import Store, open_store
 from gateway.store.database import Database
 from gateway.store.embedded import EmbeddedServers
 from gateway.store.migrate import upgrade
+from gateway.store.partitions import Partitions
 from gateway.store.postgres_server import OWNER, SUPERUSER
 from tests.passable import passable_directory
 
@@ -108,6 +109,7 @@ async def _make_template(servers: EmbeddedServers) -> None:
     await _execute(servers, f"CREATE DATABASE {_TEMPLATE} OWNER {OWNER}")
     database = Database(servers.database_url(database=_TEMPLATE))
     await upgrade(database)
+    await Partitions(database).look_after()  # once, not at every start of a test
     await database.close()
 
 

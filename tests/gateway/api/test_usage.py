@@ -11,6 +11,7 @@ import httpx
 import pytest
 from sqlalchemy import text
 
+from gateway.api.openapi import document
 from gateway.api.public import with_errors
 from gateway.api.usage import usage_routes
 from gateway.domain import ApiKey
@@ -21,8 +22,6 @@ from gateway.services.ledger_writer import LedgerWriter
 from gateway.services.spool import Spool
 from gateway.services.usage import UsageService
 from gateway.store import Store
-from gateway.store.ledger import SqlLedger
-from gateway.store.usage_queries import SqlUsage
 from tests.gateway.usage_rows import usage_row
 
 pytestmark = pytest.mark.anyio
@@ -40,7 +39,7 @@ async def spool(tmp_path: Path) -> AsyncIterator[Spool]:
 
 @pytest.fixture
 async def writer(store: Store, spool: Spool) -> AsyncIterator[LedgerWriter]:
-    writer = LedgerWriter(SqlLedger(store.database), spool)
+    writer = LedgerWriter(store.ledger, spool)
     async with writer.running():
         yield writer
 
@@ -49,7 +48,7 @@ async def writer(store: Store, spool: Spool) -> AsyncIterator[LedgerWriter]:
 async def client(store: Store, writer: LedgerWriter) -> AsyncIterator[httpx.AsyncClient]:
     """Talk to the API with acme's key."""
     assert store.first_start is not None
-    usage = UsageService(SqlUsage(store.database), store.keys, store.tenants, writer)
+    usage = UsageService(store.usage, store.keys, store.tenants, writer)
     app = with_errors(usage_routes(usage, Authenticator(store.keys, store.secrets)))
     headers = {"authorization": f"Bearer {store.first_start.keys[0].token}"}
     async with httpx.AsyncClient(
@@ -207,6 +206,17 @@ async def test_what_cannot_be_understood_is_refused(
 async def test_a_stranger_learns_nothing(client: httpx.AsyncClient) -> None:
     """Without a key there is no usage."""
     assert (await client.get("/v1/usage", headers={"authorization": ""})).status_code == 401
+
+
+async def test_the_route_is_described(store: Store, writer: LedgerWriter) -> None:
+    """openapi.json tells the shape of the answer, with the fields that may be grouped by."""
+    usage = UsageService(store.usage, store.keys, store.tenants, writer)
+    routes = usage_routes(usage, Authenticator(store.keys, store.secrets))
+    described = document(routes, version="test")
+    assert set(described["paths"]) == {"/v1/usage"}
+    row = described["components"]["schemas"]["UsageRowView"]
+    assert set(row["properties"]) == {"day", "hour", "model", "key", "tier", *SUMS}
+    assert row["required"] == list(SUMS)
 
 
 async def _keys(store: Store) -> tuple[ApiKey, ApiKey]:
