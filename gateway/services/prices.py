@@ -128,7 +128,7 @@ class PriceService:
 
     async def get(self, model: str) -> Price:
         """Return the newest version of one model's own price. Raises: `NotFound`."""
-        price = await self._prices.find(model) if "\x00" not in model else None
+        price = await self._prices.find(model) if model.isprintable() else None
         if price is None:
             raise NotFound("There is no price of that model.", param="model")
         return price

@@ -129,8 +129,7 @@ class QuotaSettingsService:
 
         Raises: `InvalidRequest`: a limit, the time or the reason; `VersionConflict`.
         """
-        if holder.scope.kind is ScopeKind.PLAN:
-            raise InvalidRequest("A plan has no override: lay one over its tenants.", param="kind")
+        assert holder.scope.kind is not ScopeKind.PLAN, "an override lies over its tenants"
         if not math.isfinite(ends_in_s) or not 0 < ends_in_s <= OVERRIDE_S_MAX:
             raise InvalidRequest(
                 "'ends_in_s' must be above 0 seconds and at most 366 days.", param="ends_in_s"

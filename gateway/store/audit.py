@@ -30,6 +30,7 @@ from gateway.store.keyset import Keyset
 from gateway.store.tables import audit_heads, audit_log
 
 _NO_HASH: Final = bytes(32)
+_EXACT: Final = 2**53
 _VERIFY_ROWS: Final = 500
 _NEWEST_FIRST: Final = Keyset((audit_log.c.seq,), descending=True)
 
@@ -156,8 +157,9 @@ def _comparable(value: Any) -> Any:  # JSON, or an id
     """Write a value as it comes back from the database: its JSON knows one kind of number."""
     if isinstance(value, UUID):
         return str(value)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        # What is whole is an integer, up to where a double no longer tells which.
+        return int(value) if -_EXACT <= value <= _EXACT and value == int(value) else float(value)
     if isinstance(value, dict):
         return {name: _comparable(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

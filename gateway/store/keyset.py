@@ -58,7 +58,7 @@ class Keyset:
         except ValueError:
             raise _no_cursor() from None
         for value in values:
-            if isinstance(value, str) and "\x00" in value:
+            if isinstance(value, str) and not value.isprintable():
                 raise _no_cursor()
             if isinstance(value, int) and abs(value) > _INT_MAX:
                 raise _no_cursor()

@@ -22,6 +22,7 @@ from gateway.domain import (
 )
 from gateway.domain.admin import Actor
 from gateway.domain.page import Page, PageRequest
+from gateway.domain.quota import PLATFORM, Quota, ScopeQuota
 from gateway.errors import AuthenticationFailed, StoreUnavailable
 from gateway.services.auth import Authenticator
 from gateway.services.auth_upkeep import AuthUpkeep
@@ -151,6 +152,12 @@ class Rig:
             return True
         return False
 
+    async def refuses_or_cannot_tell(self, text: str) -> bool:
+        try:
+            return await self.refuses(text)
+        except StoreUnavailable:
+            return True
+
 
 @pytest.fixture
 async def rig() -> Rig:
@@ -227,6 +234,136 @@ async def test_a_store_that_is_away_is_no_refusal(rig: Rig) -> None:
     await rig.auth.authenticate(uncached.text)
 
 
+async def test_a_known_key_outlives_the_stores_silence(rig: Rig) -> None:
+    """It stays good for the grace time past its life in the cache, and not a second longer."""
+    token = rig.issue()
+    await rig.auth.authenticate(token.text)
+    assert not rig.auth.degraded
+    rig.keys.away = True
+    rig.clock.now_s += 11
+    await rig.auth.authenticate(token.text)
+    assert rig.auth.degraded
+    rig.clock.now_s += 298
+    await rig.auth.authenticate(token.text)
+    rig.clock.now_s += 2
+    with pytest.raises(StoreUnavailable):
+        await rig.auth.authenticate(token.text)
+
+
+async def test_the_grace_ends_when_the_store_answers(rig: Rig) -> None:
+    """A key that was revoked meanwhile is refused, one that was not is confirmed."""
+    revoked, kept = rig.issue(), rig.issue()
+    for token in (revoked, kept):
+        await rig.auth.authenticate(token.text)
+    rig.keys.away = True
+    rig.clock.now_s += 60
+    for token in (revoked, kept):
+        await rig.auth.authenticate(token.text)
+    rig.keys.away = False
+    rig.revoke(revoked)
+    rig.clock.now_s += 1
+    assert await rig.refuses(revoked.text)
+    await rig.auth.authenticate(kept.text)
+    assert not rig.auth.degraded
+    rig.keys.away = True
+    rig.clock.now_s += 300
+    assert await rig.refuses_or_cannot_tell(revoked.text)
+    await rig.auth.authenticate(kept.text)
+
+
+async def test_a_revoked_key_has_no_grace(rig: Rig) -> None:
+    """What was forgotten here, or changed anywhere, is not taken for good while nobody knows."""
+    token, other = rig.issue(), rig.issue()
+    for one in (token, other):
+        await rig.auth.authenticate(one.text)
+    rig.keys.away = True
+    rig.auth.forget(token.kid)
+    with pytest.raises(StoreUnavailable):
+        await rig.auth.authenticate(token.text)
+    rig.clock.now_s += 11
+    await rig.auth.authenticate(other.text)
+    rig.auth.forget_all()
+    with pytest.raises(StoreUnavailable):
+        await rig.auth.authenticate(other.text)
+
+
+async def test_a_key_that_expires_has_no_grace(rig: Rig) -> None:
+    """Its end is known without the store."""
+    token = rig.issue(expires_at_s=START_S + 20)
+    await rig.auth.authenticate(token.text)
+    rig.keys.away = True
+    rig.clock.now_s += 20
+    assert await rig.refuses(token.text)
+
+
+async def test_a_store_that_hangs_delays_one_request(rig: Rig) -> None:
+    """The first that asks waits a little; those after it go on with what is known."""
+    token = rig.issue()
+    await rig.auth.authenticate(token.text)
+    rig.keys.gate.clear()
+    rig.clock.now_s += 11
+    await rig.auth.authenticate(token.text)
+    queries = rig.keys.queries
+    for _ in range(20):
+        await rig.auth.authenticate(token.text)
+    assert rig.keys.queries == queries
+    assert rig.auth.degraded
+    rig.keys.gate.set()
+
+
+async def test_a_key_revoked_while_the_store_hangs_is_not_taken_for_good(rig: Rig) -> None:
+    """A request that waits for a confirmation does not outlive a revocation in this process."""
+    token = rig.issue()
+    await rig.auth.authenticate(token.text)
+    rig.keys.gate.clear()
+    rig.clock.now_s += 11
+    waiting = asyncio.create_task(rig.auth.authenticate(token.text))
+    await asyncio.sleep(0)
+    rig.auth.forget(token.kid)
+    with pytest.raises(StoreUnavailable):
+        await waiting
+    rig.keys.gate.set()
+
+
+async def test_limits_that_change_by_themselves_are_read_again(rig: Rig) -> None:
+    """At the end of an override the store is asked, whatever the cache's life."""
+    token = rig.issue()
+    record = rig.keys.records[token.kid]
+    over = ScopeQuota(PLATFORM, Quota(rpm=5))
+    rig.keys.records[token.kid] = replace(
+        record,
+        principal=replace(record.principal, quotas=(over,)),
+        changes_at=_at(START_S + 3),
+    )
+    assert (await rig.auth.authenticate(token.text)).quotas == (over,)
+    rig.keys.records[token.kid] = record
+    rig.clock.now_s += 2.9
+    assert (await rig.auth.authenticate(token.text)).quotas == (over,)
+    rig.clock.now_s += 0.1
+    assert (await rig.auth.authenticate(token.text)).quotas == ()
+
+
+async def test_an_old_secret_says_when_it_ends(rig: Rig) -> None:
+    """The principal of the secret that a rotation left has its end, that of the new one none."""
+    old, new = rig.issue(), new_token(KEY_PREFIX)
+    record = rig.keys.records[old.kid]
+    secrets = (
+        replace(record.secrets[0], expires_at=_at(START_S + 60)),
+        KeySecret(SECRETS.pepper_id, SECRETS.key_mac(new)),
+    )
+    rig.keys.records[old.kid] = rig.keys.records[new.kid] = replace(record, secrets=secrets)
+    assert (await rig.auth.authenticate(old.text)).secret_ends_at == START_S + 60
+    assert (await rig.auth.authenticate(new.text)).secret_ends_at is None
+
+
+async def test_running_requests_learn_of_dead_keys(rig: Rig) -> None:
+    """Of the keys that run, those that are dead; nothing is asked where none runs."""
+    live, dead = rig.issue(), rig.issue()
+    rig.revoke(dead)
+    assert await rig.auth.dead_keys([live.kid, dead.kid]) == {dead.kid}
+    assert await rig.auth.dead_keys([]) == set()
+
+
 async def test_a_refused_token_is_remembered_for_five_seconds(rig: Rig) -> None:
     """Repeating an unknown token makes no more queries until then."""
     text = new_token(KEY_PREFIX).text
@@ -298,9 +435,17 @@ async def test_of_two_secrets_each_lives_to_its_own_end(rig: Rig) -> None:
 
 
 async def test_a_revocation_elsewhere_empties_the_cache(rig: Rig) -> None:
-    """When the epoch moves, the next request asks the store; a Redis that is away does not."""
+    """When the epoch moves the next request asks the store, and others that keep things are told.
+
+    A Redis that is away empties nothing.
+    """
     epoch = FakeEpoch()
-    upkeep = AuthUpkeep(rig.auth, rig.keys, epoch, rig.clock)
+    refreshed: list[int | None] = []
+
+    async def refresh() -> None:
+        refreshed.append(epoch.value)
+
+    upkeep = AuthUpkeep(rig.auth, rig.keys, epoch, rig.clock, on_change=[refresh])
     await upkeep.follow_epoch()
     token = rig.issue()
     await rig.auth.authenticate(token.text)
@@ -312,6 +457,7 @@ async def test_a_revocation_elsewhere_empties_the_cache(rig: Rig) -> None:
     epoch.value = 1
     await upkeep.follow_epoch()
     assert await rig.refuses(token.text)
+    assert refreshed == [1]
 
 
 async def test_last_use_is_written_once_a_minute(rig: Rig) -> None:

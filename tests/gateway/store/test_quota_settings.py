@@ -9,16 +9,14 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import insert, select, update
 
-from gateway.domain.admin import Actor
 from gateway.domain.quota import PLATFORM, Quota, Scope, ScopeKind, ScopeQuota, Window
 from gateway.domain.quota_settings import QuotaHolder, QuotaOverride
 from gateway.errors import NotFound, VersionConflict
 from gateway.store import Store
-from gateway.store.tables import audit_log, plans, tenants
+from gateway.store.tables import audit_log, plans, quotas, tenants
+from tests.gateway.admin_app import ACTOR
 
 pytestmark = pytest.mark.anyio
-
-ACTOR = Actor("ann", "owner", "127.0.0.1", "r1")
 
 
 class Scopes:
@@ -194,3 +192,15 @@ async def test_a_change_of_limits_is_in_the_audit_log(scopes: Scopes) -> None:
     )
     assert changed.tenant_id == scopes.tenant.tenant_id
     assert (changed.before["quota"]["rpm"], changed.after["quota"]["rpm"]) == (1, 2)
+
+
+async def test_a_tenant_sees_its_own_limits_without_any_where(scopes: Scopes) -> None:
+    """A query that forgot its WHERE returns the limits of the tenant and of its keys alone."""
+    settings, organisation_id = scopes.store.quota_settings, scopes.organisation.organisation_id
+    globex = await scopes.store.tenants.by_name(organisation_id, "globex")
+    assert globex is not None
+    other = QuotaHolder(Scope(ScopeKind.TENANT, globex.id), "globex", organisation_id, globex.id)
+    for holder in (scopes.platform, scopes.organisation, scopes.tenant, scopes.key, other):
+        await settings.put(ACTOR, holder, Quota(rpm=1))
+    async with scopes.store.database.tenant(globex.id) as connection:
+        assert (await connection.scalars(select(quotas.c.scope_id))).all() == [globex.id]
