@@ -13,11 +13,15 @@ from typing import Final
 
 from starlette.types import ASGIApp
 
+from gateway.accounting import open_accounting
 from gateway.administration import admin_services
 from gateway.api.admin_config import config_route
+from gateway.api.admin_metrics import metrics_route
 from gateway.api.admin_overload import overload_route
+from gateway.api.admin_quota_usage import quota_usage_routes
 from gateway.api.admin_routes import admin_routes
 from gateway.api.admin_scheduler import scheduler_routes
+from gateway.api.admin_usage import admin_usage_routes
 from gateway.api.health import DetailedHealth, Health
 from gateway.api.public import public_app, with_errors
 from gateway.credentials import Token
@@ -28,6 +32,8 @@ from gateway.services.auth_upkeep import AuthUpkeep
 from gateway.services.heartbeat import Heartbeat
 from gateway.services.idempotency import IdempotencyService
 from gateway.services.inference import InferenceService
+from gateway.services.key_watch import KeyWatch
+from gateway.services.leased import LeasedInference
 from gateway.services.lifecycle import Lifecycle, Phase
 from gateway.services.local_access import new_local_token
 from gateway.services.models import ModelRegistry, ServedModel
@@ -36,6 +42,7 @@ from gateway.services.prices import PriceBook
 from gateway.services.probes import Probes
 from gateway.services.scheduler_control import SchedulerControl
 from gateway.services.store_watch import StoreWatch
+from gateway.services.usage import UsageService
 from gateway.settings import Settings
 from gateway.store import FirstStart, Store, open_store
 
@@ -138,8 +145,14 @@ async def _assemble(
     auth = Authenticator(store.keys, store.secrets, grace_s=settings.auth_grace_s)
     prices = PriceBook(store.prices)
     await stack.enter_async_context(prices.running())
-    upkeep = AuthUpkeep(auth, store.keys, store.auth_epoch, on_change=[prices.refresh])
+    books = await stack.enter_async_context(open_accounting(settings, store, prices))
+    books.metrics.auth_degraded.set_function(lambda: auth.degraded)
+    key_watch = KeyWatch(auth, books.quotas)
+    await stack.enter_async_context(key_watch.running())
+    changes = [prices.refresh, key_watch.keys_changed]
+    upkeep = AuthUpkeep(auth, store.keys, store.auth_epoch, on_change=changes)
     await stack.enter_async_context(upkeep.running())
+    usage = UsageService(store.usage, store.keys, store.tenants, books.writer)
     scheduling = SchedulerControl(models)
     services = admin_services(store, auth, scheduling, prices)
     organisation = await store.organisations.default()
@@ -160,7 +173,8 @@ async def _assemble(
         local_token=local_token,
         public=public_app(
             models=models,
-            inference=inference,
+            inference=LeasedInference(inference, books.quotas),
+            usage=usage,
             overload=overload,
             auth=auth,
             health=Health(probes),
@@ -172,6 +186,9 @@ async def _assemble(
                 *DetailedHealth(probes).routes(),
                 *admin_routes(services, admin_auth),
                 *scheduler_routes(scheduling, services.tenants, services.audit, admin_auth),
+                *admin_usage_routes(usage, admin_auth),
+                *quota_usage_routes(services.quota_settings, books.quotas, admin_auth),
+                metrics_route(books.metrics, admin_auth),
                 overload_route(overload, admin_auth),
                 config_route(settings, admin_auth),
             ]

@@ -124,6 +124,14 @@ class Settings(BaseSettings):
     )
     prefix_caching: bool = Field(default=True, description="Share KV blocks of equal prefixes.")
 
+    quota_build_s: float = Field(
+        default=3.0,
+        ge=0,
+        description="Seconds that gateways get to come back to a Redis that forgot everything.",
+    )
+    redis_timeout_s: float = Field(
+        default=0.05, gt=0, description="Seconds that one check of the limits may take."
+    )
     quota_thresholds: Annotated[tuple[int, ...], NoDecode] = Field(
         default=(50, 80, 100),
         description="Percents of a limit whose passing is told, by commas.",

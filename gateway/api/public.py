@@ -17,26 +17,30 @@ from gateway.api.errors import on_gateway_error, on_http_exception, on_unexpecte
 from gateway.api.health import Health
 from gateway.api.idempotent import Idempotent
 from gateway.api.request_id import RequestId
+from gateway.api.usage import usage_routes
 from gateway.errors import GatewayError
 from gateway.services.idempotency import IdempotencyService
-from gateway.services.inference import InferenceService
+from gateway.services.leased import LeasedInference
 from gateway.services.models import ModelRegistry
 from gateway.services.overload_watch import OverloadWatch
+from gateway.services.usage import UsageService
 
 
 def public_app(
     *,
     models: ModelRegistry,
-    inference: InferenceService,
+    inference: LeasedInference,
     overload: OverloadWatch,
     auth: Authenticates,
     health: Health,
     version: str,
+    usage: UsageService | None = None,
     idempotency: IdempotencyService | None = None,
 ) -> ASGIApp:
     """Assemble the API. Every route says who may reach it.
 
-    Without `idempotency` the header `Idempotency-Key` is not looked at.
+    Without `usage` there is no route that tells it; without `idempotency` the header
+    `Idempotency-Key` is not looked at.
     """
     catalogue = Catalogue(models)
     chat: ASGIApp = InferenceEndpoint(Chat(), models, inference, overload)
@@ -51,6 +55,7 @@ def public_app(
         # A model's name may hold slashes.
         tenant_only("/v1/models/{model:path}", catalogue.show, auth, method="GET"),
         *health.routes(),
+        *(usage_routes(usage, auth) if usage is not None else ()),
     ]
     own = Route("/openapi.json", lambda request: None)
     routes.append(public(own.path, openapi.endpoint([*routes, own], version=version)))

@@ -27,9 +27,11 @@ from gateway.store.organisations import SqlOrganisations, SqlTenants
 from gateway.store.partitions import Partitions
 from gateway.store.plans import SqlPlans
 from gateway.store.prices import SqlPrices
+from gateway.store.quota_counters import RedisQuotaCounters
 from gateway.store.quota_events import SqlQuotaEvents
 from gateway.store.quota_settings import SqlQuotaSettings
-from gateway.store.redis import RedisAuthEpoch, connect_redis, is_cluster
+from gateway.store.redis import RedisAuthEpoch, connect_for_pipe, connect_redis, is_cluster
+from gateway.store.redis_pipe import RedisPipe
 from gateway.store.secrets import open_secrets
 from gateway.store.usage_queries import SqlUsage
 
@@ -56,6 +58,7 @@ class Store:
     quota_events: SqlQuotaEvents
     ledger: SqlLedger
     usage: SqlUsage
+    counters: RedisQuotaCounters
     first_start: FirstStart | None
 
 
@@ -93,6 +96,8 @@ async def open_store(
         stack.push_async_callback(database.close)
         redis = await _open_redis(redis_url)
         stack.push_async_callback(redis.aclose)
+        pipe = RedisPipe(connect_for_pipe(redis_url), timeout_s=settings.redis_timeout_s)
+        stack.push_async_callback(pipe.close)
         await upgrade(database)
         partitions = Partitions(database)
         await partitions.look_after()
@@ -117,6 +122,7 @@ async def open_store(
             quota_events=SqlQuotaEvents(database),
             ledger=SqlLedger(database),
             usage=SqlUsage(database),
+            counters=RedisQuotaCounters(pipe),
             first_start=made,
         )
 

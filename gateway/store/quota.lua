@@ -354,6 +354,8 @@ function ops.settle(op)
     call('SET', P .. 't:' .. id, 1, 'PX', TOMBSTONE_MS)
     return {'done', release(unpack_scopes(charged[1]), nothing, more)}
   end
+  -- A reservation that was given up may still be on its way.
+  call('SET', P .. 't:' .. id, 1, 'PX', TOMBSTONE_MS)
   return {'nothing'}
 end
 

@@ -109,10 +109,13 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """Hold where leases write: the journal of usage, and who is told of windows that fill up."""
+    """Hold where leases write: the journal of usage, and who is told of windows that fill up.
+
+    `note` gets the tenant, its limits, and windows as the counters list them.
+    """
 
     append: Callable[[UsageRow], None]
-    note: Callable[[Limits, Sequence[int]], None]
+    note: Callable[[UUID, Limits, Sequence[int]], None]
 
 
 class RequestLease:
@@ -235,7 +238,7 @@ class RequestLease:
 
     def _note_windows(self, answer: list[Any]) -> None:
         if answer[0] == "done" and answer[1]:
-            self._books.note(self.limits, answer[1])
+            self._books.note(self.terms.principal.tenant_id, self.limits, answer[1])
 
     def _row(self, told: Told, outcome: Outcome) -> UsageRow:
         terms, principal = self.terms, self.terms.principal

@@ -38,12 +38,20 @@ class CounterLink:
     """Ask the counters, or learn at once that they cannot be asked."""
 
     def __init__(
-        self, counters: QuotaCounters, clock: Clock, metrics: Metrics, *, build_s: float
+        self,
+        counters: QuotaCounters,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        build_s: float,
+        first_build_s: float | None = None,
     ) -> None:
+        """Begin; counters that are empty at the first call are built in `first_build_s`."""
         self._counters = counters
         self._clock = clock
         self._metrics = metrics
         self._build_s = build_s
+        self._first_build_s = build_s if first_build_s is None else first_build_s
         self._posted: deque[tuple[Op, OnAnswer | None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
@@ -138,7 +146,8 @@ class CounterLink:
 
     async def _found(self) -> None:
         """Begin a new life of the counters, unless somebody else was quicker."""
-        build_us = int(self._build_s * 1_000_000)
+        build_s = self._first_build_s if self._epoch is None else self._build_s
+        build_us = int(build_s * 1_000_000)
         reply = await self._counters.run([("found", uuid.uuid4().hex, build_us)])
         logger.warning("the counters were empty: they begin anew as %s", reply.epoch)
 

@@ -19,7 +19,8 @@ from gateway.domain import Principal
 from gateway.domain.price import Price
 from gateway.domain.quota import Scope
 from gateway.errors import CountersUnavailable, InternalFailure, StoreUnavailable, TenantLimited
-from gateway.services.quotas.lease import CHUNK, LEASE_US, Books, RequestLease, Terms
+from gateway.services.quotas.ask import Ask, first_grant
+from gateway.services.quotas.lease import CHUNK, Books, RequestLease, Terms
 from gateway.services.quotas.link import CounterLink
 from gateway.services.quotas.local_limits import LocalLimits
 from gateway.services.quotas.refusals import refusal
@@ -90,29 +91,34 @@ class QuotaService:
         Raises: `TenantLimited`, `QuotaExhausted`: a limit refuses it; `CountersUnavailable`: a hard
         quota cannot be checked.
         """
+        ask = self._first_ask(terms)
         for _ in range(_MAX_ROUNDS):
-            limits = self.compiler.compile(terms.principal, self.link.now_s())
-            granted = self._first_grant(limits, terms.max_tokens)
-            held = _first_hold(limits, terms, sum(granted))
-            op = (
-                "reserve",
-                terms.request_id.hex,
-                limits.packed,
-                held,
-                terms.meta(),
-                LEASE_US,
-            )
             try:
-                [answer] = await self.link.ask(op)
+                [answer] = await self.link.ask(ask.op())
             except asyncio.CancelledError:
                 # It may have been held: nobody is left to use it.
-                self.link.post(("settle", terms.request_id.hex, Amounts()))
+                self._take_back(terms)
                 raise
             except CountersUnavailable:
-                return self._reserve_locally(terms, limits, held, granted)
-            lease = await self._read(answer, terms, limits, held, granted)
-            if lease is not None:
-                return lease
+                self._take_back(terms)
+                return self._reserve_locally(ask)
+            kind = answer[0]
+            if kind == "held":
+                return self._lease(ask, at_us=answer[1], tightest=answer[2])
+            if kind == "denied":
+                denied = _denied(ask.limits, answer)
+                smaller = ask.smaller(denied)
+                if smaller is None:
+                    raise self._denied(denied, terms.principal)
+                ask = smaller
+            elif kind == "unknown":
+                await self._load_or_refuse(ask.limits)
+            elif kind == "stale":
+                ask = self._first_ask(terms)
+            elif kind == "building":
+                raise CountersUnavailable(retry_after_s=max(answer[1] / 1_000_000, 0.1))
+            else:
+                raise InternalFailure(detail=f"a request id was used twice: {kind}")
         raise InternalFailure(detail="the counters never came to an answer")
 
     async def load(self, limits: Limits) -> None:
@@ -132,70 +138,41 @@ class QuotaService:
         if ops:
             await self.link.ask(*ops)
 
-    async def _read(
-        self,
-        answer: list[Any],
-        terms: Terms,
-        limits: Limits,
-        held: Amounts,
-        granted: list[int],
-    ) -> RequestLease | None:
-        """Turn the counters' answer into a lease; None: ask again."""
-        kind = answer[0]
-        if kind == "held":
-            return self._lease(terms, limits, held, granted, answer[1], answer[2])
-        if kind == "denied":
-            raise self._denied(_denied(limits, answer), terms.principal)
-        if kind == "unknown":
-            try:
-                await self.load(limits)
-            except CountersUnavailable:
-                raise
-            except StoreUnavailable as exc:
-                raise CountersUnavailable(detail=exc.detail, retry_after_s=1) from exc
-        elif kind == "building":
-            raise CountersUnavailable(retry_after_s=max(answer[1] / 1_000_000, 0.1))
-        elif kind != "stale":
-            raise InternalFailure(detail=f"a request id was used twice: {kind}")
-        return None
+    async def _load_or_refuse(self, limits: Limits) -> None:
+        try:
+            await self.load(limits)
+        except CountersUnavailable:
+            raise
+        except StoreUnavailable as exc:
+            raise CountersUnavailable(detail=exc.detail, retry_after_s=1) from exc
 
-    def _first_grant(self, limits: Limits, max_tokens: Sequence[int]) -> list[int]:
-        """Say how many tokens each generation may begin with.
+    def _first_ask(self, terms: Terms) -> Ask:
+        limits = self.compiler.compile(terms.principal, self.link.now_s())
+        return Ask(terms, limits, first_grant(limits, terms.max_tokens, self._chunk))
 
-        No more than the smallest rate of output could ever let through at once, so that a small
-        limit slows a request down and does not refuse it for ever.
-        """
-        chunk = self._chunk
-        if limits.output_tpm is not None:
-            chunk = max(1, min(chunk, limits.output_tpm // len(max_tokens)))
-        return [min(chunk, bound) for bound in max_tokens]
+    def _take_back(self, terms: Terms) -> None:
+        self.link.post(("settle", terms.request_id.hex, Amounts()))
 
-    def _reserve_locally(
-        self, terms: Terms, limits: Limits, held: Amounts, granted: list[int]
-    ) -> RequestLease:
+    def _reserve_locally(self, ask: Ask) -> RequestLease:
         now_s = self.link.now_s()
-        denied = self.local.reserve(limits, held, now_s)
+        denied = self.local.reserve(ask.limits, ask.held, now_s)
         if denied is not None:
-            raise self._denied(denied, terms.principal)
-        at_us = int((now_s - BASE_S) * 1_000_000)
-        return self._lease(terms, limits, held, granted, at_us, (), is_local=True)
+            raise self._denied(denied, ask.terms.principal)
+        return self._lease(ask, at_us=int((now_s - BASE_S) * 1_000_000), is_local=True)
 
     def _lease(
         self,
-        terms: Terms,
-        limits: Limits,
-        held: Amounts,
-        granted: list[int],
-        at_us: int,
-        tightest: Sequence[Any],
+        ask: Ask,
         *,
+        at_us: int,
+        tightest: Sequence[Any] = (),
         is_local: bool = False,
     ) -> RequestLease:
         lease = RequestLease(
-            terms,
-            limits,
-            held,
-            granted,
+            ask.terms,
+            ask.limits,
+            ask.held,
+            list(ask.granted),
             at_us=at_us,
             tightest=tightest,
             link=self.link,
@@ -204,7 +181,7 @@ class QuotaService:
             is_local=is_local,
             on_end=self._forget,
         )
-        self._live[terms.request_id.hex] = lease
+        self._live[ask.terms.request_id.hex] = lease
         return lease
 
     def _forget(self, lease: RequestLease) -> None:
@@ -221,19 +198,6 @@ def _slotted(limit: Limit) -> list[Slotted]:
     assert limit.slot is not None
     width_s = limit.slot.end_s - limit.slot.start_s
     return [(limit.scope.scope, start_s, start_s + width_s) for start_s in limit.slots()]
-
-
-def _first_hold(limits: Limits, terms: Terms, num_output_tokens: int) -> Amounts:
-    num_prompt = terms.num_prompt_tokens
-    return Amounts(
-        rpm=1,
-        input_tokens=num_prompt,
-        output_tokens=num_output_tokens,
-        concurrency=1,
-        queued_tokens=num_prompt if limits.has_queue else 0,
-        tokens=num_prompt + num_output_tokens,
-        nano_usd=terms.nano_usd((num_prompt, 0, num_output_tokens)),
-    )
 
 
 def _denied(limits: Limits, answer: list[Any]) -> Denied:

@@ -31,6 +31,7 @@ from gateway.services.probes import Probes
 from scheduler.config import first_come
 from scheduler.core import Scheduler
 from scheduler.service import EngineService
+from tests.fake_quotas import leased
 from tests.gateway.api.scripted_service import ScriptedService
 
 KEY = "test-key"
@@ -194,7 +195,7 @@ async def _client(
     inference = InferenceService(salt_key=b"salt" * 8)
     app = public_app(
         models=ModelRegistry([model]),
-        inference=inference,
+        inference=leased(inference),
         overload=overload or OverloadWatch([], memory_share=lambda: 0.0),
         auth=OneTenant(),
         health=serving_health([model]),

@@ -26,6 +26,7 @@ from gateway.services.overload_watch import OverloadWatch
 from gateway.store import Store
 from gateway.store.idempotency import SqlIdempotency
 from gateway.store.tables import idempotency
+from tests.fake_quotas import leased
 from tests.gateway.api.conftest import serving_health
 
 pytestmark = pytest.mark.anyio
@@ -265,7 +266,8 @@ async def test_a_slow_client_holds_no_run_up_below_the_bound(store: Store) -> No
         await reads.wait()
         sent.append(message.get("body", b""))
 
-    key = (await store.keys.list((await store.organisations.default()).id, None))[0]
+    assert store.first_start is not None
+    key = store.first_start.keys[0].key
     record = await store.keys.find(key.kid)
     assert record is not None
     scope = {
@@ -366,7 +368,7 @@ async def test_the_real_endpoint_generates_once(
     inference = InferenceService(salt_key=b"salt" * 8)
     app = public_app(
         models=ModelRegistry([model]),
-        inference=inference,
+        inference=leased(inference),
         overload=OverloadWatch([], memory_share=lambda: 0.0),
         auth=Keys(store),
         health=serving_health([model]),

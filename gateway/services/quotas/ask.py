@@ -1,0 +1,74 @@
+"""What a request asks its limits for, before it begins.
+
+It asks for its whole prompt and the first tokens of each answer. Where a window has less left than
+that, it asks again for what is left: the last tokens of a quota can be used, and what does not fit
+ends with `length`. A rate is not asked for less, as it has more again shortly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gateway.services.quotas.lease import LEASE_US, Terms
+from gateway.services.quotas.standing import Denied
+from gateway.services.quotas.wire import Amounts, Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask for `granted` output tokens of each generation, and what comes with them."""
+
+    terms: Terms
+    limits: Limits
+    granted: Sequence[int]
+    held: Amounts = field(init=False)
+
+    def __post_init__(self) -> None:
+        num_prompt, num_output = self.terms.num_prompt_tokens, sum(self.granted)
+        held = Amounts(
+            rpm=1,
+            input_tokens=num_prompt,
+            output_tokens=num_output,
+            concurrency=1,
+            queued_tokens=num_prompt if self.limits.has_queue else 0,
+            tokens=num_prompt + num_output,
+            nano_usd=self.terms.nano_usd((num_prompt, 0, num_output)),
+        )
+        object.__setattr__(self, "held", held)
+
+    def op(self) -> tuple[Any, ...]:
+        """Return the operation that holds it."""
+        terms = self.terms
+        packed, meta = self.limits.packed, terms.meta()
+        return ("reserve", terms.request_id.hex, packed, self.held, meta, LEASE_US)
+
+    def smaller(self, denied: Denied) -> Ask | None:
+        """Return what fits into the rest of a window that refused this; None: nothing does."""
+        if not denied.is_exhausted:
+            return None
+        terms, num_output = self.terms, sum(self.granted)
+        if denied.limit.counts_money:
+            prompt_nano = terms.nano_usd((terms.num_prompt_tokens, 0, 0))
+            output_nano = self.held.nano_usd - prompt_nano
+            left = (denied.left - prompt_nano) * num_output // output_nano if output_nano else 0
+            # Prices are rounded up: one token less is sure to fit.
+            left -= 1
+        else:
+            left = denied.left - terms.num_prompt_tokens
+        each = min(left, num_output - 1) // len(self.granted)
+        if each < 1:
+            return None
+        return replace(self, granted=[min(each, one) for one in self.granted])
+
+
+def first_grant(limits: Limits, max_tokens: Sequence[int], chunk: int) -> list[int]:
+    """Say how many tokens each generation may begin with.
+
+    No more than the smallest rate of output could ever let through at once, so that a small
+    limit slows a request down and does not refuse it for ever.
+    """
+    if limits.output_tpm is not None:
+        chunk = max(1, min(chunk, limits.output_tpm // len(max_tokens)))
+    return [min(chunk, bound) for bound in max_tokens]

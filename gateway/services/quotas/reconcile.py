@@ -1,0 +1,122 @@
+"""Hold the counters against the ledger, once a minute, and mend what stays wrong.
+
+Between a settlement and its row in the ledger a counter is ahead for less than a second; it is
+never behind. So one that is behind twice in a row has lost something (a server that failed over to
+a replica, a limit set while requests ran) and is raised by the least that was missing. One that
+stays ahead by the same amount, with nothing held, is believed for ten rounds before it is lowered:
+a gateway cut off from the database may still hold the rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from gateway.errors import CountersUnavailable, StoreUnavailable
+from gateway.services.quotas.service import QuotaService, UsedBefore
+from gateway.services.quotas.wire import Limit, Limits
+from gateway.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 60.0
+_ROUNDS_BEHIND: Final = 2
+_ROUNDS_AHEAD: Final = 10
+
+# scope, field, start of the slot
+_Window = tuple[str, str, int]
+
+
+class Reconciler:
+    """Compare windows that requests met here lately with the ledger."""
+
+    def __init__(self, quotas: QuotaService, ledger: UsedBefore, metrics: Metrics) -> None:
+        self._quotas = quotas
+        self._ledger = ledger
+        self._metrics = metrics
+        self._drifts: dict[_Window, list[int]] = {}
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Compare in the background while the block runs."""
+        task = asyncio.create_task(self._repeat())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def round(self) -> float:
+        """Compare once and mend; return the largest drift as a share of its limit.
+
+        Raises: `CountersUnavailable`, `StoreUnavailable`.
+        """
+        now_s = self._quotas.link.now_s()
+        drifts: dict[_Window, list[int]] = {}
+        worst = 0.0
+        for limits in self._quotas.compiler.seen():
+            if limits.until_s <= now_s or not any(limit.slot for limit in limits.limits):
+                continue
+            for limit, drift, used, held in await self._compare(limits):
+                window = _window(limit)
+                if window in drifts:
+                    continue
+                drifts[window] = [*self._drifts.get(window, ()), drift][-_ROUNDS_AHEAD:]
+                worst = max(worst, abs(drift) / max(limit.amount, 1))
+                if await self._mend(window, drifts[window], used, held):
+                    drifts[window] = []
+        self._drifts = drifts
+        self._metrics.quota_drift.set(worst)
+        return worst
+
+    async def _compare(self, limits: Limits) -> list[tuple[Limit, int, int, int]]:
+        """Return windows with their drift, and what is used and held in them."""
+        # The counters first: a row that comes in between makes them look behind for one round.
+        [answer] = await self._quotas.link.ask(("look", limits.packed))
+        seen = answer[1]
+        at = [index for index, limit in enumerate(limits.limits) if limit.slot is not None]
+        windows = [limits.limits[index] for index in at]
+        wanted = [(w.scope.scope, w.slot.start_s, w.slot.end_s) for w in windows if w.slot]
+        rows = await self._ledger.used(wanted)
+        compared = []
+        for index, limit, (tokens, nano_usd) in zip(at, windows, rows, strict=True):
+            _, _, _, held, used_now = seen[index * 5 : index * 5 + 5]
+            in_ledger = nano_usd if limit.counts_money else tokens
+            compared.append((limit, int(used_now) - in_ledger, int(used_now), int(held)))
+        return compared
+
+    async def _mend(self, window: _Window, drifts: list[int], used: int, held: int) -> bool:
+        recent = drifts[-_ROUNDS_BEHIND:]
+        if len(recent) == _ROUNDS_BEHIND and max(recent) < 0:
+            missing, seen = -max(recent), -1
+        elif len(drifts) == _ROUNDS_AHEAD and len(set(drifts)) == 1 and drifts[0] > 0 and not held:
+            missing, seen = -drifts[0], used
+        else:
+            return False
+        scope_name, field, start_s = window
+        [answer] = await self._quotas.link.ask(
+            ("repair", scope_name, field, start_s, seen, missing)
+        )
+        if answer[0] == "done":
+            self._metrics.quota_repairs.inc()
+            logger.warning("%s of %s was off by %d and is mended", field, scope_name, -missing)
+        return True
+
+    async def _repeat(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            try:
+                await self.round()
+            except (CountersUnavailable, StoreUnavailable) as exc:
+                logger.debug("reconciliation put off: %s", exc)
+            except Exception:
+                # A fault in one round must not end all rounds to come.
+                logger.exception("reconciliation failed")
+
+
+def _window(limit: Limit) -> _Window:
+    assert limit.slot is not None, "only windows are compared"
+    return limit.scope_name, limit.field, limit.slot.start_s

@@ -1,0 +1,43 @@
+"""Settle with the counters what a dead process had billed but not settled.
+
+A request writes its row into the journal first. Where its process died before the counters heard
+of it, its hold is still there; whoever takes the journal over finds the row and settles it, so
+that the counters count what the ledger does. A row that was settled before changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from gateway.domain.usage import UsageRow
+from gateway.services.quotas.lease import used_amounts
+from gateway.services.quotas.link import CounterLink
+from gateway.services.quotas.wire import Told
+
+
+class Recovery:
+    """Tell this process's rows, which it settles itself, from those that it took over."""
+
+    def __init__(self, append: Callable[[UsageRow], None], link: CounterLink) -> None:
+        self._append = append
+        self._link = link
+        self._own: set[UUID] = set()
+
+    def append(self, row: UsageRow) -> None:
+        """Write a row of this process's own."""
+        self._own.add(row.request_id)
+        self._append(row)
+
+    def written(self, rows: Sequence[UsageRow]) -> None:
+        """Learn which rows are in the ledger now; settle those of others."""
+        for row in rows:
+            if row.request_id in self._own:
+                self._own.discard(row.request_id)
+            else:
+                self.settle(row)
+
+    def settle(self, row: UsageRow) -> None:
+        """Settle a row that was taken over."""
+        told = Told(row.input_tokens, row.cached_tokens, row.output_tokens, row.nano_usd)
+        self._link.post(("settle", row.request_id.hex, used_amounts(told)))

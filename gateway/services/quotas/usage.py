@@ -1,0 +1,40 @@
+"""How far the limits of one scope are used, as the counters have it now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.domain.quota import Metric, ScopeQuota
+from gateway.services.quotas.service import QuotaService
+from gateway.services.quotas.wire import compile_limits
+
+
+@dataclass(frozen=True, slots=True)
+class LimitUse:
+    """Say how a limit stands; `resets_at_s` is when a window ends or a rate is whole again."""
+
+    metric: Metric
+    limit: int
+    used: int
+    held: int
+    remaining: int
+    resets_at_s: float | None
+
+
+async def limit_uses(quotas: QuotaService, scope: ScopeQuota) -> Sequence[LimitUse]:
+    """Ask the counters. Raises: `CountersUnavailable`, `StoreUnavailable`."""
+    limits = compile_limits((scope,), quotas.link.now_s())
+    if not limits.limits:
+        return []
+    await quotas.load(limits)
+    [[_, seen]] = await quotas.link.ask(("look", limits.packed))
+    now_s = quotas.link.now_s()
+    uses = []
+    for index, limit in enumerate(limits.limits):
+        left, whole_us, used, held, _ = seen[index * 5 : index * 5 + 5]
+        resets_at_s = now_s + whole_us / 1_000_000 if whole_us else None
+        uses.append(
+            LimitUse(limit.metric, limit.amount, int(used), int(held), int(left), resets_at_s)
+        )
+    return uses
