@@ -96,7 +96,7 @@ async def open_gateway(settings: Settings, probes: Probes | None = None) -> Asyn
             store = await stack.enter_async_context(opening)
         model = await loading
         await stack.enter_async_context(_running(model))
-        watch = StoreWatch(store.keys)
+        watch = StoreWatch(store.keys, grace_s=settings.auth_grace_s)
         await stack.enter_async_context(watch.running())
         probes.attach([model], watch)
         gateway = await _assemble(stack, settings, store, ModelRegistry([model]), probes, version)
@@ -166,6 +166,7 @@ async def _assemble(
     overload = OverloadWatch([model.service for model in models])
     await stack.enter_async_context(overload.watching())
     probes.watch_overload(overload)
+    probes.watch_spool(lambda: books.spool.fill)
     return Gateway(
         version=version,
         models=models,

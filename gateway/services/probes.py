@@ -21,6 +21,8 @@ from gateway.services.store_watch import StoreWatch
 from scheduler.service import EngineService
 
 ENGINE_STALL_S: Final = 60.0
+# What is finished after this must still be billed.
+SPOOL_FULL: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Probes:
         self._models: tuple[ServedModel, ...] = ()
         self._store: StoreWatch | None = None
         self._overload: OverloadWatch | None = None
+        self._spool_fill: Callable[[], float] | None = None
 
     def attach(self, models: Iterable[ServedModel], store: StoreWatch | None) -> None:
         """Take in what the start has made. `clock` must be that of the models' services."""
@@ -57,6 +60,10 @@ class Probes:
     def watch_overload(self, overload: OverloadWatch) -> None:
         """Withdraw readiness while nothing is read because of overload."""
         self._overload = overload
+
+    def watch_spool(self, fill: Callable[[], float]) -> None:
+        """Withdraw readiness while usage that waits for the ledger fills its room, from 0 to 1."""
+        self._spool_fill = fill
 
     def live(self) -> Sequence[Part]:
         """Judge what a restart would mend."""
@@ -74,6 +81,9 @@ class Probes:
         if self._store is not None:
             silent_s = round(self._store.silent_s, 1)
             parts.append(Part("store", self._store.answers, "since its last answer", silent_s))
+        if self._spool_fill is not None:
+            fill = self._spool_fill()
+            parts.append(Part("spool", fill < SPOOL_FULL, f"{fill:.0%} full"))
         if self._overload is not None:
             level = self._overload.level
             cause = f", {self._overload.cause}" if self._overload.cause else ""

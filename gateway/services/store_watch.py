@@ -1,7 +1,8 @@
 """Whether the store of keys answers, asked as authentication asks it.
 
-A cached key opens the door for seconds; after that, a process whose store is silent can serve
-nobody. It is asked every few seconds, so that readiness knows before a client does.
+A cached key opens the door for as long as the grace of authentication; after that, a process whose
+store is silent can serve nobody. It is asked every few seconds, so that readiness knows before a
+client does.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _NOBODY: Final = "probe"
 class StoreWatch:
     """Note when the store of keys last answered; enter `running` to go on asking."""
 
-    def __init__(self, keys: KeyStore, clock: Clock = time) -> None:
+    def __init__(self, keys: KeyStore, clock: Clock = time, *, grace_s: float = GRACE_S) -> None:
+        self._grace_s = grace_s
         self._keys = keys
         self._clock = clock
         self._answered_s = clock.monotonic()
@@ -41,7 +43,7 @@ class StoreWatch:
     @property
     def answers(self) -> bool:
         """Tell whether the last answer is within the grace."""
-        return self.silent_s < GRACE_S
+        return self.silent_s < self._grace_s
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
