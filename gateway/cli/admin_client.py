@@ -8,17 +8,20 @@ load, and reads a `sluice.toml` that belongs to a server.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gateway.cli.exits import CliError, Exit
 from gateway.data_dir import default_data_dir
 from gateway.services.local_access import read_local_access
 
 _TIMEOUT_S = 30.0
+_PAGE_ROWS: Final = 500
 _EXITS = {400: Exit.USAGE, 401: Exit.AUTH, 403: Exit.AUTH, 404: Exit.NOT_FOUND, 409: Exit.CONFLICT}
 
 
@@ -65,32 +68,76 @@ def call(
     *,
     body: Mapping[str, Any] | None = None,
     params: Mapping[str, str] | None = None,
+    version: int | None = None,
 ) -> Any:  # JSON of the server's making; the commands know its fields
     """Send one request and return the decoded answer.
 
-    Raises: `CliError` with the server's own message and the matching exit code.
+    With `version`, what is changed must still have it. Raises: `CliError` with the server's own
+    message and the matching exit code.
     """
+    headers = {} if version is None else {"if-match": f'"{version}"'}
+    with _client(access) as client:
+        answer = client.request(
+            method, f"/admin/v1{path}", json=body, params=params, headers=headers
+        )
+        if not answer.is_success:
+            raise _error(answer)
+        return answer.json()
+
+
+def call_all(
+    access: AdminAccess, path: str, *, params: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """Return a whole list, page by page. Raises: `CliError`."""
+    rows: list[dict[str, Any]] = []
+    asked = {"limit": str(_PAGE_ROWS), **(params or {})}
+    while True:
+        page = call(access, "GET", path, params=asked)
+        rows += page["data"]
+        if not page.get("has_more"):
+            return rows
+        asked["after"] = page["next"]
+
+
+def download(
+    access: AdminAccess, path: str, *, params: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """Yield an answer that is text, piece by piece. Raises: `CliError`."""
+    with (
+        _client(access) as client,
+        client.stream("GET", f"/admin/v1{path}", params=params) as answer,
+    ):
+        if not answer.is_success:
+            answer.read()
+            raise _error(answer)
+        yield from answer.iter_text()
+
+
+@contextmanager
+def _client(access: AdminAccess) -> Iterator[Any]:  # an httpx.Client, loaded only here
     import httpx
 
     try:
-        with httpx.Client(timeout=_TIMEOUT_S, trust_env=False) as client:
-            answer = client.request(
-                method,
-                f"{access.url}/admin/v1{path}",
-                json=body,
-                params=params,
-                headers={"authorization": f"Bearer {access.token}"},
-            )
+        with httpx.Client(
+            base_url=access.url,
+            timeout=_TIMEOUT_S,
+            trust_env=False,
+            headers={"authorization": f"Bearer {access.token}"},
+        ) as client:
+            yield client
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         raise CliError(f"the server at {access.url} does not answer: {exc}") from None
-    if answer.is_success:
-        return answer.json()
-    raise CliError(_message(answer), _EXITS.get(answer.status_code, Exit.FAILED))
 
 
-def _message(answer: Any) -> str:  # an httpx.Response, loaded only when a command runs
+def _error(answer: Any) -> CliError:  # an httpx.Response
     try:
-        message = answer.json()["error"]["message"]
+        document = answer.json()
+        message = str(document["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        return f"the server answered {answer.status_code} without saying why"
-    return str(message)
+        message = f"the server answered {answer.status_code} without saying why"
+        document = {}
+    # Somebody else changed it: both sides are needed to decide.
+    for side in ("current", "yours"):
+        if document.get(side) is not None:
+            message += f"\n{side}: {json.dumps(document[side], ensure_ascii=False)}"
+    return CliError(message, _EXITS.get(answer.status_code, Exit.FAILED))

@@ -12,11 +12,25 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import bench, keys, scheduler, tenants
+from gateway.cli import (
+    audit,
+    bench,
+    config,
+    import_,
+    keys,
+    plans,
+    prices,
+    quotas,
+    scheduler,
+    tenants,
+    tokens,
+)
+from gateway.cli.apply import apply
 from gateway.cli.doctor import doctor
 from gateway.cli.exits import CliError
 from gateway.cli.serve import serve
 from gateway.cli.simulate import simulate
+from gateway.cli.usage import usage
 
 app = typer.Typer(
     name="sluice",
@@ -31,6 +45,15 @@ app.command()(doctor)
 app.command()(simulate)
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(keys.app, name="keys")
+app.add_typer(plans.app, name="plans")
+app.add_typer(quotas.app, name="quotas")
+app.add_typer(prices.app, name="prices")
+app.command()(usage)
+app.command()(apply)
+app.add_typer(import_.app, name="import")
+app.add_typer(tokens.app, name="tokens")
+app.add_typer(audit.app, name="audit")
+app.add_typer(config.app, name="config")
 app.add_typer(scheduler.app, name="scheduler")
 app.add_typer(bench.app, name="bench")
 

@@ -38,6 +38,15 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, no
     Console(markup=False, highlight=False, emoji=False).print(table)
 
 
+def print_fields(document: Mapping[str, Any], prefix: str = "") -> None:
+    """Print one thing, a field a line, its name and value with a tab between."""
+    for name, value in document.items():
+        if isinstance(value, Mapping):
+            print_fields(value, f"{prefix}{name}.")
+        else:
+            print(f"{prefix}{name}\t{_cell(value)}")
+
+
 def note(text: str) -> None:
     """Print a note on stderr."""
     print(text, file=sys.stderr)
@@ -46,6 +55,10 @@ def note(text: str) -> None:
 def _cell(value: object) -> str:
     if value is None:
         return "-"
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "-"
+    if isinstance(value, bool):
+        return "true" if value else "false"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

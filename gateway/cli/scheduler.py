@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli.admin_client import call, find_server
+from gateway.cli.options import AsJson, DataDir
 from gateway.cli.output import note, print_json, print_table
-from gateway.cli.tenants import AsJson, DataDir
 
 Row = dict[str, Any]
 

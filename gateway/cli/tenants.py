@@ -1,23 +1,22 @@
-"""`sluice tenants`: make, change and list tenants."""
+"""`sluice tenants`: make, change and show tenants."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import Annotated
-from urllib.parse import quote
+from typing import Annotated, Any, Final
 
 import typer
 
-from gateway.cli.admin_client import call, find_server
-from gateway.cli.output import note, print_json, print_table
+from gateway.cli.admin_client import call, call_all, find_server
+from gateway.cli.options import AsJson, DataDir, IfVersion, segment
+from gateway.cli.output import note, print_fields, print_json, print_table
 
 app = typer.Typer(help="Tenants: who shares the machine.", no_args_is_help=True)
 
-DataDir = Annotated[
-    Path | None, typer.Option(help="The data directory of a server on this machine.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_COLUMNS: Final = (
+    *("name", "weight", "plan", "ttft_ms", "tpot_ms", "max_gap_ms", "created_at", "id"),
+)
+
 TtftMs = Annotated[
     float | None, typer.Option(help="Promised time to the first token; 0: no promise.")
 ]
@@ -33,14 +32,17 @@ MaxGapMs = Annotated[
 def create(
     name: Annotated[str, typer.Argument(help="a-z, 0-9, '-', '_', '.'; at most 63.")],
     weight: Annotated[float, typer.Option(help="Its share beside the others'.")] = 1.0,
+    plan: Annotated[str | None, typer.Option(help="The plan whose limits it inherits.")] = None,
     ttft_ms: TtftMs = None,
     tpot_ms: TpotMs = None,
     max_gap_ms: MaxGapMs = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Make a tenant. Example: sluice tenants create research --weight 2 --ttft-ms 500"""
-    body = {"name": name, **_numbers(weight, ttft_ms, tpot_ms, max_gap_ms)}
+    """Make a tenant. Example: sluice tenants create research --weight 2 --plan basic"""
+    body: dict[str, Any] = {"name": name, **_numbers(weight, ttft_ms, tpot_ms, max_gap_ms)}
+    if plan is not None:
+        body["plan"] = plan
     tenant = call(find_server(data_dir), "POST", "/tenants", body=body)
     if as_json:
         print_json(tenant)
@@ -53,18 +55,27 @@ def create(
 def update(
     name: Annotated[str, typer.Argument(help="The tenant's name.")],
     weight: Annotated[float | None, typer.Option(help="Its share beside the others'.")] = None,
+    plan: Annotated[str | None, typer.Option(help="The plan whose limits it inherits.")] = None,
+    no_plan: Annotated[bool, typer.Option("--no-plan", help="Take it off its plan.")] = False,
     ttft_ms: TtftMs = None,
     tpot_ms: TpotMs = None,
     max_gap_ms: MaxGapMs = None,
+    if_version: IfVersion = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
     """Change a tenant; what is not named stays. Example: sluice tenants update acme --weight 3"""
-    changes = _numbers(weight, ttft_ms, tpot_ms, max_gap_ms)
+    changes: dict[str, Any] = {**_numbers(weight, ttft_ms, tpot_ms, max_gap_ms)}
+    if plan is not None and no_plan:
+        raise typer.BadParameter("--plan and --no-plan exclude each other")
+    if plan is not None or no_plan:
+        changes["plan"] = plan
     if not changes:
-        raise typer.BadParameter("name a --weight, --ttft-ms, --tpot-ms or --max-gap-ms")
-    path = f"/tenants/{quote(name, safe='')}"
-    tenant = call(find_server(data_dir), "PATCH", path, body=changes)
+        raise typer.BadParameter(
+            "name a --weight, --plan, --no-plan, --ttft-ms, --tpot-ms or --max-gap-ms"
+        )
+    path = f"/tenants/{segment(name)}"
+    tenant = call(find_server(data_dir), "PATCH", path, body=changes, version=if_version)
     if as_json:
         print_json(tenant)
         return
@@ -75,12 +86,25 @@ def update(
 @app.command("list")
 def list_(as_json: AsJson = False, data_dir: DataDir = None) -> None:
     """List all tenants. Example: sluice tenants list --json"""
-    rows = call(find_server(data_dir), "GET", "/tenants")["data"]
+    rows = call_all(find_server(data_dir), "/tenants")
     if as_json:
         print_json(rows)
         return
-    columns = ("name", "weight", "ttft_ms", "tpot_ms", "max_gap_ms", "created_at", "id")
-    print_table(rows, columns, none="There are no tenants.")
+    print_table(rows, _COLUMNS, none="There are no tenants.")
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="The tenant's name.")],
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show a tenant. Example: sluice tenants show acme"""
+    tenant = call(find_server(data_dir), "GET", f"/tenants/{segment(name)}")
+    if as_json:
+        print_json(tenant)
+        return
+    print_fields(tenant)
 
 
 def _numbers(

@@ -2,111 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import uvicorn
 
 from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, new_token, parse_token
-from gateway.services.local_access import announced, new_local_token
-from gateway.settings import Settings
-from gateway.store import open_store
-from tests.gateway.admin_app import admin_app
-from tests.gateway.fake_scheduling import FakeModel, FakeService
+from tests.gateway.cli.admin_server import Server, sluice
 
 _ROOT = Path(__file__).parents[3]
-
-
-@dataclass
-class Server:
-    """Name a running admin API."""
-
-    url: str
-    data_dir: Path
-    admin_token: str
-
-
-class _ServerThread(threading.Thread):
-    """Serve the admin API in a thread until told to stop."""
-
-    def __init__(self, settings: Settings) -> None:
-        super().__init__()
-        self._settings = settings
-        self._loop = asyncio.new_event_loop()
-        self._done = asyncio.Event()
-        self._ready = threading.Event()
-        self.server: Server | None = None
-
-    def run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            try:
-                runner.run(self._serve())
-            finally:
-                self._ready.set()
-
-    def started(self) -> Server:
-        self._ready.wait(60)
-        assert self.server is not None
-        return self.server
-
-    def end(self) -> None:
-        self._loop.call_soon_threadsafe(self._done.set)
-        self.join()
-
-    async def _serve(self) -> None:
-        async with open_store(self._settings) as store:
-            assert store.first_start is not None
-            local = new_local_token()
-            service = FakeService(tenant_ids=(str(store.first_start.keys[0].key.tenant_id),))
-            model = FakeModel("sim", service)
-            app = await admin_app(store, model=model, local_token=local)
-            config = uvicorn.Config(app, port=0, lifespan="off", ws="none", log_config=None)
-            server = uvicorn.Server(config)
-            serving = asyncio.create_task(server._serve())
-            while not server.started:
-                await asyncio.sleep(0.01)
-            port = server.servers[0].sockets[0].getsockname()[1]
-            url = f"http://127.0.0.1:{port}"
-            data_dir = self._settings.data_dir
-            with announced(data_dir, api=f"{url}/v1", admin=url, token=local):
-                self.server = Server(url, data_dir, store.first_start.admin_token)
-                self._ready.set()
-                await self._done.wait()
-            server.should_exit = True
-            await serving
-
-
-@pytest.fixture
-def server(settings: Settings) -> Iterator[Server]:
-    """Run an admin API on a port of its own, announced in its data directory."""
-    thread = _ServerThread(settings)
-    thread.start()
-    try:
-        yield thread.started()
-    finally:
-        thread.end()
-
-
-def sluice(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as a process, with none of the tester's own settings."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-    return subprocess.run(
-        [sys.executable, "-c", "from gateway.cli.main import main; main()", *arguments],
-        cwd=_ROOT,
-        env=clean | environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 def test_tenants_and_keys_by_data_directory(server: Server) -> None:

@@ -1,0 +1,351 @@
+"""From LiteLLM's teams, keys, budgets and limits to a `tenants.toml`.
+
+A team becomes a tenant and a virtual key a key of it. What means something else here is taken over
+as near as it goes and told (`approximated`); what has no place here is told by name with the reason
+(`unmapped`). Field names: LiteLLM's `schema.prisma` and its documentation of `config.yaml`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from gateway.cli.litellm_files import LiteLlm, Row
+from gateway.domain.quota import MAX_AMOUNT
+
+NO_TEAM: Final = "no-team"
+
+_ALL_MODELS: Final = {"all-proxy-models", "*"}
+_TEAM_MODELS: Final = "all-team-models"
+_MTOK: Final = 1_000_000
+# The longest window there is, for a budget that LiteLLM never resets.
+_LONGEST: Final = "366d"
+# LiteLLM resets these on the calendar, as our windows do.
+_CALENDAR: Final = {
+    **{"24h": "day", "1d": "day", "7d": "week", "1w": "week"},
+    **{"30d": "month", "1mo": "month"},
+}
+_ROLLING: Final = re.compile(r"([1-9]\d{0,3})([hdw])", re.ASCII)
+
+# Fields with a place here, and fields that only say how it was there.
+_LIMIT_FIELDS: Final = {
+    *("tpm_limit", "rpm_limit", "max_parallel_requests"),
+    *("max_budget", "soft_budget", "budget_duration"),
+}
+_BOOKKEEPING: Final = {
+    *("spend", "model_spend", "budget_reset_at", "soft_budget_cooldown", "created_at"),
+    *("updated_at", "created_by", "updated_by", "last_active", "key_name", "token", "key"),
+    *("token_id", "litellm_budget_table", "organization_id", "org_id", "team_id", "blocked"),
+    *("last_rotation_at", "rotation_count", "key_rotation_at", "team_memberships", "model_id"),
+    *("budget_id", "object_permission_id", "litellm_model_table", "team_alias", "models"),
+}
+_REASONS: Final = {
+    "aliases": "a model has one name here, and the server's own aliases",
+    "model_aliases": "a model has one name here, and the server's own aliases",
+    "allowed_cache_controls": "there is no cache of answers",
+    "allowed_routes": "every key reaches the same routes",
+    "budget_limits": "limits are of all models together",
+    "config": "keys have no settings of the router",
+    "guardrails": "there are no guardrails",
+    "members": "there are no users: give them keys",
+    "members_with_roles": "there are no users: give them keys, or admin tokens of the tenant",
+    "admins": "there are no users: give them admin tokens of role tenant-owner",
+    "metadata": "there is nowhere to keep it",
+    "model_max_budget": "budgets are of all models together",
+    "model_rpm_limit": "limits are of all models together",
+    "model_tpm_limit": "limits are of all models together",
+    "object_permission": "there are no tools or vector stores",
+    "permissions": "keys have no such permissions",
+    "policies": "there are no policies",
+    "router_settings": "nothing is routed: the engine is in the server",
+    "tags": "there are no tags",
+    "team_member_budget": "there are no users: give a member a key with a budget",
+    "team_member_permissions": "there are no users",
+    "user_id": "there are no users; the key is its tenant's",
+    "auto_rotate": "rotate with 'sluice keys rotate'",
+    "rotation_interval": "rotate with 'sluice keys rotate'",
+}
+_NO_PLACE: Final = "there is no such thing here"
+
+
+@dataclass
+class Imported:
+    """Hold a document for `tenants.toml`, and what is to be told about it, place by place."""
+
+    document: dict[str, Any] = field(default_factory=dict)
+    approximated: list[tuple[str, str]] = field(default_factory=list)
+    unmapped: list[tuple[str, str]] = field(default_factory=list)
+
+
+def import_litellm(found: LiteLlm, now: datetime | None = None) -> Imported:
+    """Map what was found."""
+    return _Import(found, now or datetime.now(UTC)).run()
+
+
+class _Import:
+    def __init__(self, found: LiteLlm, now: datetime) -> None:
+        self._found = found
+        self._now = now
+        self._budgets = {row.get("budget_id"): row for row in found.budgets}
+        self._result = Imported()
+        self._tenants: dict[str, dict[str, Any]] = {}
+        self._tenant_of: dict[object, str] = {}
+        self._team_models: dict[str, list[str]] = {}
+
+    def run(self) -> Imported:
+        for team in self._found.teams:
+            self._team(team)
+        for number, key in enumerate(self._found.keys, 1):
+            self._key(key, number)
+        if self._found.keys:
+            self._unmapped("secrets of keys", "LiteLLM keeps only hashes: each key gets a new one")
+        if any(row.get("spend") for row in (*self._found.teams, *self._found.keys)):
+            self._unmapped("spend so far", "budgets begin anew, with the ledger")
+        document = self._result.document
+        self._organizations(document)
+        self._configuration(document)
+        if self._tenants:
+            document["tenants"] = self._tenants
+        return self._result
+
+    def _team(self, team: Row) -> None:
+        alias = str(team.get("team_alias") or team.get("team_id") or "team")
+        name = self._name(alias, self._tenants, f"team '{alias}'")
+        where = f"team '{alias}'"
+        if team.get("blocked"):
+            self._unmapped(where, "it is blocked, which a tenant cannot be; it is left out")
+            return
+        self._tenant_of[team.get("team_id")] = name
+        tenant: dict[str, Any] = {}
+        if quota := self._quota(where, team):
+            tenant["quota"] = quota
+        models = self._models(where, team.get("models"))
+        if models:
+            self._team_models[name] = models
+            self._nearly(f"{where}, models", "each of its keys is held to them; later keys are not")
+        self._tenants[name] = tenant
+        self._rest(where, team, {"keys", *_LIMIT_FIELDS})
+
+    def _key(self, key: Row, number: int) -> None:
+        alias = str(key.get("key_alias") or f"key-{number}")
+        where = f"key '{alias}'"
+        expires_at = self._expiry(where, key)
+        if key.get("blocked"):
+            self._unmapped(where, "it is blocked; it is left out")
+            return
+        if expires_at is not None and expires_at <= self._now:
+            self._unmapped(where, f"it expired at {expires_at.isoformat()}; it is left out")
+            return
+        tenant = self._tenant(where, key.get("team_id"))
+        if tenant is None:
+            return
+        keys: dict[str, Any] = self._tenants[tenant].setdefault("keys", {})
+        made: dict[str, Any] = {}
+        named = key.get("models") or []
+        models = self._models(where, [one for one in named if one != _TEAM_MODELS])
+        models = models or self._team_models.get(tenant, [])
+        if models:
+            made["models"] = models
+        if expires_at is not None:
+            made["expires_at"] = expires_at
+        budget = key.get("litellm_budget_table") or self._budgets.get(key.get("budget_id")) or {}
+        own = {name: value for name, value in key.items() if value is not None}
+        if quota := self._quota(where, {**budget, **own}):
+            made["quota"] = quota
+        keys[self._name(alias, keys, where)] = made
+        self._rest(where, key, {"key_alias", "expires", *_LIMIT_FIELDS})
+
+    def _tenant(self, where: str, team_id: object) -> str | None:
+        """Return the tenant of a key; keys of nobody share one."""
+        if team_id is not None:
+            name = self._tenant_of.get(team_id)
+            if name is None:
+                self._unmapped(where, f"its team '{team_id}' is not here; it is left out")
+            return name
+        if NO_TEAM not in self._tenants:
+            self._tenants[NO_TEAM] = {}
+        self._nearly(where, f"it has no team: it becomes a key of tenant {NO_TEAM}")
+        return NO_TEAM
+
+    def _organizations(self, document: dict[str, Any]) -> None:
+        rows = self._found.organizations
+        for row in rows:
+            where = f"organization '{row.get('organization_alias') or row.get('organization_id')}'"
+            if len(rows) > 1:
+                self._unmapped(where, "there is one organisation here")
+                continue
+            budget = (
+                row.get("litellm_budget_table") or self._budgets.get(row.get("budget_id")) or {}
+            )
+            if quota := self._quota(where, budget):
+                document["organisation"] = {"quota": quota}
+
+    def _configuration(self, document: dict[str, Any]) -> None:
+        """Take what a `config.yaml` says of all requests together, and its models' prices."""
+        other = dict(self._found.other)
+        settings = dict(other.pop("litellm_settings", None) or {})
+        general = dict(other.pop("general_settings", None) or {})
+        whole = {name: settings.pop(name) for name in tuple(settings) if name in _LIMIT_FIELDS}
+        if "global_max_parallel_requests" in general:
+            whole["max_parallel_requests"] = general.pop("global_max_parallel_requests")
+        if quota := self._quota("litellm_settings", whole):
+            document["platform"] = {"quota": quota}
+        for model in other.pop("model_list", None) or ():
+            self._model(model, document)
+        for place, values in (("litellm_settings", settings), ("general_settings", general)):
+            for name in values:
+                self._unmapped(f"{place}.{name}", _setting_reason(name))
+        for name in other:
+            self._unmapped(name, _setting_reason(name))
+
+    def _model(self, model: Row, document: dict[str, Any]) -> None:
+        name = str(model.get("model_name"))
+        where = f"model '{name}'"
+        params = {**(model.get("model_info") or {}), **(model.get("litellm_params") or {})}
+        costs = {
+            "input_usd_per_mtok": params.get("input_cost_per_token"),
+            "cached_usd_per_mtok": params.get("cache_read_input_token_cost"),
+            "output_usd_per_mtok": params.get("output_cost_per_token"),
+        }
+        price = {field: _decimal(cost) for field, cost in costs.items() if cost is not None}
+        prices: dict[str, Any] = document.get("prices", {})
+        if {"input_usd_per_mtok", "output_usd_per_mtok"} <= price.keys() and name not in prices:
+            document["prices"] = prices
+            prices[name] = {
+                field: (cost * _MTOK).normalize()
+                for field, cost in price.items()
+                if cost is not None
+            }
+        elif price:
+            self._unmapped(f"{where}, costs", "a model has one price, of input and of output")
+        self._unmapped(
+            where, "models run in the server itself: 'sluice serve --model'; no api_base or api_key"
+        )
+
+    def _quota(self, where: str, row: Row) -> dict[str, Any]:
+        """Map limits and budget of a team, a key, a budget or everything."""
+        quota: dict[str, Any] = {}
+        if (rpm := self._count(where, row, "rpm_limit")) is not None:
+            quota["rpm"] = rpm
+        if (tpm := self._count(where, row, "tpm_limit")) is not None:
+            quota |= {"input_tpm": tpm, "output_tpm": tpm}
+            self._nearly(
+                f"{where}, tpm_limit",
+                "LiteLLM counts prompt and generated tokens together, here each has its own limit: "
+                f"both are {tpm}",
+            )
+        if (parallel := self._count(where, row, "max_parallel_requests")) is not None:
+            quota["concurrency"] = parallel
+        return quota | self._budget(where, row)
+
+    def _count(self, where: str, row: Row, field: str) -> int | None:
+        number = _decimal(row.get(field))
+        if number is not None and number == int(number) and 0 <= number <= MAX_AMOUNT:
+            return int(number)
+        if row.get(field) is not None:
+            self._unmapped(f"{where}, {field} '{row[field]}'", "it is not a number of 0 or more")
+        return None
+
+    def _budget(self, where: str, row: Row) -> dict[str, Any]:
+        hard, soft = _decimal(row.get("max_budget")), _decimal(row.get("soft_budget"))
+        if hard is None and soft is None:
+            return {}
+        amount = soft if hard is None else hard
+        assert amount is not None
+        if amount < 0:
+            self._unmapped(f"{where}, max_budget '{amount}'", "it is below 0")
+            return {}
+        rounded = round(amount, 9)
+        if rounded != amount:
+            self._nearly(f"{where}, max_budget '{amount}'", "it is rounded to 9 decimals")
+        budget: dict[str, Any] = {"budget_usd": rounded}
+        if hard is None:
+            budget["budget_hard"] = False
+        elif soft is not None:
+            self._unmapped(
+                f"{where}, soft_budget",
+                "thresholds are percents of the budget: SLUICE_QUOTA_THRESHOLDS",
+            )
+        duration = row.get("budget_duration")
+        window = _CALENDAR.get(str(duration))
+        if window is None:
+            rolling = _ROLLING.fullmatch(str(duration))
+            number, unit = (int(rolling[1]), rolling[2]) if rolling else (0, "")
+            text = f"{number * 7}d" if unit == "w" else f"{number}{unit}"
+            hours = number * {"h": 1, "d": 24, "w": 168}.get(unit, 0)
+            window = text if 1 <= hours <= 366 * 24 else _LONGEST
+            was = "never resets" if duration is None else f"resets every {duration}"
+            self._nearly(
+                f"{where}, budget_duration", f"it {was}; here it is for the last {window}, rolling"
+            )
+        budget["budget_window"] = window
+        return budget
+
+    def _models(self, where: str, models: object) -> list[str]:
+        """Return the models that keys may be held to; none where all are allowed."""
+        names = [str(one) for one in models] if isinstance(models, list) else []
+        if set(names) & _ALL_MODELS:
+            return []
+        kept = list(dict.fromkeys(name for name in names if "*" not in name))
+        if dropped := sorted(set(names) - set(kept)):
+            self._unmapped(f"{where}, models {', '.join(dropped)}", "models are named one by one")
+        return kept
+
+    def _expiry(self, where: str, key: Row) -> datetime | None:
+        text = key.get("expires")
+        if text is None:
+            return None
+        try:
+            at = text if isinstance(text, datetime) else datetime.fromisoformat(str(text))
+        except ValueError:
+            self._unmapped(f"{where}, expires '{text}'", "it is not a time")
+            return None
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at
+
+    def _name(self, alias: str, taken: Mapping[str, Any], where: str) -> str:
+        """Return a name of ours that nobody has yet."""
+        plain = re.sub(r"[^a-z0-9._-]+", "-", alias.lower()).strip("-._")[:63] or "unnamed"
+        name, number = plain, 1
+        while name in taken:
+            number += 1
+            name = f"{plain[:58]}-{number}"
+        if name != alias:
+            self._nearly(where, f"it is named {name} here")
+        return name
+
+    def _rest(self, where: str, row: Row, known: set[str]) -> None:
+        """Tell every field that says something and has no place."""
+        for name, value in row.items():
+            if name in known or name in _BOOKKEEPING or value in (None, "", [], {}, False):
+                continue
+            inside = f" ({', '.join(map(str, value))})" if isinstance(value, Mapping) else ""
+            self._unmapped(f"{where}, {name}{inside}", _REASONS.get(name, _NO_PLACE))
+
+    def _nearly(self, place: str, how: str) -> None:
+        self._result.approximated.append((place, how))
+
+    def _unmapped(self, place: str, reason: str) -> None:
+        self._result.unmapped.append((place, reason))
+
+
+def _decimal(value: object) -> Decimal | None:
+    """Return a number as it was written: YAML reads it as a binary fraction, or as a text."""
+    try:
+        number = Decimal(str(value))
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None
+
+
+def _setting_reason(name: str) -> str:
+    if "callback" in name or "alert" in name:
+        return "there are no callbacks; thresholds go to SLUICE_WEBHOOK_URL"
+    if name.startswith(("default_", "upperbound_")):
+        return "there are no defaults for what is made later: use a plan"
+    if name.endswith(("_key", "_url", "_password")) or name == "environment_variables":
+        return "secrets and addresses are not taken over: see 'sluice serve --help'"
+    return _REASONS.get(name, _NO_PLACE)

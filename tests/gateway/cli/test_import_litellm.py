@@ -1,0 +1,176 @@
+"""`sluice import litellm`: what teams, keys and budgets become, and that nothing goes unsaid."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.exits import CliError
+from gateway.cli.litellm import Imported, import_litellm
+from gateway.cli.litellm_files import read_litellm
+from gateway.cli.tenants_file import read_document
+from gateway.cli.toml_text import toml_text
+from tests.gateway.cli.admin_server import Server, sluice_here
+
+HERE = Path(__file__).parent / "litellm"
+FILES = [HERE / "config.yaml", HERE / "export.json"]
+
+
+@pytest.fixture(scope="module")
+def imported() -> Imported:
+    return import_litellm(read_litellm(FILES), datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def test_teams_keys_and_budgets_have_their_place(imported: Imported) -> None:
+    """Limits and money arrive exactly, windows as near as they go, names made valid."""
+    document = tomllib.loads(toml_text(imported.document), parse_float=Decimal)
+    assert document == {
+        "platform": {"quota": {"concurrency": 200, "budget_usd": 1000, "budget_window": "month"}},
+        "prices": {
+            "llama": {
+                "input_usd_per_mtok": Decimal("0.15"),
+                "cached_usd_per_mtok": Decimal("0.075"),
+                "output_usd_per_mtok": Decimal("0.6"),
+            }
+        },
+        "tenants": {
+            "qa-prod-bot": {
+                "quota": {
+                    "rpm": 600,
+                    "input_tpm": 100_000,
+                    "output_tpm": 100_000,
+                    "budget_usd": Decimal("25.15"),
+                    "budget_window": "week",
+                },
+                "keys": {
+                    "ci": {
+                        "models": ["llama"],
+                        "expires_at": datetime(2099, 1, 31, 12, tzinfo=UTC),
+                        "quota": {
+                            "concurrency": 4,
+                            "budget_usd": 7,
+                            "budget_hard": False,
+                            "budget_window": "366d",
+                        },
+                    }
+                },
+            },
+            "qa-prod-bot-2": {
+                "quota": {"budget_usd": Decimal("1e-9"), "budget_window": "366d"},
+                "keys": {
+                    "nightly": {
+                        "models": ["llama"],
+                        "quota": {"rpm": 7, "budget_usd": 1, "budget_window": "12h"},
+                    }
+                },
+            },
+            "no-team": {"keys": {"key-3": {}}},
+        },
+    }
+    read_document(document)
+
+
+def test_what_has_no_place_is_named_with_its_reason(imported: Imported) -> None:
+    """Every field that says something and was not taken over is told, and nothing twice."""
+    unmapped = dict(imported.unmapped)
+    assert len(unmapped) == len(imported.unmapped)
+    assert set(unmapped) == {
+        "team 'QA Prod Bot', models gpt-*",
+        "team 'QA Prod Bot', members_with_roles",
+        "team 'QA Prod Bot', metadata (cost_center, tags)",
+        "team 'QA Prod Bot', team_member_budget",
+        "team 'gone'",
+        "key 'ci', user_id",
+        "key 'ci', aliases (a)",
+        "key 'key-3', user_id",
+        "key 'old'",
+        "key 'orphan'",
+        "secrets of keys",
+        "spend so far",
+        "model 'llama'",
+        "model 'embedder'",
+        "litellm_settings.success_callback",
+        "litellm_settings.default_team_settings",
+        "general_settings.master_key",
+        "general_settings.database_url",
+        "general_settings.alerting",
+        "router_settings",
+        "environment_variables",
+    }
+    assert all(unmapped.values())
+    nearly = [place for place, _ in imported.approximated]
+    assert "team 'QA Prod Bot', tpm_limit" in nearly
+    assert "team 'qa-prod-bot', budget_duration" in nearly
+    assert "key 'nightly', budget_duration" in nearly
+
+
+def test_the_command_writes_what_apply_takes(server: Server, tmp_path: Path) -> None:
+    """From LiteLLM's files to tenants with keys; a second time there is nothing to do."""
+    out = tmp_path / "tenants.toml"
+    done = sluice_here("import", "litellm", *map(str, FILES), "--out", str(out))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "! team 'gone': it is blocked" in done.stderr
+    # Neither secrets nor their hashes are repeated.
+    for canary in ("canary", "88dc28d0", "sk-"):
+        assert canary not in out.read_text() + done.stderr
+    applied = server.ask("apply", "-f", str(out))
+    assert len(applied["keys"]) == 3
+    again = server.sluice("import", "litellm", *map(str, FILES), "--apply")
+    assert again.returncode == 0, again.stderr
+    assert "Nothing to do." in again.stderr
+    limits = server.ask("quotas", "get", "--tenant", "qa-prod-bot")["quota"]
+    assert limits["budget_nano_usd"] == 25_150_000_000
+
+
+def test_answers_of_its_api_are_read(tmp_path: Path) -> None:
+    """Lists as /team/list and /key/list answer them, and keys that come inside of their team."""
+    teams, keys = tmp_path / "teams.json", tmp_path / "keys.json"
+    inside = [{"token": "a", "key_alias": "one"}]
+    teams.write_text(json.dumps([{"team_id": "t", "team_alias": "acme", "keys": inside}]))
+    answer = {
+        "keys": [{"token": "a", "key_alias": "one", "team_id": "t"}],
+        "total_count": 1,
+        "current_page": 1,
+        "total_pages": 1,
+    }
+    keys.write_text(json.dumps(answer))
+    for files in ([teams], [teams, keys]):
+        document = import_litellm(read_litellm(files)).document
+        assert document == {"tenants": {"acme": {"keys": {"one": {}}}}}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.json", "{", "is not JSON"),
+        ("a.yaml", "a: [", "is not YAML"),
+        ("a.json", '{"keys": ["8f14e45f"]}', "return_full_object"),
+        ("a.json", "[1]", "neither teams nor keys"),
+        ("a.yaml", "just text", "neither a configuration nor a list"),
+    ],
+)
+def test_what_is_not_litellms_is_refused(tmp_path: Path, name: str, text: str, says: str) -> None:
+    """A file of another kind is a mistake of one line."""
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(CliError, match=says):
+        read_litellm([path])
+
+
+def test_yaml_runs_nothing(tmp_path: Path) -> None:
+    """A tag that would make an object is refused."""
+    path = tmp_path / "a.yaml"
+    path.write_text("x: !!python/object/apply:os.system ['true']")
+    with pytest.raises(CliError, match="is not YAML"):
+        read_litellm([path])
+
+
+def test_wrong_usage_needs_no_file() -> None:
+    """What excludes each other is told before anything is read."""
+    for flags in (["--out", "x", "--apply"], ["--dry-run"]):
+        assert sluice_here("import", "litellm", "none.yaml", *flags).returncode == 2
