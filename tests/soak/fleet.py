@@ -1,0 +1,160 @@
+"""Several gateways of a simulated engine that share one PostgreSQL and one Valkey."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import asyncpg
+import httpx
+from redis.asyncio import Redis
+
+from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, new_token
+from gateway.store.embedded import EmbeddedServers
+from gateway.store.postgres_server import SUPERUSER
+from tests.faults.replica import Replica, free_port
+
+MODEL: Final = "sluice-demo"
+FLAGS: Final = ("--engine", "simulated", "--engine-profile", "a100-llama-3-8b")
+TENANT: Final = "acme"
+
+
+@dataclass
+class Fleet:
+    """Hold running gateways and the way to their stores; one tenant with one key."""
+
+    replicas: list[Replica]
+    admin_ports: list[int]
+    key: str
+    admin_token: str
+    redis: Redis
+    database: asyncpg.Pool
+    servers: EmbeddedServers
+    tenant_id: str = ""
+    key_id: str = ""
+    _client: httpx.AsyncClient = field(default_factory=lambda: httpx.AsyncClient(timeout=30))
+
+    async def admin(self, method: str, path: str, body: Any = None, *, at: int = 0) -> Any:
+        """Ask the admin API of one gateway."""
+        answer = await self._client.request(
+            method,
+            f"http://127.0.0.1:{self.admin_ports[at]}/admin/v1{path}",
+            json=body,
+            headers={"authorization": f"Bearer {self.admin_token}"},
+        )
+        assert answer.is_success, (answer.status_code, answer.text)
+        return answer.json()
+
+    async def window(self, kind: str = "tenant", name: str = "tokens.day") -> tuple[int, int]:
+        """Return what the newest slot of a window has used and holds, read from Redis itself."""
+        scope = self.tenant_id if kind == "tenant" else self.key_id
+        key = f"sluice:q:{kind}:{scope}"
+        slot = await self.redis.hget(key, f"{name}:l")
+        if slot is None:
+            return 0, 0
+        start = slot.decode()
+        used, held = await self.redis.hmget(key, f"{name}:u:{start}", f"{name}:h:{start}")
+        return int(float(used or 0)), int(float(held or 0))
+
+    async def ledger(self) -> dict[str, int]:
+        """Sum the ledger."""
+        row = await self.database.fetchrow(
+            "SELECT count(*) AS rows, coalesce(sum(input_tokens + output_tokens), 0) AS tokens, "
+            "coalesce(sum(nano_usd), 0) AS nano_usd, "
+            "count(*) FILTER (WHERE outcome = 'lost') AS lost FROM usage_events"
+        )
+        assert row is not None
+        return {name: int(value) for name, value in row.items()}
+
+    async def close(self) -> None:
+        for replica in self.replicas:
+            replica.send(signal.SIGKILL)
+        await self._client.aclose()
+
+
+@asynccontextmanager
+async def running_fleet(
+    directory: Path,
+    *,
+    size: int,
+    redis_url: str | None = None,
+    database_url: str | None = None,
+    flags: Sequence[str] = FLAGS,
+    **settings: str,
+) -> AsyncIterator[Fleet]:
+    """Start stores and gateways; the URLs are what the gateways are told instead of the truth."""
+    with EmbeddedServers(directory / "stores") as servers:
+        key, admin = new_token(KEY_PREFIX).text, new_token(ADMIN_PREFIX).text
+        admin_ports = [free_port() for _ in range(size)]
+        replicas = []
+        for number, admin_port in enumerate(admin_ports):
+            env = {
+                "SLUICE_DATABASE_URL": database_url or servers.database_url(),
+                "SLUICE_REDIS_URL": redis_url or servers.redis_url(),
+                "SLUICE_INIT_TENANTS": TENANT,
+                "SLUICE_INIT_KEYS": key,
+                "SLUICE_INIT_ADMIN_TOKEN": admin,
+                "SLUICE_ADMIN_PORT": str(admin_port),
+                "SLUICE_DRAIN_ACCEPT_S": "0",
+                **settings,
+            }
+            replicas.append(Replica(directory / f"gateway-{number}", free_port(), tuple(flags), env))
+        _share_root(directory, replicas)
+        # As nobody else: row-level security would show the owner nothing.
+        database = await asyncpg.create_pool(servers.database_url(SUPERUSER), min_size=1)
+        redis = Redis.from_url(servers.redis_url())
+        fleet = Fleet(replicas, admin_ports, key, admin, redis, database, servers)
+        try:
+            for replica in replicas:
+                replica.start()
+                await replica.wait_ready(timeout_s=120)
+            fleet.tenant_id = str(
+                await database.fetchval("SELECT id FROM tenants WHERE name = $1", TENANT)
+            )
+            fleet.key_id = str(await database.fetchval("SELECT id FROM keys LIMIT 1"))
+            yield fleet
+        finally:
+            await fleet.close()
+            await redis.aclose()
+            await database.close()
+
+
+def completion(prompt: int, max_tokens: int, **fields: Any) -> bytes:
+    """Encode a request of so many tokens; it generates as many as it may."""
+    body = {
+        "model": MODEL,
+        "prompt": [512 + number % 400 for number in range(prompt)],
+        "max_tokens": max_tokens,
+        "ignore_eos": True,
+        **fields,
+    }
+    return json.dumps(body).encode()
+
+
+async def until(condition: Any, *, timeout_s: float, every_s: float = 0.1) -> float:
+    """Wait until an async condition holds; return how long it took. Raises: `TimeoutError`."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with asyncio.timeout(timeout_s):
+        while not await condition():
+            await asyncio.sleep(every_s)
+    return loop.time() - began
+
+
+def _share_root(directory: Path, replicas: Sequence[Replica]) -> None:
+    """Give all gateways one root secret, as an operator does."""
+    from gateway.store.secrets import open_secrets
+
+    open_secrets(replicas[0].data_dir)
+    secret = (replicas[0].data_dir / "secrets" / "root").read_bytes()
+    for replica in replicas[1:]:
+        path = replica.data_dir / "secrets" / "root"
+        path.parent.mkdir(mode=0o700, parents=True)
+        path.touch(mode=0o600)
+        path.write_bytes(secret)
