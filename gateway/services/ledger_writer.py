@@ -126,9 +126,17 @@ class LedgerWriter:
         if rows:
             await self._insert(rows)
             self._spool.confirm(len(rows))
-            if self._on_written is not None:
-                self._on_written(rows)
+            self._tell(rows)
         return len(rows)
+
+    def _tell(self, rows: Sequence[UsageRow]) -> None:
+        if self._on_written is None:
+            return
+        try:
+            self._on_written(rows)
+        except Exception:
+            # The rows are in the ledger: nothing here is to be done again.
+            logger.exception("who follows the ledger failed")
 
     async def _insert(self, rows: Sequence[UsageRow]) -> None:
         """Insert rows; where one is refused, halve until it stands alone, and put it aside."""

@@ -78,13 +78,11 @@ class SqlLedger:
         if not wanted:
             return []
         assert all(not start % 3600 and not end % 3600 for _, start, end in wanted), "whole hours"
-        starts = [datetime.fromtimestamp(start, UTC) for _, start, _ in wanted]
         arguments = {
             "kinds": [scope.kind.value for scope, _, _ in wanted],
             "ids": [scope.id for scope, _, _ in wanted],
-            "starts": starts,
+            "starts": [datetime.fromtimestamp(start, UTC) for _, start, _ in wanted],
             "ends": [datetime.fromtimestamp(end, UTC) for _, _, end in wanted],
-            "oldest": min(starts),
         }
         async with self._database.platform() as connection:
             found = await connection.execute(_USED, arguments)
@@ -168,35 +166,28 @@ def _add_to_hours(counted: SelectBase) -> CTE:
 
 _INSERT, _REPLACE_LOST = _insert(), _replace_lost()
 
-# A join for each kind of scope, on equality, so that each is one pass over the sums however many
-# scopes are asked for.
+# For each scope its own walk along an index: the kind is asked before any row is read.
 _USED = text(
     """
-    WITH wanted AS (
-        SELECT * FROM unnest(
-            CAST(:kinds AS text[]), CAST(:ids AS uuid[]),
-            CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[])
-        ) WITH ORDINALITY AS wanted (kind, id, start_at, end_at, place)
-    ), recent AS (
-        SELECT * FROM usage_hourly WHERE hour >= :oldest
-    ), found AS (
-        SELECT place, input_tokens, output_tokens, nano_usd FROM wanted JOIN recent
-            ON kind = 'key' AND key_id = id AND hour >= start_at AND hour < end_at
+    SELECT coalesce(sum(input_tokens) + sum(output_tokens), 0), coalesce(sum(nano_usd), 0)
+    FROM unnest(
+        CAST(:kinds AS text[]), CAST(:ids AS uuid[]),
+        CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[])
+    ) WITH ORDINALITY AS wanted (kind, id, start_at, end_at, place)
+    LEFT JOIN LATERAL (
+        SELECT input_tokens, output_tokens, nano_usd FROM usage_hourly
+        WHERE kind = 'key' AND key_id = id AND hour >= start_at AND hour < end_at
         UNION ALL
-        SELECT place, input_tokens, output_tokens, nano_usd FROM wanted JOIN recent
-            ON kind = 'tenant' AND tenant_id = id AND hour >= start_at AND hour < end_at
+        SELECT input_tokens, output_tokens, nano_usd FROM usage_hourly
+        WHERE kind = 'tenant' AND tenant_id = id AND hour >= start_at AND hour < end_at
         UNION ALL
-        SELECT place, input_tokens, output_tokens, nano_usd FROM wanted JOIN recent
-            ON kind = 'organisation' AND organisation_id = id
-            AND hour >= start_at AND hour < end_at
+        SELECT input_tokens, output_tokens, nano_usd FROM usage_hourly
+        WHERE kind = 'organisation' AND organisation_id = id
+        AND hour >= start_at AND hour < end_at
         UNION ALL
-        SELECT place, input_tokens, output_tokens, nano_usd FROM wanted JOIN recent
-            ON kind = 'platform' AND hour >= start_at AND hour < end_at
-    ), summed AS (
-        SELECT place, sum(input_tokens) + sum(output_tokens) AS tokens, sum(nano_usd) AS nano_usd
-        FROM found GROUP BY place
-    )
-    SELECT coalesce(tokens, 0), coalesce(nano_usd, 0)
-    FROM wanted LEFT JOIN summed USING (place) ORDER BY place
+        SELECT input_tokens, output_tokens, nano_usd FROM usage_hourly
+        WHERE kind = 'platform' AND hour >= start_at AND hour < end_at
+    ) AS found ON true
+    GROUP BY place ORDER BY place
     """
 )

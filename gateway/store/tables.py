@@ -232,6 +232,7 @@ usage_hourly = Table(
     Column("nano_usd", BigInteger, nullable=False),
     Column("requests", BigInteger, nullable=False),
     Index("ix_usage_hourly_tenant_id_hour", "tenant_id", "hour"),
+    Index("ix_usage_hourly_key_id_hour", "key_id", "hour"),
 )
 
 # The end of each organisation's chain: who appends locks its row.

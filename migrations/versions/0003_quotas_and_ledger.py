@@ -186,6 +186,7 @@ def _create_ledger() -> None:
         sa.Column("requests", sa.BigInteger(), nullable=False),
     )
     op.create_index("ix_usage_hourly_tenant_id_hour", "usage_hourly", ["tenant_id", "hour"])
+    op.create_index("ix_usage_hourly_key_id_hour", "usage_hourly", ["key_id", "hour"])
 
 
 def _create_audit_log() -> None:

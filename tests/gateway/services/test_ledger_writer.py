@@ -145,6 +145,26 @@ async def test_a_row_that_is_refused_blocks_no_other(
     assert caplog.text.count("is not billed") == 2
 
 
+async def test_a_follower_that_fails_holds_nothing_up(
+    spool: Spool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fault of who is told of rows is logged, and the rows are in the ledger once."""
+
+    def fail(rows: Sequence[UsageRow]) -> None:
+        raise RuntimeError("a bug")
+
+    ledger = FakeLedger()
+    rows = [usage_row(), usage_row()]
+    writer = LedgerWriter(ledger, spool, on_written=fail)
+    async with writer.running():
+        for row in rows:
+            spool.append(row)
+            assert await writer.flush(PATIENCE_S)
+        assert not writer.is_failing
+    assert ledger.rows == rows
+    assert caplog.text.count("who follows the ledger failed") == 2
+
+
 async def test_rows_of_a_dead_process_are_found_while_running(
     spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
