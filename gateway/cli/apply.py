@@ -108,4 +108,4 @@ def _text(value: object) -> str:
         return "[" + " ".join(map(str, value)) + "]"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.15g}" if isinstance(value, float) else str(value)

@@ -14,6 +14,13 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
+from gateway.cli.litellm_fields import (
+    BOOKKEEPING,
+    LIMIT_FIELDS,
+    NO_PLACE,
+    REASONS,
+    setting_reason,
+)
 from gateway.cli.litellm_files import LiteLlm, Row
 from gateway.domain.quota import MAX_AMOUNT
 
@@ -30,46 +37,6 @@ _CALENDAR: Final = {
     **{"30d": "month", "1mo": "month"},
 }
 _ROLLING: Final = re.compile(r"([1-9]\d{0,3})([hdw])", re.ASCII)
-
-# Fields with a place here, and fields that only say how it was there.
-_LIMIT_FIELDS: Final = {
-    *("tpm_limit", "rpm_limit", "max_parallel_requests"),
-    *("max_budget", "soft_budget", "budget_duration"),
-}
-_BOOKKEEPING: Final = {
-    *("spend", "model_spend", "budget_reset_at", "soft_budget_cooldown", "created_at"),
-    *("updated_at", "created_by", "updated_by", "last_active", "key_name", "token", "key"),
-    *("token_id", "litellm_budget_table", "organization_id", "org_id", "team_id", "blocked"),
-    *("last_rotation_at", "rotation_count", "key_rotation_at", "team_memberships", "model_id"),
-    *("budget_id", "object_permission_id", "litellm_model_table", "team_alias", "models"),
-}
-_REASONS: Final = {
-    "aliases": "a model has one name here, and the server's own aliases",
-    "model_aliases": "a model has one name here, and the server's own aliases",
-    "allowed_cache_controls": "there is no cache of answers",
-    "allowed_routes": "every key reaches the same routes",
-    "budget_limits": "limits are of all models together",
-    "config": "keys have no settings of the router",
-    "guardrails": "there are no guardrails",
-    "members": "there are no users: give them keys",
-    "members_with_roles": "there are no users: give them keys, or admin tokens of the tenant",
-    "admins": "there are no users: give them admin tokens of role tenant-owner",
-    "metadata": "there is nowhere to keep it",
-    "model_max_budget": "budgets are of all models together",
-    "model_rpm_limit": "limits are of all models together",
-    "model_tpm_limit": "limits are of all models together",
-    "object_permission": "there are no tools or vector stores",
-    "permissions": "keys have no such permissions",
-    "policies": "there are no policies",
-    "router_settings": "nothing is routed: the engine is in the server",
-    "tags": "there are no tags",
-    "team_member_budget": "there are no users: give a member a key with a budget",
-    "team_member_permissions": "there are no users",
-    "user_id": "there are no users; the key is its tenant's",
-    "auto_rotate": "rotate with 'sluice keys rotate'",
-    "rotation_interval": "rotate with 'sluice keys rotate'",
-}
-_NO_PLACE: Final = "there is no such thing here"
 
 
 @dataclass
@@ -128,7 +95,7 @@ class _Import:
             self._team_models[name] = models
             self._nearly(f"{where}, models", "each of its keys is held to them; later keys are not")
         self._tenants[name] = tenant
-        self._rest(where, team, {"keys", *_LIMIT_FIELDS})
+        self._rest(where, team, {"keys", *LIMIT_FIELDS})
 
     def _key(self, key: Row, number: int) -> None:
         alias = str(key.get("key_alias") or f"key-{number}")
@@ -157,7 +124,7 @@ class _Import:
         if quota := self._quota(where, {**budget, **own}):
             made["quota"] = quota
         keys[self._name(alias, keys, where)] = made
-        self._rest(where, key, {"key_alias", "expires", *_LIMIT_FIELDS})
+        self._rest(where, key, {"key_alias", "expires", *LIMIT_FIELDS})
 
     def _tenant(self, where: str, team_id: object) -> str | None:
         """Return the tenant of a key; keys of nobody share one."""
@@ -189,7 +156,7 @@ class _Import:
         other = dict(self._found.other)
         settings = dict(other.pop("litellm_settings", None) or {})
         general = dict(other.pop("general_settings", None) or {})
-        whole = {name: settings.pop(name) for name in tuple(settings) if name in _LIMIT_FIELDS}
+        whole = {name: settings.pop(name) for name in tuple(settings) if name in LIMIT_FIELDS}
         if "global_max_parallel_requests" in general:
             whole["max_parallel_requests"] = general.pop("global_max_parallel_requests")
         if quota := self._quota("litellm_settings", whole):
@@ -198,9 +165,9 @@ class _Import:
             self._model(model, document)
         for place, values in (("litellm_settings", settings), ("general_settings", general)):
             for name in values:
-                self._unmapped(f"{place}.{name}", _setting_reason(name))
+                self._unmapped(f"{place}.{name}", setting_reason(name))
         for name in other:
-            self._unmapped(name, _setting_reason(name))
+            self._unmapped(name, setting_reason(name))
 
     def _model(self, model: Row, document: dict[str, Any]) -> None:
         name = str(model.get("model_name"))
@@ -320,10 +287,10 @@ class _Import:
     def _rest(self, where: str, row: Row, known: set[str]) -> None:
         """Tell every field that says something and has no place."""
         for name, value in row.items():
-            if name in known or name in _BOOKKEEPING or value in (None, "", [], {}, False):
+            if name in known or name in BOOKKEEPING or value in (None, "", [], {}, False):
                 continue
             inside = f" ({', '.join(map(str, value))})" if isinstance(value, Mapping) else ""
-            self._unmapped(f"{where}, {name}{inside}", _REASONS.get(name, _NO_PLACE))
+            self._unmapped(f"{where}, {name}{inside}", REASONS.get(name, NO_PLACE))
 
     def _nearly(self, place: str, how: str) -> None:
         self._result.approximated.append((place, how))
@@ -339,13 +306,3 @@ def _decimal(value: object) -> Decimal | None:
     except InvalidOperation:
         return None
     return number if number.is_finite() else None
-
-
-def _setting_reason(name: str) -> str:
-    if "callback" in name or "alert" in name:
-        return "there are no callbacks; thresholds go to SLUICE_WEBHOOK_URL"
-    if name.startswith(("default_", "upperbound_")):
-        return "there are no defaults for what is made later: use a plan"
-    if name.endswith(("_key", "_url", "_password")) or name == "environment_variables":
-        return "secrets and addresses are not taken over: see 'sluice serve --help'"
-    return _REASONS.get(name, _NO_PLACE)
