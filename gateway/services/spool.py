@@ -28,7 +28,7 @@ import msgspec
 
 from gateway.domain.usage import UsageRow
 from gateway.ports import Clock
-from gateway.services.spool_segment import SUFFIX, Segment
+from gateway.services.spool_segment import NAMELESS_SUFFIX, SUFFIX, Segment
 
 logger = logging.getLogger(__name__)
 
@@ -138,6 +138,11 @@ class Spool:
                 logger.info("took over %d rows of a process that ended", segment.num_rows)
                 self._taken_over.append(segment)
                 self._num_appended += segment.num_rows
+        for path in self._directory.glob(f"*{NAMELESS_SUFFIX}"):
+            # Its process was killed before the first row.
+            with suppress(FileNotFoundError):
+                if self._clock.time() - path.stat().st_mtime > _DROP_AGE_S:
+                    path.unlink()
         if self._clock.monotonic() - self._tail_since_s > _DROP_AGE_S:
             self._drop_tail_if_through()
         self._drop_through()

@@ -27,6 +27,7 @@ from gateway.domain.usage import UsageRow
 logger = logging.getLogger(__name__)
 
 SUFFIX: Final = ".spool"
+NAMELESS_SUFFIX: Final = ".new"
 CORRUPT_SUFFIX: Final = ".corrupt"
 _READ_BYTES: Final = 1 << 18
 
@@ -50,7 +51,7 @@ class Segment:
     def create(cls, directory: Path) -> Segment:
         """Make a file of this process. Raises: `OSError`."""
         path = directory / f"{uuid4().hex}{SUFFIX}"
-        nameless = path.with_suffix(".new")
+        nameless = path.with_suffix(NAMELESS_SUFFIX)
         descriptor = os.open(nameless, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

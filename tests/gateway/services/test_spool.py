@@ -192,6 +192,20 @@ def test_a_drained_file_goes_with_age(tmp_path: Path) -> None:
     spool.close()
 
 
+def test_a_file_that_never_got_a_name_goes_with_age(tmp_path: Path) -> None:
+    """What a process left that was killed while it made a file is removed, a minute later."""
+    path = tmp_path / "a.new"
+    path.touch()
+    clock = FakeClock()
+    clock.now_s = path.stat().st_mtime + 1
+    spool = Spool(tmp_path, clock=clock)
+    assert path.exists()
+    clock.now_s += 60
+    spool.tidy()
+    assert not path.exists()
+    spool.close()
+
+
 def test_rows_that_never_stop_go_to_further_files(tmp_path: Path) -> None:
     """A file that has reached its size is followed by another and removed when it is through."""
     spool = Spool(tmp_path, segment_bytes=2000)
