@@ -7,7 +7,7 @@ of a store's URL the password is not.
 from __future__ import annotations
 
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 from starlette.requests import Request
@@ -54,4 +54,4 @@ def _without_password(url: str) -> str:
     except ValueError:
         return HIDDEN
     netloc = f"{user}{colon}{HIDDEN if colon else ''}{place[1]}{place[2]}"
-    return urlunsplit((parts.scheme, netloc, parts.path, HIDDEN if parts.query else "", ""))
+    return f"{parts.scheme}://{netloc}{parts.path}{'?' + HIDDEN if parts.query else ''}"
