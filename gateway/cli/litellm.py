@@ -119,7 +119,7 @@ class _Import:
             made["models"] = models
         if expires_at is not None:
             made["expires_at"] = expires_at
-        budget = key.get("litellm_budget_table") or self._budgets.get(key.get("budget_id")) or {}
+        budget = self._budget_row(where, key)
         own = {name: value for name, value in key.items() if value is not None}
         if quota := self._quota(where, {**budget, **own}):
             made["quota"] = quota
@@ -145,9 +145,7 @@ class _Import:
             if len(rows) > 1:
                 self._unmapped(where, "there is one organisation here")
                 continue
-            budget = (
-                row.get("litellm_budget_table") or self._budgets.get(row.get("budget_id")) or {}
-            )
+            budget = self._budget_row(where, row)
             if quota := self._quota(where, budget):
                 document["organisation"] = {"quota": quota}
 
@@ -208,6 +206,15 @@ class _Import:
         if (parallel := self._count(where, row, "max_parallel_requests")) is not None:
             quota["concurrency"] = parallel
         return quota | self._budget(where, row)
+
+    def _budget_row(self, where: str, row: Row) -> Row:
+        """Return the budget that a key or an organization refers to; an empty one for none."""
+        inside, budget_id = row.get("litellm_budget_table"), row.get("budget_id")
+        if inside or budget_id is None:
+            return inside or {}
+        if budget_id not in self._budgets:
+            self._unmapped(f"{where}, budget_id '{budget_id}'", "that budget is not here")
+        return self._budgets.get(budget_id, {})
 
     def _count(self, where: str, row: Row, field: str) -> int | None:
         number = _decimal(row.get(field))

@@ -88,6 +88,7 @@ def test_what_has_no_place_is_named_with_its_reason(imported: Imported) -> None:
         "key 'ci', user_id",
         "key 'ci', aliases (a)",
         "key 'key-3', user_id",
+        "key 'key-3', budget_id 'lost'",
         "key 'old'",
         "key 'orphan'",
         "secrets of keys",
