@@ -1,7 +1,7 @@
 """The admin API of the process's settings: `GET /admin/v1/config`.
 
 It answers with every setting by its name, as it holds in this process. Secrets are not shown, and
-of a store's URL the password is not.
+of a store's URL the password is not; of other URLs the host alone is.
 """
 
 from __future__ import annotations
@@ -40,9 +40,20 @@ def shown_settings(settings: Settings) -> dict[str, Any]:
         if isinstance(value, SecretStr):
             text = value.get_secret_value()
             shown[name] = _without_password(text) if name in _URLS else HIDDEN
+        elif isinstance(value, str) and name.endswith("_url"):
+            shown[name] = _place_of(value)
         elif isinstance(value, tuple) and any(isinstance(one, SecretStr) for one in value):
             shown[name] = [HIDDEN for _ in value]
     return shown
+
+
+def _place_of(url: str) -> str:
+    """Show where a URL leads and no more: of a webhook, the path is often what opens it."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return HIDDEN
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/{HIDDEN}"
 
 
 def _without_password(url: str) -> str:

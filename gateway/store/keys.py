@@ -34,7 +34,7 @@ from gateway.store.key_rows import (
     key_record,
 )
 from gateway.store.keyset import Keyset
-from gateway.store.quota_settings import quotas_in_force
+from gateway.store.quota_rows import quotas_in_force
 from gateway.store.tables import key_secrets, keys, tenants
 
 _ORDER: Final = Keyset((keys.c.created_at, keys.c.id))
@@ -62,8 +62,12 @@ class SqlKeys:
             return await _ORDER.page(connection, query, request, api_key)
 
     async def get(self, ref: KeyRef) -> ApiKey | None:
-        async with self._database.platform() as connection:
-            row = await _named(connection, ref)
+        if ref.tenant_id is None:
+            async with self._database.platform() as connection:
+                row = await _named(connection, ref)
+        else:
+            async with self._database.tenant(ref.tenant_id) as connection:
+                row = await _named(connection, ref)
         return None if row is None else api_key(row)
 
     async def update(

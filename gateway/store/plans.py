@@ -20,7 +20,8 @@ from gateway.errors import Conflict, VersionConflict
 from gateway.store.audit import append
 from gateway.store.database import Database
 from gateway.store.keyset import Keyset
-from gateway.store.quota_settings import advance_quota, lock_quota, quota_of, write_quota
+from gateway.store.quota_rows import quota_of
+from gateway.store.quota_settings import advance_quota, lock_quota, write_quota
 from gateway.store.tables import plans, quotas
 
 _ORDER: Final = Keyset((plans.c.name,))

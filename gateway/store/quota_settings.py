@@ -1,4 +1,4 @@
-"""Limits in PostgreSQL: what each scope has set, its override, and what holds for a key now.
+"""Limits in PostgreSQL: what each scope has set, and what lies over it for a while.
 
 A scope has one row of its own limits and at most one override. The first row is also the lock and
 the version of both, so it is made, empty, by whatever changes the scope first; a plan's row of
@@ -7,25 +7,22 @@ the version of both, so it is made, empty, by whatever changes the scope first; 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
-from sqlalchemy import Row, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.domain.admin import Actor, AuditEntry
-from gateway.domain.quota import PLATFORM, Quota, Scope, ScopeKind, ScopeQuota, Window
+from gateway.domain.quota import Quota, Scope, ScopeKind
 from gateway.domain.quota_settings import QuotaHolder, QuotaOverride, QuotaState, plain_quota
 from gateway.errors import NotFound, VersionConflict
 from gateway.store.audit import append
 from gateway.store.database import Database
+from gateway.store.quota_rows import effective_quota, quota_of, quota_rows
 from gateway.store.tables import plans, quotas
-
-_LIMITS = [field.name for field in fields(Quota)]
 
 Change = Callable[[AsyncConnection, QuotaState], Awaitable[None]]
 
@@ -117,36 +114,6 @@ class SqlQuotaSettings:
         return replace(after, version=before.version + 1)
 
 
-async def quotas_in_force(
-    connection: AsyncConnection,
-    *,
-    key_id: UUID,
-    tenant_id: UUID,
-    plan_id: UUID | None,
-    organisation_id: UUID,
-) -> tuple[tuple[ScopeQuota, ...], datetime | None]:
-    """Return the limits that a key's requests meet now, the narrowest scope first.
-
-    With them comes when an override among them ends, None where there is none.
-    """
-    plan = None if plan_id is None else Scope(ScopeKind.PLAN, plan_id)
-    tenant = Scope(ScopeKind.TENANT, tenant_id)
-    scopes = (
-        Scope(ScopeKind.KEY, key_id),
-        tenant,
-        Scope(ScopeKind.ORGANISATION, organisation_id),
-        PLATFORM,
-    )
-    rows = await _rows(connection, scopes if plan is None else (*scopes, plan))
-    in_force = []
-    for scope in scopes:
-        quota = _effective(rows, scope, plan if scope is tenant else None)
-        if not quota.is_empty:
-            in_force.append(ScopeQuota(scope, quota))
-    ends = [row.ends_at for row in rows.values() if row.ends_at is not None]
-    return tuple(in_force), min(ends, default=None)
-
-
 async def lock_quota(connection: AsyncConnection, holder: QuotaHolder) -> None:
     """Be the only one who changes a scope's limits. Raises: `NotFound`: its plan is gone."""
     scope = holder.scope
@@ -189,47 +156,10 @@ async def advance_quota(connection: AsyncConnection, holder: QuotaHolder) -> Non
     )
 
 
-def quota_of(row: Row[*tuple[Any, ...]]) -> Quota:
-    """Read limits from a row that has the columns of their table."""
-    values = {name: getattr(row, name) for name in _LIMITS}
-    if values["budget_window"] is not None:
-        values["budget_window"] = Window(values["budget_window"])
-    return Quota(**values)
-
-
-_Rows = Mapping[tuple[Scope, bool], Row[*tuple[Any, ...]]]
-
-
-async def _rows(connection: AsyncConnection, scopes: Iterable[Scope]) -> _Rows:
-    """Read the limits of scopes and the overrides that have not ended."""
-    named = [(scope.kind.value, scope.id) for scope in scopes]
-    query = select(quotas).where(
-        tuple_(quotas.c.scope_kind, quotas.c.scope_id).in_(named),
-        or_(quotas.c.ends_at.is_(None), quotas.c.ends_at > func.now()),
-    )
-    return {
-        (Scope(ScopeKind(row.scope_kind), row.scope_id), row.is_override): row
-        for row in await connection.execute(query)
-    }
-
-
-def _effective(rows: _Rows, scope: Scope, plan: Scope | None) -> Quota:
-    layers: Sequence[tuple[Scope, bool] | None] = (
-        (scope, True),
-        (scope, False),
-        None if plan is None else (plan, False),
-    )
-    effective = Quota()
-    for layer in layers:
-        if layer is not None and layer in rows:
-            effective = effective.over(quota_of(rows[layer]))
-    return effective
-
-
 async def _state(connection: AsyncConnection, holder: QuotaHolder) -> QuotaState:
     scope = holder.scope
     plan = None if holder.plan_id is None else Scope(ScopeKind.PLAN, holder.plan_id)
-    rows = await _rows(connection, (scope,) if plan is None else (scope, plan))
+    rows = await quota_rows(connection, (scope,) if plan is None else (scope, plan))
     own, over = rows.get((scope, False)), rows.get((scope, True))
     version: int | None = 0 if own is None else own.version
     if scope.kind is ScopeKind.PLAN:
@@ -238,7 +168,7 @@ async def _state(connection: AsyncConnection, holder: QuotaHolder) -> QuotaState
         holder=holder,
         quota=Quota() if own is None else quota_of(own),
         override=None if over is None else QuotaOverride(quota_of(over), over.ends_at, over.reason),
-        effective=_effective(rows, scope, plan),
+        effective=effective_quota(rows, scope, plan),
         version=version or 0,
     )
 

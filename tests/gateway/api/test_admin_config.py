@@ -25,9 +25,17 @@ def test_no_secret_is_shown() -> None:
     """Neither a key nor a token, though that there is one is."""
     key, admin = new_token(KEY_PREFIX).text, new_token(ADMIN_PREFIX).text
     settings = Settings(
-        init_tenants=("a",), init_keys=(SecretStr(key),), init_admin_token=SecretStr(admin)
+        init_tenants=("a",),
+        init_keys=(SecretStr(key),),
+        init_admin_token=SecretStr(admin),
+        webhook_url="https://hooks.example/T0/secret?token=secret",
+        webhook_secret=SecretStr("whsec_" + "c2VjcmV0" * 4),
     )
     shown = shown_settings(settings)
+    assert (shown["webhook_url"], shown["webhook_secret"]) == (
+        "https://hooks.example/***",
+        "***",
+    )
     assert (shown["init_keys"], shown["init_admin_token"]) == (["***"], "***")
     assert key not in json.dumps(shown)
     assert admin not in json.dumps(shown)
