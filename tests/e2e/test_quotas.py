@@ -1,0 +1,285 @@
+"""Limits, budgets, keys and usage as a tenant and an operator meet them: SDK and command line."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from itertools import count
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.e2e.test_scheduling import sluice
+from tests.live_server import Server, start_server
+from tests.passable import passable_directory
+
+_numbers = count()
+_clients: list[openai.OpenAI] = []
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """Serve a simulated engine, whose answers have as many tokens as are asked for."""
+    with passable_directory() as parent:
+        flags = ("--engine", "simulated")
+        running = start_server(parent / "data", *flags)
+        yield running
+        for client in _clients:
+            client.close()
+        assert running.stop() == 0
+
+
+def sdk_of(server: Server, key: str) -> openai.OpenAI:
+    """Make a client that does not try again, closed with the server."""
+    client = openai.OpenAI(base_url=server.api, api_key=key, max_retries=0)
+    _clients.append(client)
+    return client
+
+
+class Tenant:
+    """A tenant of the test's own, with a key."""
+
+    def __init__(self, server: Server, **limits: str) -> None:
+        self.server = server
+        self.name = f"tenant{next(_numbers)}"
+        sluice(server, "tenants", "create", self.name)
+        self.limit(**limits)
+        issued = sluice(server, "keys", "create", "--tenant", self.name)
+        self.key, self.kid = issued["key"], issued["kid"]
+        self.sdk = sdk_of(server, self.key)
+
+    def limit(self, **limits: str) -> None:
+        flags = [part for name, value in limits.items() for part in (f"--{name}", value)]
+        if flags:
+            named = [flag.replace("_", "-") for flag in flags]
+            sluice(self.server, "quotas", "set", "--tenant", self.name, *named)
+
+    def complete(self, prompt: int = 5, max_tokens: int = 5, **more: Any) -> Any:
+        """Ask for exactly so many tokens."""
+        extra = {"ignore_eos": True} | more.pop("extra_body", {})
+        return self.sdk.completions.create(
+            model="sluice-demo",
+            prompt=[600 + number % 400 for number in range(prompt)],
+            max_tokens=max_tokens,
+            extra_body=extra,
+            **more,
+        )
+
+    def usage(self) -> dict[str, int]:
+        answer = httpx.get(
+            f"{self.server.api}/usage", headers={"authorization": f"Bearer {self.key}"}
+        )
+        total: dict[str, int] = answer.raise_for_status().json()["total"]
+        return total
+
+    def standing(self) -> dict[str, dict[str, Any]]:
+        shown = sluice(self.server, "quotas", "usage", "--tenant", self.name)
+        return {row["metric"]: row for row in shown["limits"]}
+
+
+def test_a_rate_limit_tells_the_truth_about_waiting(server: Server) -> None:
+    """The refusal names the limit and when to return; who returns then is served."""
+    tenant = Tenant(server, rpm="60")
+    for _ in range(60):
+        tenant.complete(1, 1)
+    with pytest.raises(openai.RateLimitError) as refused:
+        # It refills while it is emptied.
+        [tenant.complete(1, 1) for _ in range(30)]
+    headers = refused.value.response.headers
+    assert refused.value.code == "rate_limit_exceeded"
+    assert "requests per minute" in refused.value.message
+    assert headers["x-ratelimit-limit-requests"] == "60"
+    assert headers["x-ratelimit-remaining-requests"] == "0"
+    assert 0 < int(headers["retry-after-ms"]) <= 1000
+    time.sleep(int(headers["retry-after-ms"]) / 1000)
+    raw = tenant.sdk.completions.with_raw_response.create(
+        model="sluice-demo", prompt="x", max_tokens=1
+    )
+    assert raw.headers["x-ratelimit-limit-requests"] == "60"
+
+
+def test_the_sdk_waits_by_itself(server: Server) -> None:
+    """With its retries on, the SDK obeys the refusal and nobody sees it."""
+    tenant = Tenant(server, rpm="120")
+    patient = tenant.sdk.with_options(max_retries=3)
+    for _ in range(125):
+        patient.completions.create(model="sluice-demo", prompt="x", max_tokens=1)
+    assert tenant.usage()["requests"] == 125
+
+
+def test_a_quota_that_is_used_up_is_not_a_rate(server: Server) -> None:
+    """Its code is another, it is not to be retried, and usage can still be read."""
+    tenant = Tenant(server, daily_tokens="100")
+    tenant.complete(20, 80)
+    with pytest.raises(openai.RateLimitError) as refused:
+        tenant.sdk.with_options(max_retries=5).completions.create(
+            model="sluice-demo", prompt="x", max_tokens=1
+        )
+    assert refused.value.code == "insufficient_quota"
+    assert refused.value.response.headers["x-should-retry"] == "false"
+    assert "retry-after" not in refused.value.response.headers
+    assert "daily_tokens" in refused.value.message
+    usage = tenant.usage()
+    assert (usage["input_tokens"], usage["output_tokens"], usage["requests"]) == (20, 80, 1)
+
+
+def test_a_stream_ends_where_the_quota_does(server: Server) -> None:
+    """Neither more nor less than the quota is generated, and the last chunk says why."""
+    tenant = Tenant(server, daily_tokens="700")
+    chunks = list(tenant.complete(100, 900, stream=True))
+    last = chunks[-1].choices[0]
+    assert last.finish_reason == "length"
+    assert last.model_extra is not None
+    assert last.model_extra["x_stop_cause"] == "quota"
+    usage = tenant.usage()
+    assert usage["input_tokens"] + usage["output_tokens"] == 700
+    assert tenant.standing()["daily_tokens"]["remaining"] == 0
+
+
+def test_an_answer_that_is_not_streamed_says_why_too(server: Server) -> None:
+    """The choice has the cause beside its finish reason."""
+    tenant = Tenant(server, daily_tokens="400")
+    choice = tenant.complete(10, 900).choices[0]
+    assert choice.finish_reason == "length"
+    assert choice.model_extra["x_stop_cause"] == "quota"
+    assert tenant.usage()["output_tokens"] == 390
+
+
+def test_a_budget_is_kept_to_the_nano_dollar(server: Server) -> None:
+    """What is billed is the price times the tokens, and never above the budget."""
+    tenant = Tenant(server, budget_usd="0.0001")
+    answer = tenant.complete(50, 900)
+    usage = tenant.usage()
+    used = answer.usage
+    assert used is not None
+    assert usage["output_tokens"] == used.completion_tokens
+    price = {row["model"]: row for row in sluice(server, "prices", "list")}["*"]
+    # Dollars for a million tokens are thousands of nano-dollars for each.
+    nano_in, nano_out = (
+        Decimal(price[f"{kind}_usd_per_mtok"]) * 1000 for kind in ("input", "output")
+    )
+    expected = used.prompt_tokens * nano_in + used.completion_tokens * nano_out
+    assert usage["nano_usd"] == expected <= 100_000
+    assert 100_000 - usage["nano_usd"] <= nano_out
+
+
+def test_cached_input_is_cheaper_and_costs_no_rate(server: Server) -> None:
+    """A prompt that the engine shared is billed at its price, and given back to the rate."""
+    tenant = Tenant(server, input_tpm="1000")
+    tenant.complete(513, 4)
+    first = tenant.usage()
+    tenant.complete(400, 4)
+    second = tenant.usage()
+    cached = second["cached_tokens"] - first["cached_tokens"]
+    assert first["cached_tokens"] == 0
+    assert cached >= 320
+    assert tenant.standing()["input_tpm"]["remaining"] >= 1000 - 513 - (400 - cached)
+
+
+def test_concurrency_frees_with_the_request(server: Server) -> None:
+    """The second at a time is refused, and served as soon as the first is over."""
+    tenant = Tenant(server, concurrency="1")
+    with tenant.complete(1, 900, stream=True) as stream:
+        next(iter(stream))
+        with pytest.raises(openai.RateLimitError, match="at a time"):
+            tenant.complete(1, 1)
+    deadline = time.monotonic() + 5
+    while tenant.standing()["concurrency"]["held"]:
+        assert time.monotonic() < deadline
+    tenant.complete(1, 1)
+
+
+def test_a_key_has_limits_inside_its_tenants(server: Server) -> None:
+    """One key is at its limit, its sister is not."""
+    tenant = Tenant(server, rpm="1000")
+    sluice(server, "quotas", "set", "--key", tenant.kid, "--rpm", "1")
+    tenant.complete(1, 1)
+    with pytest.raises(openai.RateLimitError, match=f"key '{tenant.kid}'"):
+        tenant.complete(1, 1)
+    sister = sluice(server, "keys", "create", "--tenant", tenant.name, "--name", "sister")["key"]
+    sdk_of(server, sister).completions.create(model="sluice-demo", prompt="x", max_tokens=1)
+
+
+def test_a_revoked_key_ends_what_it_has_running(server: Server) -> None:
+    """Within a second the stream gets an error event, and the next request a 401."""
+    tenant = Tenant(server)
+    ended: list[Any] = []
+
+    def read() -> None:
+        try:
+            for _ in tenant.complete(1, 1000, stream=True):
+                pass
+        except openai.APIError as exc:
+            ended.append(exc)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    time.sleep(0.5)
+    revoked_s = time.monotonic()
+    sluice(server, "keys", "revoke", tenant.kid)
+    reader.join(10)
+    # The command line takes about half a second of it.
+    assert time.monotonic() - revoked_s < 5
+    assert ended
+    assert "revoked" in str(ended[0])
+    with pytest.raises(openai.AuthenticationError):
+        tenant.complete(1, 1)
+
+
+def test_a_key_is_rotated_with_a_grace(server: Server) -> None:
+    """Both secrets are good until the old one's grace is over."""
+    tenant = Tenant(server)
+    fresh = sluice(server, "keys", "rotate", tenant.kid, "--grace", "3s")["key"]
+    renewed = sdk_of(server, fresh)
+    renewed.completions.create(model="sluice-demo", prompt="x", max_tokens=1)
+    old = tenant.sdk.completions.with_raw_response.create(
+        model="sluice-demo", prompt="x", max_tokens=1
+    )
+    assert "ends at" in old.headers["warning"]
+    time.sleep(3.5)
+    with pytest.raises(openai.AuthenticationError):
+        tenant.complete(1, 1)
+    renewed.completions.create(model="sluice-demo", prompt="x", max_tokens=1)
+
+
+def test_an_idempotency_key_bills_once(server: Server) -> None:
+    """The same request sent again gets the same bytes and costs nothing more."""
+    tenant = Tenant(server)
+    headers = {"Idempotency-Key": "order-1"}
+    first = tenant.complete(5, 20, extra_headers=headers)
+    again = tenant.complete(5, 20, extra_headers=headers)
+    assert again.id == first.id
+    assert again.choices[0].text == first.choices[0].text
+    assert tenant.usage()["requests"] == 1
+    with pytest.raises(openai.UnprocessableEntityError):
+        tenant.complete(6, 20, extra_headers=headers)
+
+
+def test_a_plan_limits_its_tenants_and_an_override_lies_over_it(server: Server) -> None:
+    """A tenant inherits what its plan sets, until an override says otherwise for a while."""
+    sluice(server, "plans", "create", "small", "--rpm", "1")
+    tenant = Tenant(server)
+    sluice(server, "tenants", "update", tenant.name, "--plan", "small")
+    tenant.complete(1, 1)
+    with pytest.raises(openai.RateLimitError):
+        tenant.complete(1, 1)
+    override = ("--tenant", tenant.name, "--rpm", "1000", "--for", "1h", "--reason", "a launch")
+    sluice(server, "quotas", "override", *override)
+    for _ in range(5):
+        tenant.complete(1, 1)
+
+
+def test_every_change_is_in_the_audit_log(server: Server) -> None:
+    """The log names who did what, and its chain holds."""
+    tenant = Tenant(server, rpm="7")
+    rows = sluice(server, "audit", "list")
+    text = json.dumps(rows)
+    assert tenant.name in text
+    assert tenant.kid in text
+    assert tenant.key not in text
+    assert sluice(server, "audit", "verify")["ok"] is True
