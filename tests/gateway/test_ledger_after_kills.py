@@ -24,23 +24,24 @@ NUM_KILLS = 8
 BILLS_FOREVER = """
 import asyncio, os, sys
 from pathlib import Path
-from gateway.services import ledger_writer
+from gateway.services import ledger_writer, spool
 from gateway.services.ledger_writer import LedgerWriter
 from gateway.services.spool import Spool
 from gateway.store.database import Database
 from gateway.store.ledger import SqlLedger
 from tests.gateway.usage_rows import usage_row
 
-# Most kills are to hit a transaction, or the moment after one.
+# Most kills are to hit a transaction, or the moment after one; and a file goes as soon as it may.
+spool._DROP_BYTES = 1
 ledger_writer.GATHER_S = ledger_writer._PAUSE_S = 0.001
 ledger_writer._TIDY_INTERVAL_S = 0.05
 
 async def bill():
-    spool = Spool(Path(sys.argv[1]), segment_bytes=20_000)
-    async with LedgerWriter(SqlLedger(Database(sys.argv[2])), spool).running():
+    journal = Spool(Path(sys.argv[1]))
+    async with LedgerWriter(SqlLedger(Database(sys.argv[2])), journal).running():
         while True:
             row = usage_row()
-            spool.append(row)
+            journal.append(row)
             os.write(1, f"{row.request_id}\\n".encode())
             await asyncio.sleep(0.001)
 

@@ -143,14 +143,27 @@ async def test_sums_always_agree_with_the_rows(database: Database, seed: int) ->
 async def test_a_sweeper_and_a_replay_may_meet(database: Database, repetition: int) -> None:
     """The estimate and the truth, inserted at the same time, leave the truth and agreeing sums."""
     ledger = SqlLedger(database)
-    lost = [usage_row(outcome=Outcome.LOST, output_tokens=256) for _ in range(100)]
+    lost = [usage_row(outcome=Outcome.LOST, output_tokens=256) for _ in range(500)]
     true = [replace(row, outcome=Outcome.COMPLETED, output_tokens=1) for row in lost]
     await asyncio.gather(
         ledger.insert(lost),
         ledger.insert(true),
         ledger.insert(true[::-1]),
     )
-    assert await _totals(database) == (100, 100)
+    assert await _totals(database) == (500, 500)
+
+
+async def test_gateways_never_block_each_other_in_a_circle(database: Database) -> None:
+    """The same hours and requests, in opposite orders at the same time, all get through."""
+    ledger = SqlLedger(database)
+    keys = [uuid4() for _ in range(300)]
+    rows = [usage_row(key_id=key) for key in keys]
+    await ledger.insert(rows)
+    for _ in range(5):
+        there = [usage_row(key_id=key) for key in keys]
+        back = [usage_row(key_id=key) for key in reversed(keys)]
+        await asyncio.gather(*(ledger.insert(batch) for batch in (there, back, there[::-1])))
+    assert await _totals(database) == (11 * 300, 11 * 300 * 20)
 
 
 @pytest.mark.parametrize(

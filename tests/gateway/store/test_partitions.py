@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
+from gateway.settings import Settings
+from gateway.store import open_store
 from gateway.store.database import Database
 from gateway.store.ledger import SqlLedger
 from gateway.store.migrate import downgrade, upgrade
@@ -161,6 +165,18 @@ async def test_a_ledger_with_days_can_be_migrated_down(
     await downgrade(database, "0002")
     await upgrade(database)
     assert await partitions.ensure() == 9
+
+
+async def test_a_first_start_makes_the_days(
+    tmp_path: Path, empty_database_url: str, redis_url: str
+) -> None:
+    """Opening a store leaves a day for the requests of now and of the week ahead."""
+    settings = Settings(data_dir=tmp_path, database_url=empty_database_url, redis_url=redis_url)
+    async with open_store(settings) as store:
+        await store.ledger.insert([usage_row(at=datetime.now(UTC) + timedelta(days=6))])
+        query = text("SELECT tableoid::regclass::text FROM usage_events")
+        async with store.database.platform() as connection:
+            assert re.fullmatch(r"usage_events_\d{8}", str(await connection.scalar(query)))
 
 
 async def _days(database: Database) -> list[str]:
