@@ -1,13 +1,15 @@
 """The bare server that the gateway is held against: Starlette on uvicorn, and nothing else.
 
 `POST /echo` answers with its body; `POST /stream` with as many events as its `x-events` header
-says, a write each. `--guarded` puts the gateway's protocol under the same application.
+says, a write each; `POST /v1/chat/completions` with a model's answer. `--guarded` puts the
+gateway's protocol under the same application.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator
 
@@ -28,6 +30,30 @@ async def echo(request: Request) -> Response:
     return Response(await request.body(), media_type="application/json")
 
 
+COMPLETION = json.dumps(
+    {
+        "id": "chatcmpl-stub",
+        "object": "chat.completion",
+        "created": 1_700_000_000,
+        "model": "stub",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": " token"},
+                "finish_reason": "length",
+            }
+        ],
+        "usage": {"prompt_tokens": 7, "completion_tokens": 1, "total_tokens": 8},
+    }
+).encode()
+
+
+async def complete(request: Request) -> Response:
+    """Answer as a model that needs no time, for a proxy that stands before it."""
+    await request.body()
+    return Response(COMPLETION, media_type="application/json")
+
+
 async def stream(request: Request) -> Response:
     await request.body()
     num_events = int(request.headers["x-events"])
@@ -46,6 +72,7 @@ async def _serve(*, is_guarded: bool) -> None:
         routes=[
             Route("/echo", echo, methods=["POST"]),
             Route("/stream", stream, methods=["POST"]),
+            Route("/v1/chat/completions", complete, methods=["POST"]),
         ]
     )
     with listening("127.0.0.1", 0) as listener:

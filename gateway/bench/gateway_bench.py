@@ -1,9 +1,12 @@
-"""What a request and a streamed event cost: the gateway beside a bare Starlette echo.
+"""What a request and a streamed event cost: the gateway beside a bare echo, and beside LiteLLM.
 
-Three servers on the same uvicorn take turns in each round: the bare echo, the same echo under the
-guarded protocol, and the gateway with all it does but a model (a simulated engine draws the
-tokens). Ratios are taken within a round, and the medians over rounds are stated. A streamed event
-costs what a long answer takes more than a short one, over the events that it has more.
+Servers take turns in each round: a bare Starlette echo, the same echo under the guarded protocol,
+the gateway with all it does but a model (a simulated engine draws the tokens; the key is checked,
+every limit of every scope is on, a row of the ledger is written), and LiteLLM's proxy, where it is
+installed, which checks one master key and counts nothing. Ratios are taken within a round, and the
+medians over rounds are stated. A streamed event costs what a long answer takes more than a short
+one, over the events that it has more. Latencies are of a fixed rate, the gateway's over the
+echo's; the script's time is Valkey's own count.
 """
 
 from __future__ import annotations
@@ -13,18 +16,26 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from statistics import median
+from dataclasses import dataclass
+from pathlib import Path
 
+from gateway.bench.figures import Costs, Round, make_part
+from gateway.bench.latency import latencies_s
 from gateway.bench.load import request_of, send_all
-from gateway.bench.subjects import BenchError, Subject, echo_subject, gateway_subject
+from gateway.bench.subjects import (
+    BenchError,
+    Subject,
+    echo_subject,
+    gateway_subject,
+    litellm_subject,
+)
+from gateway.store.script_time import script_time
 from scheduler.bench.options import add_output_options, finish_part, positive
-from scheduler.bench.part import Part, Row
-from scheduler.bench.report import Figure, at_most
+from scheduler.bench.part import Part
 from scheduler.progress import Progress
 
-_GUARDS_GOAL = 1.15
 _LONG, _SHORT = 48, 1
+LITELLM_VENV = Path.home() / ".cache" / "sluice" / "litellm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +46,9 @@ class GatewayBenchOptions:
     streams: int = 100
     connections: int = 16
     rounds: int = 15
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """State the CPU time of one server in one round, in microseconds."""
-
-    request_us: float
-    event_us: float
+    rate_rps: float = 300.0
+    latency_s: float = 4.0
+    litellm: Path | None = None
 
 
 def measure(options: GatewayBenchOptions, progress: Progress) -> Part:
@@ -53,22 +59,45 @@ def measure(options: GatewayBenchOptions, progress: Progress) -> Part:
             stack.enter_context(echo_subject(is_guarded=True)),
             stack.enter_context(gateway_subject()),
         ]
-        rounds: list[list[Costs]] = []
+        if options.litellm is not None:
+            subjects.append(stack.enter_context(litellm_subject(options.litellm)))
+        rounds: list[Round] = []
         # The first one warms up: connections, caches, the allocator.
         for number in range(options.rounds + 1):
-            costs = [_measure(subject, options) for subject in subjects]
+            measured = _measure_round(subjects, options)
             if number:
-                rounds.append(costs)
+                rounds.append(measured)
             progress.advance(1, amount=len(subjects) * options.requests)
-        return _make_part(options, subjects, rounds)
+        return make_part(options, subjects, rounds)
+
+
+def _measure_round(subjects: Sequence[Subject], options: GatewayBenchOptions) -> Round:
+    echo, _, gateway = subjects[:3]
+    assert gateway.redis_url is not None
+    with script_time(gateway.redis_url) as script:
+        costs = {subject.name: _measure(subject, options) for subject in subjects}
+    return Round(costs, script.us_per_call, _p99_s(echo, options), _p99_s(gateway, options))
 
 
 def _measure(subject: Subject, options: GatewayBenchOptions) -> Costs:
+    if subject.name == "litellm":
+        # Ten times as slow: a tenth of the requests; its streams are another engine's.
+        num_requests = max(options.requests // 10, 50)
+        request_s = _cpu_s(subject, options, num_requests, num_tokens=1, streams=False)
+        return Costs(request_s / num_requests * 1e6, float("nan"))
     request_s = _cpu_s(subject, options, options.requests, num_tokens=1, streams=False)
     short_s = _cpu_s(subject, options, options.streams, num_tokens=_SHORT, streams=True)
     long_s = _cpu_s(subject, options, options.streams, num_tokens=_LONG, streams=True)
     num_events = options.streams * (_LONG - _SHORT)
     return Costs(request_s / options.requests * 1e6, (long_s - short_s) / num_events * 1e6)
+
+
+def _p99_s(subject: Subject, options: GatewayBenchOptions) -> float:
+    request = request_of(subject, num_tokens=1, streams=False)
+    taken_s = asyncio.run(
+        latencies_s(subject, request, rate_rps=options.rate_rps, for_s=options.latency_s)
+    )
+    return sorted(taken_s)[int(0.99 * len(taken_s))]
 
 
 def _cpu_s(
@@ -92,31 +121,6 @@ def _cpu_s(
     return subject.cpu_s() - before_s
 
 
-def _make_part(
-    options: GatewayBenchOptions, subjects: Sequence[Subject], rounds: list[list[Costs]]
-) -> Part:
-    part = Part()
-    for index, subject in enumerate(subjects):
-        name = subject.name.replace(" ", "_")
-        request_us = median(costs[index].request_us for costs in rounds)
-        event_us = median(costs[index].event_us for costs in rounds)
-        part.figures[f"{name}_cpu_us_per_request"] = Figure(request_us, "µs")
-        part.figures[f"{name}_cpu_us_per_event"] = Figure(event_us, "µs")
-        note = f"{request_us:.0f} µs a request, {event_us:.1f} µs an event"
-        part.rows.append(Row(subject.name, None, note=note))
-        part.samples[subject.name] = [asdict(costs[index]) for costs in rounds]
-    guards = median(guarded.request_us / echo.request_us for echo, guarded, _ in rounds)
-    part.figures["guards_over_echo"] = at_most(guards, _GUARDS_GOAL, "ratio")
-    part.figures["gateway_over_echo"] = Figure(
-        median(gateway.request_us / echo.request_us for echo, _, gateway in rounds), "ratio"
-    )
-    part.figures["cpu_ms_per_request"] = Figure(
-        median(gateway.request_us for _, _, gateway in rounds) / 1000, "ms"
-    )
-    part.samples["conditions"] = asdict(options)
-    return part
-
-
 def main(argv: Sequence[str] | None = None, *, prog: str = "sluice bench gateway") -> int:
     """Measure, print, and write the report; returns the exit code."""
     args = _parser(prog).parse_args(argv)
@@ -125,7 +129,10 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "sluice bench gateway
         streams=args.streams,
         connections=args.connections,
         rounds=args.rounds,
+        litellm=args.litellm if (args.litellm / "bin" / "litellm").exists() else None,
     )
+    if options.litellm is None:
+        sys.stderr.write(f"{prog}: LiteLLM is left out: there is none in {args.litellm}\n")
     try:
         with Progress(options.rounds + 1, label="gateway", unit="requests") as progress:
             part = measure(options, progress)
@@ -147,6 +154,13 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("--streams", type=positive, default=default.streams, help="in each round")
     parser.add_argument("--connections", type=positive, default=default.connections)
     parser.add_argument("--rounds", type=positive, default=default.rounds)
+    parser.add_argument(
+        "--litellm",
+        type=Path,
+        default=LITELLM_VENV,
+        help="a virtual environment with litellm[proxy] (docs/benchmarks/litellm.md); left out "
+        "where there is none",
+    )
     add_output_options(parser)
     return parser
 

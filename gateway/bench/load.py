@@ -48,16 +48,23 @@ async def send_all(port: int, request: bytes, *, num_requests: int, num_connecti
     return sum(sizes)
 
 
+async def exchange(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
+) -> int:
+    """Send a request and read its answer; return its bytes. Raises: `BenchError`: no 200."""
+    writer.write(request)
+    head = await reader.readuntil(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/1.1 200"):
+        raise BenchError(f"an answer was {head.split(bytes([13]))[0].decode()}")
+    return len(head) + await _read_body(reader, head.lower())
+
+
 async def _send(port: int, request: bytes, num_requests: int) -> int:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     size = 0
     try:
         for _ in range(num_requests):
-            writer.write(request)
-            head = await reader.readuntil(b"\r\n\r\n")
-            if not head.startswith(b"HTTP/1.1 200"):
-                raise BenchError(f"an answer was {head.split(bytes([13]))[0].decode()}")
-            size += len(head) + await _read_body(reader, head.lower())
+            size += await exchange(reader, writer, request)
     finally:
         writer.close()
     return size

@@ -9,12 +9,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from gateway.credentials import KEY_PREFIX
+from gateway.domain.quota import Metric
+from gateway.store.embedded import EmbeddedServers
+
+# LiteLLM takes about a quarter of a minute to import itself.
+_START_S: Final = 120.0
 
 
 class BenchError(Exception):
@@ -31,6 +44,7 @@ class Subject:
     path: str
     stream_path: str
     headers: Mapping[str, str] = field(default_factory=dict)
+    redis_url: str | None = None
 
     def cpu_s(self) -> float:
         """Add up the CPU time of the server's threads so far."""
@@ -53,16 +67,85 @@ def echo_subject(*, is_guarded: bool) -> Iterator[Subject]:
 
 @contextlib.contextmanager
 def gateway_subject() -> Iterator[Subject]:
-    """Run the whole gateway on a simulated engine, with private stores in a directory that goes."""
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory:
+    """Run the whole gateway on a simulated engine, every limit of every scope set, out of reach.
+
+    Its stores are private to the bench and go with it.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory,
+        EmbeddedServers(Path(directory) / "valkey", postgres=False) as servers,
+    ):
         command = [str(Path(sys.executable).parent / "sluice"), "serve", "--port", "0"]
-        command += ["--engine", "simulated", "--banner", "json", "--data-dir", directory]
-        with _running(command, {"SLUICE_DRAIN_ACCEPT_S": "0"}) as (process, line):
+        command += ["--engine", "simulated", "--banner", "json"]
+        command += ["--data-dir", str(Path(directory) / "gateway")]
+        env = {
+            "SLUICE_DRAIN_ACCEPT_S": "0",
+            "SLUICE_REDIS_URL": servers.redis_url(),
+            "SLUICE_QUOTA_BUILD_S": "0",
+            # A burst of the bench is no overload.
+            "SLUICE_REDIS_TIMEOUT_S": "1",
+        }
+        with _running(command, env) as (process, line):
             banner = json.loads(line)
+            set_every_limit(banner)
             path = "/v1/chat/completions"
             headers = {"authorization": f"Bearer {banner['keys'][0]['key']}"}
             port = int(banner["api"].split(":")[2].split("/")[0])
-            yield Subject("gateway", process.pid, port, path, path, headers)
+            yield Subject(
+                "gateway", process.pid, port, path, path, headers, redis_url=servers.redis_url()
+            )
+
+
+@contextlib.contextmanager
+def litellm_subject(venv: Path) -> Iterator[Subject]:
+    """Run LiteLLM's proxy out of its own environment, before a stub that answers at once.
+
+    It checks one master key and counts nothing: no database, no Redis, no limits.
+    """
+    program = venv / "bin" / "litellm"
+    if not program.exists():
+        raise BenchError(f"there is no LiteLLM in {venv}")
+    stub = [sys.executable, "-m", "gateway.bench.echo_server"]
+    with (
+        tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory,
+        _running(stub, {}) as (_, stub_port),
+    ):
+        key, port = f"sk-{secrets.token_hex(24)}", _free_port()
+        config = Path(directory) / "config.yaml"
+        config.write_text(
+            "model_list:\n  - model_name: sluice-demo\n    litellm_params:\n"
+            f"      model: openai/stub\n      api_base: http://127.0.0.1:{int(stub_port)}/v1\n"
+            "      api_key: sk-x\ngeneral_settings:\n  master_key: os.environ/LITELLM_MASTER_KEY\n"
+        )
+        command = [str(program), "--config", str(config), "--host", "127.0.0.1"]
+        command += ["--port", str(port), "--num_workers", "1"]
+        env = {
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "LITELLM_LOG": "ERROR",
+            "LITELLM_TELEMETRY": "False",
+            "LITELLM_MASTER_KEY": key,
+        }
+        path = "/v1/chat/completions"
+        headers = {"authorization": f"Bearer {key}"}
+        with _listening_process(command, env, port) as process:
+            yield Subject("litellm", process.pid, port, path, path, headers)
+
+
+def set_every_limit(banner: Mapping[str, Any]) -> None:
+    """Limit everything that a request of the first key passes, so high that nothing is refused."""
+    key = banner["keys"][0]
+    scopes = (
+        f"key/{key['key'].removeprefix(KEY_PREFIX)[:12]}",
+        f"tenant/{key['tenant']}",
+        "organisation/-",
+        "platform/-",
+    )
+    limits = {metric.value: 10**12 for metric in Metric}
+    with httpx.Client(headers={"authorization": f"Bearer {banner['admin_token']}"}) as admin:
+        for scope in scopes:
+            answer = admin.put(f"{banner['admin']}/admin/v1/quotas/{scope}", json=limits)
+            if not answer.is_success:
+                raise BenchError(f"a limit could not be set: {answer.text}")
 
 
 @contextlib.contextmanager
@@ -85,3 +168,37 @@ def _running(
         process.wait(60)
         if process.stdout is not None:
             process.stdout.close()
+
+
+@contextlib.contextmanager
+def _listening_process(
+    command: list[str], env: Mapping[str, str], port: int
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a server that says nothing, and wait until its port answers."""
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **env},
+    )
+    try:
+        deadline_s = time.monotonic() + _START_S
+        while not _answers(port):
+            if process.poll() is not None or time.monotonic() > deadline_s:
+                raise BenchError(f"{Path(command[0]).name} did not start")
+            time.sleep(0.2)
+        yield process
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
