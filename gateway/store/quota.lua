@@ -32,16 +32,19 @@ local REQUESTS, INPUT, OUTPUT, QUEUED, TOKENS, NANO = 1, 2, 3, 5, 6, 7
 
 -- A scope is {key, fields, entries}: the fields are read in one call, and an entry says where its
 -- own begin. Names come made, as putting them together here would cost more than all the rest.
--- An entry is {kind, amount's index, limit, position}, and for a window also {hard, start, end,
--- slots, name, oldest, width}; its fields are f:l and then f:u and f:h of each slot, the newest last.
-local KIND, AMOUNT, LIMIT, AT, HARD, START, END, SLOTS, NAME, OLDEST, WIDTH =
-  1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11
+-- An entry is {kind, amount's index, limit, position}, for a rate also {us for each of its units},
+-- for a window {hard, start, end, slots, name, oldest, width}; a window's fields are f:l and then f:u
+-- and f:h of each slot, the newest last.
+local KIND, AMOUNT, LIMIT, AT = 1, 2, 3, 4
+local HARD, START, END, SLOTS, NAME, OLDEST, WIDTH = 5, 6, 7, 8, 9, 10, 11
+local EACH, math_huge = 5, 1e300
 
 -- Not there yet while a library is loaded: the first run gets them.
 local call, floor, ceil, max
 
 -- Of the call that runs: its arguments, its time, and until when hard limits let nothing through.
 local argv, now_s, now, built_us, reaped
+local reap_us, REAP_EVERY_US = 0, 100000
 
 -- Scopes as they came, and what they unpack to: the same few come again and again.
 local unpacked, num_unpacked = {}, 0
@@ -57,15 +60,21 @@ local function unpack_scopes(packed)
   return scopes
 end
 
+-- Read a scope: a number for each of its fields, false where there is none.
 local function read(scope)
-  return call('HMGET', scope[1], unpack(scope[2]))
+  local values = call('HMGET', scope[1], unpack(scope[2]))
+  for i = 1, #values do
+    local value = values[i]
+    if value then values[i] = tonumber(value) end
+  end
+  return values
 end
 
 -- What a window has used and holds, over all of its slots.
 local function sums(entry, values)
   local used, held, at = 0, 0, entry[AT] + 1
   for _ = 1, entry[SLOTS] do
-    used, held = used + (tonumber(values[at]) or 0), held + (tonumber(values[at + 1]) or 0)
+    used, held = used + (values[at] or 0), held + (values[at + 1] or 0)
     at = at + 2
   end
   return used, held
@@ -81,40 +90,13 @@ local function room(entry, values)
   local limit = entry[LIMIT]
   if entry[KIND] == RATE then
     if limit == 0 then return 0, 0 end
-    local ahead = max((tonumber(values[entry[AT]]) or 0) - now, 0)
+    local ahead = max((values[entry[AT]] or 0) - now, 0)
     return floor((MINUTE_US - ahead) * limit / MINUTE_US + 1e-6), ceil(ahead)
   elseif entry[KIND] == COUNT then
-    return max(limit - (tonumber(values[entry[AT]]) or 0), 0), 0
+    return max(limit - (values[entry[AT]] or 0), 0), 0
   end
   local used, held = sums(entry, values)
   return max(limit - used - held, 0), (entry[END] - now_s) * 1000000
-end
-
--- Why an amount does not fit: nil where it does; else a wait in us, or -1: never, or -2: not in this
--- window; then what is left, and what is used. A wait of 0 is for someone else to end.
-local function refusal(entry, values, amount)
-  local limit = entry[LIMIT]
-  if entry[KIND] == RATE then
-    if amount == 0 then return nil end
-    if amount > limit then return -1, 0, 0 end
-    local cost = amount * MINUTE_US / limit
-    local over = max(tonumber(values[entry[AT]]) or 0, now) + cost - (now + MINUTE_US)
-    -- Fractions of a microsecond are the arithmetic's, not the caller's.
-    if over > 0.5 then
-      local left = room(entry, values)
-      return ceil(over), left, limit - left
-    end
-  elseif entry[KIND] == COUNT then
-    local value = tonumber(values[entry[AT]]) or 0
-    if amount > limit then return -1, limit, 0 end
-    if value + amount > limit then return 0, limit - value, value end
-  elseif entry[HARD] == 1 then
-    local used, held = sums(entry, values)
-    if used + held + amount > limit then
-      return used + amount <= limit and 0 or -2, max(limit - used - held, 0), used
-    end
-  end
-  return nil
 end
 
 -- Forget slots that no request can still be charged to.
@@ -134,71 +116,86 @@ local function drop_old_slots(key, entry, last)
   end
 end
 
--- Hold amounts in a scope that was read; `values` are brought up to date.
-local function hold(scope, values, amounts)
-  local key, fields, new = scope[1], scope[2], {}
+-- Let windows begin the slot that they are in now.
+local function roll(scope, values)
   for i = 1, #scope[3] do
     local entry = scope[3][i]
-    local amount, at = amounts[entry[AMOUNT]], entry[AT]
-    if entry[KIND] == RATE then
-      if entry[LIMIT] > 0 and amount ~= 0 then
-        values[at] = max(tonumber(values[at]) or 0, now) + amount * MINUTE_US / entry[LIMIT]
-        new[#new + 1], new[#new + 2] = fields[at], values[at]
-      end
-    elseif entry[KIND] == COUNT then
-      values[at] = (tonumber(values[at]) or 0) + amount
-      new[#new + 1], new[#new + 2] = fields[at], values[at]
-    else
-      local last = tonumber(values[at])
-      if last and last < entry[START] then
-        drop_old_slots(key, entry, last)
-        new[#new + 1], new[#new + 2] = fields[at], entry[START]
-      end
-      local held_at = newest(entry) + 1
-      values[held_at] = (tonumber(values[held_at]) or 0) + amount
-      new[#new + 1], new[#new + 2] = fields[held_at], values[held_at]
+    local last = entry[KIND] == WINDOW and values[entry[AT]]
+    if last and last < entry[START] then
+      drop_old_slots(scope[1], entry, last)
+      call('HSET', scope[1], scope[2][entry[AT]], entry[START])
+      values[entry[AT]] = entry[START]
     end
   end
-  if #new > 0 then call('HSET', key, unpack(new)) end
+end
+
+-- Hold amounts in a scope that was read; `values` are brought up to date.
+local function hold(scope, values, amounts)
+  local key, fields, entries, new, n = scope[1], scope[2], scope[3], {}, 0
+  roll(scope, values)
+  for i = 1, #entries do
+    local entry = entries[i]
+    local kind, amount, at = entry[KIND], amounts[entry[AMOUNT]], entry[AT]
+    local value
+    if kind == WINDOW then
+      at = newest(entry) + 1
+      value = (values[at] or 0) + amount
+    elseif kind == COUNT then
+      value = (values[at] or 0) + amount
+    elseif amount ~= 0 and entry[LIMIT] > 0 then
+      value = max(values[at] or 0, now) + amount * MINUTE_US / entry[LIMIT]
+    end
+    if value then
+      values[at], new[n + 1], new[n + 2] = value, fields[at], value
+      n = n + 2
+    end
+  end
+  if n > 0 then call('HSET', key, unpack(new)) end
 end
 
 -- Let go of what is held and count what was used. Slots that are gone are left alone. Returns how
 -- far windows are used, those above a quarter: {scope, entry, used, ...}.
 local function release(scopes, held, used)
-  local windows = {}
+  local windows, num = {}, 0
   for s = 1, #scopes do
     local scope = scopes[s]
-    local values, fields, new = read(scope), scope[2], {}
-    for i = 1, #scope[3] do
-      local entry = scope[3][i]
-      local was, is, at = held[entry[AMOUNT]], used[entry[AMOUNT]], entry[AT]
-      if entry[KIND] == RATE then
-        if entry[LIMIT] > 0 and was ~= is then
-          local arrival = tonumber(values[at]) or 0
-          new[#new + 1], new[#new + 2] = fields[at], arrival - (was - is) * MINUTE_US / entry[LIMIT]
+    local values, fields, entries, new, n = read(scope), scope[2], scope[3], {}, 0
+    for i = 1, #entries do
+      local entry = entries[i]
+      local kind, at = entry[KIND], entry[AT]
+      local was, is = held[entry[AMOUNT]], used[entry[AMOUNT]]
+      if kind == RATE then
+        if was ~= is and entry[LIMIT] > 0 then
+          new[n + 1] = fields[at]
+          new[n + 2] = (values[at] or 0) - (was - is) * MINUTE_US / entry[LIMIT]
+          n = n + 2
         end
-      elseif entry[KIND] == COUNT then
+      elseif kind == COUNT then
         if was ~= 0 then
-          new[#new + 1], new[#new + 2] = fields[at], max((tonumber(values[at]) or 0) - was, 0)
+          new[n + 1], new[n + 2] = fields[at], max((values[at] or 0) - was, 0)
+          n = n + 2
         end
       else
         local used_at = newest(entry)
-        if values[used_at + 1] then
-          local left = max(tonumber(values[used_at + 1]) - was, 0)
-          new[#new + 1], new[#new + 2] = fields[used_at + 1], left
+        local holds = values[used_at + 1]
+        if holds then
+          new[n + 1], new[n + 2] = fields[used_at + 1], max(holds - was, 0)
+          n = n + 2
           if values[at] then
-            values[used_at] = (tonumber(values[used_at]) or 0) + is
-            new[#new + 1], new[#new + 2] = fields[used_at], values[used_at]
+            values[used_at] = (values[used_at] or 0) + is
+            new[n + 1], new[n + 2] = fields[used_at], values[used_at]
+            n = n + 2
             local total = sums(entry, values)
             -- Who watches thresholds has none below a quarter.
             if total * 4 >= entry[LIMIT] then
-              windows[#windows + 1], windows[#windows + 2], windows[#windows + 3] = s, i, total
+              windows[num + 1], windows[num + 2], windows[num + 3] = s, i, total
+              num = num + 3
             end
           end
         end
       end
     end
-    if #new > 0 then call('HSET', scope[1], unpack(new)) end
+    if n > 0 then call('HSET', scope[1], unpack(new)) end
   end
   return windows
 end
@@ -250,58 +247,116 @@ end
 
 local ops = {}
 
+-- Weigh an amount of a rate: its new arrival time and what is left, in fractions; or nil, then the
+-- wait, what is left and what is used.
+local function weigh_rate(entry, value, amount)
+  local limit, each_us, after = entry[LIMIT], entry[EACH], now
+  if value and value > now then after = value end
+  if amount == 0 then return after, limit - (after - now) / each_us end
+  if amount > limit then return nil, -1, 0, 0 end
+  local before = after
+  after = after + amount * each_us
+  -- Fractions of a microsecond are the arithmetic's, not the caller's.
+  if after - now > MINUTE_US + 0.5 then
+    local left = floor((MINUTE_US - before + now) / each_us + 1e-6)
+    return nil, ceil(after - now - MINUTE_US), left, limit - left
+  end
+  return after, (MINUTE_US - after + now) / each_us
+end
+
+-- Weigh an amount of a window: what it holds then in its newest slot, or nil; then as above.
+local function weigh_window(entry, values, amount)
+  local at, limit = entry[AT], entry[LIMIT]
+  local used, held = values[at + 1] or 0, values[at + 2] or 0
+  local holds = held
+  if entry[SLOTS] > 1 then
+    used, held = sums(entry, values)
+    holds = values[newest(entry) + 1] or 0
+  end
+  local left = limit - used - held
+  if amount > left and entry[HARD] == 1 then
+    -- What others only hold may come back; what is used may not.
+    return nil, used + amount <= limit and 0 or -2, max(left, 0), used
+  end
+  return holds + amount, left - amount
+end
+
+-- How the tightest of some limits stands: {scope, entry, left, whole in us}, or false.
+local function stand(scopes, tightest, left)
+  if not tightest then return false end
+  local entry = scopes[tightest[1]][3][tightest[2]]
+  local whole_us = entry[KIND] == RATE and ceil(tightest[3] - now) or (entry[END] - now_s) * 1000000
+  return {tightest[1], tightest[2], max(floor(left + 1e-6), 0), whole_us}
+end
+
 -- {'reserve', id, scopes, amounts, meta, lease_us} ->
 --   {'held', at_us, {tightest on requests, tightest on tokens}}, each {scope, entry, left,
 --   whole in us} or false
---   {'denied', scope, entry, wait, left, used} | {'stale'} | {'building', wait_us}
---   {'unknown', scope, entry}: load it and ask again | {'settled'}
+--   {'denied', scope, entry, wait, left, used}: wait in us, or -1: never, or -2: not in this window;
+--   0 is for someone else to end
+--   {'stale'} | {'building', wait_us} | {'unknown', scope, entry}: load it and ask again | {'settled'}
 -- `scopes` is the number of the argument that has them, packed.
 function ops.reserve(op)
   local id, packed, amounts = op[2], argv[op[3]], op[4]
-  if call('EXISTS', P .. 't:' .. id) == 1 then return {'settled'} end
-  local known = call('HGET', P .. 'r:' .. id, 'd')
-  if known then return {'held', cmsgpack.unpack(known)[2], {}} end
-  local scopes, all, worst = unpack_scopes(packed), {}, nil
+  if call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) > 0 then
+    local known = recall(id)
+    return known and {'held', known.at, {}} or {'settled'}
+  end
+  local scopes, writes, read_values, rolls, worst = unpack_scopes(packed), {}, {}, false, nil
+  local requests, tokens, least_requests, least_tokens = false, false, math_huge, math_huge
   for s = 1, #scopes do
     local scope = scopes[s]
-    local values = read(scope)
-    all[s] = values
-    for i = 1, #scope[3] do
-      local entry = scope[3][i]
-      if entry[KIND] == WINDOW then
+    local fields, entries, values, new, n = scope[2], scope[3], read(scope), {}, 0
+    for i = 1, #entries do
+      local entry = entries[i]
+      local kind, index, at = entry[KIND], entry[AMOUNT], entry[AT]
+      local after, left, wait, used
+      if kind == RATE then
+        after, left, wait, used = weigh_rate(entry, values[at], amounts[index])
+      elseif kind == WINDOW then
         if now_s < entry[START] or now_s >= entry[END] then return {'stale'} end
         if entry[HARD] == 1 and now < built_us then return {'building', built_us - now} end
-        if not values[entry[AT]] then return {'unknown', s, i} end
+        local last = values[at]
+        if not last then return {'unknown', s, i} end
+        after, left, wait, used = weigh_window(entry, values, amounts[index])
+        if last < entry[START] then rolls = true end
+        at = at + 2 * entry[SLOTS]
+      else
+        used = values[at] or 0
+        after = used + amounts[index]
+        if after > entry[LIMIT] then
+          left, wait = amounts[index] > entry[LIMIT] and -1 or 0, entry[LIMIT] - used
+          after = nil
+        end
       end
-      local wait, left, used = refusal(entry, values, amounts[entry[AMOUNT]])
-      -- What never fits is said first, then what this window has no more of, then the longest wait.
-      if wait and (not worst or (worst[4] >= 0 and (wait < 0 or wait > worst[4]))
-          or (worst[4] == -2 and wait == -1)) then
-        worst = {'denied', s, i, wait, left, used}
-      end
-    end
-  end
-  if worst then return worst end
-  local requests, tokens
-  for s = 1, #scopes do
-    local scope = scopes[s]
-    local values = all[s]
-    hold(scope, values, amounts)
-    for i = 1, #scope[3] do
-      local entry = scope[3][i]
-      local kind = entry[AMOUNT]
-      if kind == REQUESTS or kind == INPUT or kind == OUTPUT or kind == TOKENS then
-        local left, whole_us = room(entry, values)
-        if kind == REQUESTS then
-          if not requests or left < requests[3] then requests = {s, i, left, whole_us} end
-        elseif not tokens or left < tokens[3] then
-          tokens = {s, i, left, whole_us}
+      if after then
+        new[n + 1], new[n + 2] = fields[at], after
+        n = n + 2
+        if index == REQUESTS then
+          if left < least_requests then least_requests, requests = left, {s, i, after} end
+        elseif (index <= OUTPUT or index == TOKENS) and left < least_tokens then
+          least_tokens, tokens = left, {s, i, after}
+        end
+      else
+        -- A refusal comes with its wait first. What never fits is said first, then what this window
+        -- has no more of, then the longest wait.
+        left, wait = wait, left
+        if not worst or (worst[4] >= 0 and (wait < 0 or wait > worst[4]))
+            or (worst[4] == -2 and wait == -1) then
+          worst = {'denied', s, i, wait, left, used}
         end
       end
     end
+    writes[s], read_values[s] = new, values
+  end
+  if worst then return worst end
+  for s = 1, #scopes do
+    local scope = scopes[s]
+    if rolls then roll(scope, read_values[s]) end
+    call('HSET', scope[1], unpack(writes[s]))
   end
   remember(id, packed, amounts, now, op[5], op[6])
-  return {'held', now, {requests or false, tokens or false}}
+  return {'held', now, {stand(scopes, requests, least_requests), stand(scopes, tokens, least_tokens)}}
 end
 
 -- {'extend', id, tokens, nano, lease_us, {input, cached, output, nano so far}} ->
@@ -451,11 +506,11 @@ function ops.look(op)
       local used, held, used_now = 0, 0, 0
       if entry[KIND] == WINDOW then
         used, held = sums(entry, values)
-        used_now = tonumber(values[newest(entry)]) or 0
+        used_now = values[newest(entry)] or 0
       elseif entry[KIND] == RATE then
         used = entry[LIMIT] - left
       else
-        held = tonumber(values[entry[AT]]) or 0
+        held = values[entry[AT]] or 0
       end
       for _, value in ipairs({left, whole_us, used, held, used_now}) do
         seen[#seen + 1] = value
@@ -500,7 +555,11 @@ local function run(_, args)
   if not epoch then return cmsgpack.pack({false, 0, now, {}}) end
   local colon = string.find(epoch, ':', 1, true)
   built_us = tonumber(string.sub(epoch, colon + 1))
-  reaped = reap_expired(16)
+  -- Ten times a second is often enough; a clock that went back is believed.
+  reaped = 0
+  if now >= reap_us or now < reap_us - REAP_EVERY_US then
+    reaped, reap_us = reap_expired(16), now + REAP_EVERY_US
+  end
   local answers = {}
   for i = 1, #todo do
     local op = todo[i]

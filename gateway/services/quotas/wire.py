@@ -22,6 +22,7 @@ BASE_S: Final = 1_735_689_600
 
 _RATE, _COUNT, _WINDOW = 1, 2, 3
 _MAX_COMPILED: Final = 20_000
+_MINUTE_US: Final = 60_000_000
 
 # metric → (kind, the name of its fields, which of the amounts it counts, from 1 as in Lua)
 _SHAPES: Final[dict[Metric, tuple[int, str, int]]] = {
@@ -187,7 +188,8 @@ def _entry(limit: Limit, fields: list[str]) -> list[Any]:
     entry: list[Any] = [kind, index, limit.amount, len(fields) + 1]
     if limit.slot is None:
         fields.append(limit.field)
-        return entry
+        # A limit of 0 has no unit; it refuses before one is asked for.
+        return [*entry, _MINUTE_US / max(limit.amount, 1)] if kind == _RATE else entry
     slots = limit.slots()
     fields.append(f"{limit.field}:l")
     for start_s in slots:

@@ -24,8 +24,8 @@ MUTANTS = {
         "    for i = 1, #used do more[i] = used[i] - charged[2][i] end",
         "    for i = 1, #used do more[i] = used[i] end",
     ),
-    "held": ("if used + held + amount > limit then", "if used + amount > limit then"),
-    "none": ("  if worst then return worst end\n", ""),
+    "held": ("local left = limit - used - held", "local left = limit - used"),
+    "release": ("max(holds - was, 0)", "holds"),
 }
 
 
