@@ -17,6 +17,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gateway.api.access import require_model
 from gateway.api.answer import collect_answer, stream_answer, usage_of
 from gateway.api.body import ClientGone, JsonBody, read_body
 from gateway.api.chunks import Chunks, Envelope
@@ -86,6 +87,7 @@ class InferenceEndpoint:
         self._overload.check_unread()
         body = kind.body.decode(await read_body(scope, receive))
         model = self._models.get(body.model)
+        require_model(principal, model)
         jobs = kind.jobs(body, model, request_id)
         tier = served_tier(principal, requested_tier(body))
         self._overload.check(tier)
