@@ -36,6 +36,8 @@ from gateway.store.secrets import open_secrets
 from gateway.store.usage_queries import SqlUsage
 
 _DATABASE_PATIENCE_S = 15.0
+# Functions came with it, and limits are counted in one.
+_REDIS_MAJOR = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,5 +154,11 @@ async def _open_redis(url: str) -> Redis:
         raise StartupFailed(
             "SLUICE_REDIS_URL is a Redis Cluster, whose keys no script can change together: set it "
             "to a single server"
+        )
+    if int(str(info["redis_version"]).partition(".")[0]) < _REDIS_MAJOR:
+        await redis.aclose()
+        raise StartupFailed(
+            f"SLUICE_REDIS_URL is a Redis {info['redis_version']}: set it to version 7 or newer, or "
+            "to Valkey"
         )
     return redis

@@ -82,6 +82,50 @@ async def test_0002_suits_the_code_before_it(empty: Database) -> None:
     await insert_as_before(2)
 
 
+async def test_0003_suits_the_code_before_it(empty: Database) -> None:
+    """Keys and tokens of the older code stay and mean what they meant; so do its inserts."""
+    tenant, key = "00000000-0000-0000-0000-00000000000", "10000000-0000-0000-0000-00000000000"
+
+    async def insert_as_before(number: int) -> None:
+        async with empty.platform() as connection:
+            await connection.execute(
+                text(f"""
+                INSERT INTO tenants (id, organisation_id, name, weight, ttft_ms)
+                VALUES ('{tenant}{number}', '{tenant}0', 't{number}', 2, 500)""")
+            )
+            await connection.execute(
+                text(f"""
+                INSERT INTO keys (id, tenant_id, kid, name, max_tier)
+                VALUES ('{key}{number}', '{tenant}{number}', 'k{number}', 'n', 'flex')""")
+            )
+            await connection.execute(
+                text(f"""
+                INSERT INTO admin_tokens (id, kid, pepper_id, mac)
+                VALUES ('{key}{number}', 'a{number}', 'p', decode(repeat('00', 32), 'hex'))""")
+            )
+
+    await upgrade(empty)
+    await downgrade(empty, "0002")
+    async with empty.platform() as connection:
+        await connection.execute(
+            text(f"INSERT INTO organisations (id, name) VALUES ('{tenant}0', 'o')")
+        )
+    await insert_as_before(1)
+    for number in (2, 3):
+        await upgrade(empty)
+        await insert_as_before(number)
+        async with empty.platform() as connection:
+            rows = await connection.execute(
+                text("SELECT models, cidrs, allows_batch, admin_read FROM keys")
+            )
+            assert {tuple(row) for row in rows} == {(None, None, True, False)}
+            roles = await connection.execute(text("SELECT role, tenant_id FROM admin_tokens"))
+            assert {tuple(row) for row in roles} == {("owner", None)}
+        await downgrade(empty, "0002")
+    async with empty.platform() as connection:
+        assert await connection.scalar(text("SELECT count(*) FROM keys")) == 3
+
+
 @pytest.mark.parametrize(
     "statement",
     [
