@@ -67,7 +67,7 @@ def echo_subject(*, is_guarded: bool) -> Iterator[Subject]:
 
 @contextlib.contextmanager
 def gateway_subject() -> Iterator[Subject]:
-    """Run the whole gateway on a simulated engine, every limit of every scope set, out of reach.
+    """Run the whole gateway on an engine that answers at once, every limit set, out of reach.
 
     Its stores are private to the bench and go with it.
     """
@@ -76,7 +76,7 @@ def gateway_subject() -> Iterator[Subject]:
         EmbeddedServers(Path(directory) / "valkey", postgres=False) as servers,
     ):
         command = [str(Path(sys.executable).parent / "sluice"), "serve", "--port", "0"]
-        command += ["--engine", "simulated", "--banner", "json"]
+        command += ["--engine", "simulated", "--engine-profile", "instant", "--banner", "json"]
         command += ["--data-dir", str(Path(directory) / "gateway")]
         env = {
             "SLUICE_DRAIN_ACCEPT_S": "0",

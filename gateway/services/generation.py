@@ -69,7 +69,8 @@ class Generation:
     """Read one request's text as it is computed.
 
     Attributes: `num_prompt_tokens`; `echo`, None unless asked for; and, growing while it runs,
-    `num_cached_tokens` and `num_output_tokens`. `on_output` is told the latter as it grows.
+    `num_cached_tokens` and `num_output_tokens`. `on_output` is told the latter as it grows, and
+    whether that was the last of it.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Generation:
         self.num_prompt_tokens = num_prompt_tokens
         self.num_cached_tokens = 0
         self.num_output_tokens = 0
-        self.on_output: Callable[[int], None] | None = None
+        self.on_output: Callable[[int, bool], None] | None = None
         self._failure: GatewayError | None = None
         self._is_cut_off = True
 
@@ -124,7 +125,7 @@ class Generation:
             delta = await self._stream.next()
         self.num_cached_tokens = delta.num_cached_tokens
         if self.on_output is not None:
-            self.on_output(delta.num_output_tokens)
+            self.on_output(delta.num_output_tokens, delta.finish_reason is not None)
         if self._failure is not None:
             raise self._failure
         if delta.finish_reason is FinishReason.EXPIRED:

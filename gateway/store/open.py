@@ -158,7 +158,7 @@ async def _open_redis(url: str) -> Redis:
     if int(str(info["redis_version"]).partition(".")[0]) < _REDIS_MAJOR:
         await redis.aclose()
         raise StartupFailed(
-            f"SLUICE_REDIS_URL is a Redis {info['redis_version']}: set it to version 7 or newer, or "
-            "to Valkey"
+            f"SLUICE_REDIS_URL is a Redis {info['redis_version']}: set it to version 7 or newer "
+            "or to Valkey"
         )
     return redis

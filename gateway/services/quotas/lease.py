@@ -161,13 +161,15 @@ class RequestLease:
         assert len(running) == len(self.granted)
         self._running = running
 
-    def note_output(self, index: int, num_output_tokens: int) -> None:
+    def note_output(self, index: int, num_output_tokens: int, is_last: bool) -> None:
         """Learn how far a generation is; ask for more where its grant is nearly used up."""
         if self._first_s is None:
             self._first_s = self._link.now_s()
             if self._is_queued:
                 self._is_queued = False
                 self._post_begun()
+        if is_last:
+            return
         granted = self.granted[index]
         if granted < self.terms.max_tokens[index] and granted - num_output_tokens <= AHEAD:
             self._extend(index)
