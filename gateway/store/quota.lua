@@ -520,6 +520,13 @@ function ops.look(op)
   return {'seen', seen}
 end
 
+-- {'slot', scope, field, start} -> {'slot', counted?, used, held}: one slot of a window.
+function ops.slot(op)
+  local name = op[3]
+  local values = call('HMGET', op[2], name .. ':l', name .. ':u:' .. op[4], name .. ':h:' .. op[4])
+  return {'slot', values[1] and true or false, tonumber(values[2]) or 0, tonumber(values[3]) or 0}
+end
+
 -- {'sweep', limit} -> {'swept', how many were reaped, leases, {id, {at_us, meta, use}, ...}}, the
 -- last of those that are to be billed.
 function ops.sweep(op)
@@ -563,7 +570,9 @@ local function run(_, args)
   local answers = {}
   for i = 1, #todo do
     local op = todo[i]
-    answers[i] = ops[op[1]](op)
+    -- One that goes wrong must not take with it those that were sent along.
+    local ok, answer = pcall(ops[op[1]], op)
+    answers[i] = ok and answer or {'error', tostring(answer)}
   end
   return cmsgpack.pack({string.sub(epoch, 1, colon - 1), built_us, now, answers})
 end

@@ -58,8 +58,13 @@ class QuotaKeeper:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Work in the background; on leaving, send what is still posted."""
+        """Work in the background; on leaving, send what is still posted.
+
+        Who finds the counters empty waits until they are built: it would refuse what it could not
+        check meanwhile.
+        """
         await self._try_tick()
+        await asyncio.sleep(self._link.built_in_s())
         task = asyncio.create_task(self._repeat())
         try:
             yield
@@ -75,12 +80,11 @@ class QuotaKeeper:
     async def tick(self) -> None:
         """Do what is due. Raises: `CountersUnavailable`, `StoreUnavailable`."""
         self._num_ticks += 1
-        was_open = self._link.is_open
-        if was_open:
+        if self._link.is_open:
             await self._link.probe()
             self._quotas.local.forget()
-        if self._must_return:
-            await self.come_back()
+        await self.come_back()
+        await self._link.flush()
         await self.renew()
         if self._num_ticks % _SWEEP_TICKS == 1:
             await self.sweep()
@@ -117,13 +121,23 @@ class QuotaKeeper:
         logger.warning("billed %d requests of processes that died", len(rows))
 
     async def come_back(self) -> None:
-        """Hold again all that is held here."""
-        self._must_return = False
+        """Hold again all that is held here, if the counters have forgotten it."""
+        while self._must_return:
+            self._must_return = False
+            try:
+                await self._hold_all_again()
+            except BaseException:
+                self._must_return = True
+                raise
+
+    async def _hold_all_again(self) -> None:
         held = [lease for lease in self._quotas.live if not lease.is_local]
         logger.warning("the counters begin anew: %d requests are held again", len(held))
         for first in range(0, len(held), _BATCH):
             batch = held[first : first + _BATCH]
-            await self._link.ask(*(lease.again() for lease in batch if not lease.is_settled))
+            ops = [lease.again() for lease in batch if not lease.is_settled]
+            if ops:
+                await self._link.ask(*ops)
 
     async def _find_again(self, batch: Sequence[RequestLease], gone: Sequence[Any]) -> None:
         """Deal with leases that the counters no longer hold."""

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from gateway.errors import CountersUnavailable
+from gateway.errors import CountersUnavailable, InternalFailure
 from gateway.ports import Clock, CounterReply, QuotaCounters
 from gateway.services.quotas.wire import BASE_S
 from gateway.telemetry.metrics import Metrics
@@ -57,6 +57,7 @@ class CounterLink:
         self._flushing: asyncio.Task[None] | None = None
         self._num_failures = 0
         self._epoch: str | None = None
+        self._built_us = 0
         self._offset_s = clock.time() - clock.monotonic()
         self.answered_s = clock.monotonic()
         self.on_epoch: Callable[[], None] = lambda: None
@@ -74,6 +75,10 @@ class CounterLink:
     def now_s(self) -> float:
         """Return the counters' time, since 1970, as it was told last."""
         return self._clock.monotonic() + self._offset_s
+
+    def built_in_s(self) -> float:
+        """Return how long hard limits still let nothing through; 0: not at all."""
+        return max(self._built_us / 1_000_000 + BASE_S - self.now_s(), 0.0)
 
     def silent_s(self) -> float:
         """Return for how long the counters have not answered."""
@@ -139,10 +144,16 @@ class CounterLink:
             raise
         self._answered(reply, sent_s)
         answers = reply.answers
-        for (_, on_answer), answer in zip(riders, answers, strict=False):
-            if on_answer is not None:
+        for (op, on_answer), answer in zip(riders, answers, strict=False):
+            if answer[0] == "error":
+                logger.error("the counters could not %s: %s", op[0], answer[1])
+            elif on_answer is not None:
                 on_answer(answer)
-        return answers[len(riders) :]
+        asked = answers[len(riders) :]
+        for answer in asked:
+            if answer[0] == "error":
+                raise InternalFailure(detail=f"the counters failed: {answer[1]}")
+        return asked
 
     async def _found(self) -> None:
         """Begin a new life of the counters, unless somebody else was quicker."""
@@ -154,6 +165,7 @@ class CounterLink:
     def _answered(self, reply: CounterReply, sent_s: float) -> None:
         now_s = self._clock.monotonic()
         self.answered_s = now_s
+        self._built_us = reply.built_us
         self._offset_s = reply.now_us / 1_000_000 + BASE_S - (sent_s + now_s) / 2
         if self._num_failures:
             if self.is_open:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
 from gateway.errors import CountersUnavailable, StoreUnavailable
 from gateway.services.quotas.service import QuotaService, UsedBefore
-from gateway.services.quotas.wire import Limit, Limits
+from gateway.services.quotas.wire import Limit
 from gateway.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -25,19 +25,21 @@ logger = logging.getLogger(__name__)
 INTERVAL_S: Final = 60.0
 _ROUNDS_BEHIND: Final = 2
 _ROUNDS_AHEAD: Final = 10
+_BATCH: Final = 200
 
 # scope, field, start of the slot
 _Window = tuple[str, str, int]
 
 
 class Reconciler:
-    """Compare windows that requests met here lately with the ledger."""
+    """Compare the windows that requests met here, until they end, with the ledger."""
 
     def __init__(self, quotas: QuotaService, ledger: UsedBefore, metrics: Metrics) -> None:
         self._quotas = quotas
         self._ledger = ledger
         self._metrics = metrics
         self._drifts: dict[_Window, list[int]] = {}
+        self._watched: dict[_Window, Limit] = {}
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -55,15 +57,21 @@ class Reconciler:
         Raises: `CountersUnavailable`, `StoreUnavailable`.
         """
         now_s = self._quotas.link.now_s()
+        for limits in self._quotas.compiler.take_asked():
+            for limit in limits.limits:
+                if limit.slot is not None:
+                    self._watched[_window(limit)] = limit
+        self._watched = {
+            window: limit
+            for window, limit in self._watched.items()
+            if limit.slot is not None and limit.slot.end_s > now_s
+        }
+        watched, worst = list(self._watched.items()), 0.0
         drifts: dict[_Window, list[int]] = {}
-        worst = 0.0
-        for limits in self._quotas.compiler.seen():
-            if limits.until_s <= now_s or not any(limit.slot for limit in limits.limits):
-                continue
-            for limit, drift, used, held in await self._compare(limits):
-                window = _window(limit)
-                if window in drifts:
-                    continue
+        for first in range(0, len(watched), _BATCH):
+            for window, limit, drift, used, held in await self._compare(
+                watched[first : first + _BATCH]
+            ):
                 drifts[window] = [*self._drifts.get(window, ()), drift][-_ROUNDS_AHEAD:]
                 worst = max(worst, abs(drift) / max(limit.amount, 1))
                 if await self._mend(window, drifts[window], used, held):
@@ -72,20 +80,23 @@ class Reconciler:
         self._metrics.quota_drift.set(worst)
         return worst
 
-    async def _compare(self, limits: Limits) -> list[tuple[Limit, int, int, int]]:
+    async def _compare(
+        self, watched: Sequence[tuple[_Window, Limit]]
+    ) -> list[tuple[_Window, Limit, int, int, int]]:
         """Return windows with their drift, and what is used and held in them."""
         # The counters first: a row that comes in between makes them look behind for one round.
-        [answer] = await self._quotas.link.ask(("look", limits.packed))
-        seen = answer[1]
-        at = [index for index, limit in enumerate(limits.limits) if limit.slot is not None]
-        windows = [limits.limits[index] for index in at]
-        wanted = [(w.scope.scope, w.slot.start_s, w.slot.end_s) for w in windows if w.slot]
+        ops = [("slot", *window) for window, _ in watched]
+        slots = await self._quotas.link.ask(*ops)
+        wanted = [
+            (lim.scope.scope, lim.slot.start_s, lim.slot.end_s) for _, lim in watched if lim.slot
+        ]
         rows = await self._ledger.used(wanted)
         compared = []
-        for index, limit, (tokens, nano_usd) in zip(at, windows, rows, strict=True):
-            _, _, _, held, used_now = seen[index * 5 : index * 5 + 5]
-            in_ledger = nano_usd if limit.counts_money else tokens
-            compared.append((limit, int(used_now) - in_ledger, int(used_now), int(held)))
+        for (window, limit), slot, (tokens, nano_usd) in zip(watched, slots, rows, strict=True):
+            _, is_counted, used, held = slot
+            if is_counted:
+                drift = int(used) - (nano_usd if limit.counts_money else tokens)
+                compared.append((window, limit, drift, int(used), int(held)))
         return compared
 
     async def _mend(self, window: _Window, drifts: list[int], used: int, held: int) -> bool:

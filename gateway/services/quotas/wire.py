@@ -115,11 +115,13 @@ class Compiler:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[UUID, tuple[tuple[ScopeQuota, ...], Limits]] = OrderedDict()
+        self._asked: set[UUID] = set()
 
     def compile(self, principal: Principal, now_s: float) -> Limits:
         """Return the limits of a principal as they are named now."""
         if not principal.quotas:
             return NO_LIMITS
+        self._asked.add(principal.key_id)
         kept = self._kept.get(principal.key_id)
         if kept is not None and now_s < kept[1].until_s and kept[0] == principal.quotas:
             return kept[1]
@@ -130,9 +132,10 @@ class Compiler:
             self._kept.popitem(last=False)
         return compiled
 
-    def seen(self) -> list[Limits]:
-        """Return what is kept: every limit that a request met here lately."""
-        return [limits for _, limits in self._kept.values()]
+    def take_asked(self) -> list[Limits]:
+        """Return what was asked for since this was called before."""
+        asked, self._asked = self._asked, set()
+        return [self._kept[key][1] for key in asked if key in self._kept]
 
 
 def compile_limits(quotas: tuple[ScopeQuota, ...], now_s: float) -> Limits:
