@@ -7,6 +7,10 @@ A call is given up after a short time. If the event loop itself was late, the an
 socket already, so a timer that fires late looks once more. A connection that did not answer is
 dropped, as answers come in order: what was sent on it may or may not have been done, so only what
 can be repeated may be sent here.
+
+A connection that ended is made again for the next call. After one that could not be made, or on
+which nothing was answered, calls fail at once for a moment: a server that is gone costs each of
+them nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ _CONNECT_TIMEOUT_S: Final = 1.0
 _RECONNECT_S: Final = 0.1
 # A timer that is later than this was held up by the loop, not by Redis.
 _LATE_S: Final = 0.01
+# In so many the loop has read what is in the socket, and the reader has handed it on.
+_TURNS: Final = 4
 
 Answer = asyncio.Future[Any]
 
@@ -68,7 +74,7 @@ class RedisPipe:
                 connection.pack_command(*command), check_health=False
             )
         except (RedisError, OSError) as exc:
-            self._drop(exc)
+            self._drop(exc, connection)
         try:
             return await answer
         finally:
@@ -131,8 +137,7 @@ class RedisPipe:
                 else:
                     answer.set_result(value)
         except (RedisError, OSError, IndexError, asyncio.IncompleteReadError) as exc:
-            if self._connection is connection:
-                self._drop(exc)
+            self._drop(exc, connection)
         except asyncio.CancelledError:
             pass
 
@@ -145,14 +150,25 @@ class RedisPipe:
             again_s = loop.time() + _LATE_S
             loop.call_at(again_s, self._check, answer, again_s)
             return
+        self._give_up(answer, _TURNS)
+
+    def _give_up(self, answer: Answer, num_turns: int) -> None:
+        """Drop the connection, unless the loop finds the answer in its next turns."""
+        if answer.done():
+            return
+        loop = asyncio.get_running_loop()
+        if num_turns:
+            loop.call_soon(self._give_up, answer, num_turns - 1)
+            return
+        self._failed_s = loop.time()
         self._drop(TimeoutError(f"no answer within {self._timeout_s:g} s"))
 
-    def _drop(self, error: BaseException | None) -> None:
-        """End the connection, and with it every call that waits."""
+    def _drop(self, error: BaseException | None, only: AbstractConnection | None = None) -> None:
+        """End the connection, and with it every call that waits; `only` if it is that one."""
+        if only is not None and self._connection is not only:
+            return
         connection, self._connection = self._connection, None
         waiting, self._waiting = self._waiting, deque()
-        if error is not None:
-            self._failed_s = asyncio.get_running_loop().time()
         for answer in waiting:
             if not answer.done():
                 answer.set_exception(PipeClosed(str(error or "closed")))

@@ -1,7 +1,8 @@
 """A TCP proxy that misbehaves on request, between a client and a server.
 
 The fault can be changed at any time and holds from the next bytes on, for connections that are
-open too; faults of one direction are the server's (what the client reads). Waiting is done in
+open too; faults of one direction are the server's (what the client reads). Where each connection
+is to have a fault of its own, `choose` says which, once, and that one stays. Waiting is done in
 `asyncio.sleep`, and jitter is drawn from a seed.
 """
 
@@ -12,7 +13,7 @@ import contextlib
 import random
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
@@ -20,6 +21,8 @@ from typing import Final
 _READ_BYTES: Final = 1 << 14
 _POLL_S: Final = 0.01
 _LINGER_NONE: Final = struct.pack("ii", 1, 0)
+# uvloop has its own word for a transport that was closed.
+_CLOSED: Final = (OSError, RuntimeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class _Link:
     client: asyncio.StreamWriter
     server_reader: asyncio.StreamReader
     server: asyncio.StreamWriter
+    chosen: Fault | None = None
     replied_bytes: int = 0
     half_closed: bool = False
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -72,13 +76,24 @@ class _Link:
 class FaultProxy:
     """Forward TCP from a port of its own to a server, through the present `fault`.
 
-    Use as an async context manager; `port` is known inside. Set `fault` to change it.
+    Use as an async context manager; `port` is known inside. Set `fault` to change it. `choose` is
+    called for each connection; where it returns a fault, the connection has that one instead.
+    Without a port, `host` is the path of a Unix socket.
     """
 
-    def __init__(self, host: str, port: int, *, fault: Fault | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int | None,
+        *,
+        fault: Fault | None = None,
+        choose: Callable[[], Fault | None] = lambda: None,
+        seed: int = 0,
+    ) -> None:
         self.fault = fault or Fault()
         self.counts = Counts()
         self._target = (host, port)
+        self._choose = choose
         self._draw = random.Random(seed)
         self._links: set[_Link] = set()
 
@@ -116,12 +131,12 @@ class FaultProxy:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.counts.accepted += 1
         try:
-            server_reader, server = await asyncio.open_connection(*self._target)
+            server_reader, server = await self._open()
         except OSError:
             self.counts.refused += 1
             writer.transport.abort()
             return
-        link = _Link(reader, writer, server_reader, server)
+        link = _Link(reader, writer, server_reader, server, self._choose())
         link.tasks = [
             asyncio.create_task(self._to_server(link)),
             asyncio.create_task(self._to_client(link)),
@@ -135,29 +150,36 @@ class FaultProxy:
             self._links.discard(link)
             _abort((link.client, link.server))
 
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host, port = self._target
+        if port is None:
+            return await asyncio.open_unix_connection(host)
+        return await asyncio.open_connection(host, port)
+
     async def _to_server(self, link: _Link) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(*_CLOSED):
             while data := await link.client_reader.read(_READ_BYTES):
-                await self._hold()
+                await self._hold(link)
                 self.counts.bytes_to_server += len(data)
                 link.server.write(data)
                 await link.server.drain()
-            await self._hold()
+            await self._hold(link)
             link.server.write_eof()
 
     async def _to_client(self, link: _Link) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(*_CLOSED):
             while data := await link.server_reader.read(_READ_BYTES):
-                await self._hold()
+                await self._hold(link)
                 if not link.half_closed:
                     await self._reply(link, data)
-            await self._hold()
+            await self._hold(link)
             link.client.write_eof()
 
     async def _reply(self, link: _Link, data: bytes) -> None:
         """Pass on what the fault lets through, in pieces where it is throttled."""
         while data:
-            cut, rate = self.fault.cut_after_bytes, self.fault.bytes_per_s
+            fault = self._fault_of(link)
+            cut, rate = fault.cut_after_bytes, fault.bytes_per_s
             # A tenth of a second's worth at a time, so that a changed rate holds soon.
             size = len(data) if rate is None else max(1, int(rate / 10))
             if cut is not None:
@@ -174,20 +196,23 @@ class FaultProxy:
             if rate is not None:
                 await asyncio.sleep(len(piece) / rate)
 
-    async def _hold(self) -> None:
+    def _fault_of(self, link: _Link) -> Fault:
+        return link.chosen or self.fault
+
+    async def _hold(self, link: _Link) -> None:
         """Wait as long as the fault says; a blackhole until it is lifted."""
-        fault = self.fault
+        fault = self._fault_of(link)
         if fault.latency_s or fault.jitter_s:
             self.counts.delays += 1
             delay_s = fault.latency_s + self._draw.uniform(-fault.jitter_s, fault.jitter_s)
             await asyncio.sleep(max(0.0, delay_s))
-        while self.fault.blackhole:
+        while self._fault_of(link).blackhole:
             await asyncio.sleep(_POLL_S)
 
     async def _watch(self, link: _Link) -> None:
         """Do what no byte has to come for."""
         while True:
-            fault = self.fault
+            fault = self._fault_of(link)
             if fault.reset and fault.cut_after_bytes is None:
                 self._reset(link)
                 return
@@ -199,7 +224,7 @@ class FaultProxy:
 
     def _cut(self, link: _Link) -> None:
         self.counts.cuts += 1
-        if self.fault.reset:
+        if self._fault_of(link).reset:
             self._reset(link)
         else:
             link.client.close()

@@ -176,6 +176,30 @@ def test_a_cut_after_no_byte_drops_the_whole_reply() -> None:
     run(scenario)
 
 
+def test_a_connection_keeps_the_fault_that_was_chosen_for_it() -> None:
+    """Each connection is asked for once; one without a choice has the proxy's own fault."""
+    choices: list[Fault | None] = [Fault(cut_after_bytes=2), None]
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        writer.close()
+
+    async def scenario() -> None:
+        server = await asyncio.start_server(greet, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with FaultProxy("127.0.0.1", port, choose=lambda: choices.pop(0)) as proxy:
+            received = []
+            for _ in range(2):
+                reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+                received.append(await reader.read(-1))
+                writer.transport.abort()
+            assert received == [b"he", b"hello"]
+            assert (proxy.counts.accepted, proxy.counts.cuts) == (2, 1)
+        server.close()
+
+    run(scenario)
+
+
 def test_a_throttled_reply_comes_no_faster_than_its_rate() -> None:
     """A fifth of a second's worth takes about that long."""
 

@@ -42,14 +42,11 @@ class Fleet:
 
     async def admin(self, method: str, path: str, body: Any = None, *, at: int = 0) -> Any:
         """Ask the admin API of one gateway."""
-        answer = await self._client.request(
-            method,
-            f"http://127.0.0.1:{self.admin_ports[at]}/admin/v1{path}",
-            json=body,
-            headers={"authorization": f"Bearer {self.admin_token}"},
-        )
-        assert answer.is_success, (answer.status_code, answer.text)
-        return answer.json()
+        return (await self._admin(method, path, body, at)).json()
+
+    async def metrics(self, *, at: int = 0) -> str:
+        """Return the metrics of one gateway as it writes them."""
+        return (await self._admin("GET", "/metrics", None, at)).text
 
     async def window(self, kind: str = "tenant", name: str = "tokens.day") -> tuple[int, int]:
         """Return what the newest slot of a window has used and holds, read from Redis itself."""
@@ -71,6 +68,16 @@ class Fleet:
         )
         assert row is not None
         return {name: int(value) for name, value in row.items()}
+
+    async def _admin(self, method: str, path: str, body: Any, at: int) -> httpx.Response:
+        answer = await self._client.request(
+            method,
+            f"http://127.0.0.1:{self.admin_ports[at]}/admin/v1{path}",
+            json=body,
+            headers={"authorization": f"Bearer {self.admin_token}"},
+        )
+        assert answer.is_success, (answer.status_code, answer.text)
+        return answer
 
     async def close(self) -> None:
         for replica in self.replicas:
@@ -104,7 +111,9 @@ async def running_fleet(
                 "SLUICE_DRAIN_ACCEPT_S": "0",
                 **settings,
             }
-            replicas.append(Replica(directory / f"gateway-{number}", free_port(), tuple(flags), env))
+            replicas.append(
+                Replica(directory / f"gateway-{number}", free_port(), tuple(flags), env)
+            )
         _share_root(directory, replicas)
         # As nobody else: row-level security would show the owner nothing.
         database = await asyncpg.create_pool(servers.database_url(SUPERUSER), min_size=1)
