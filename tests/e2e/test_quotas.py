@@ -25,8 +25,18 @@ _clients: list[openai.OpenAI] = []
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """Serve a simulated engine, whose answers have as many tokens as are asked for."""
+    yield from _serve("cpu-demo")
+
+
+@pytest.fixture(scope="module")
+def slow_server() -> Iterator[Server]:
+    """Serve one that takes 15 ms a token: its streams last until the test does something."""
+    yield from _serve("a100-llama-3-8b")
+
+
+def _serve(profile: str) -> Iterator[Server]:
     with passable_directory() as parent:
-        flags = ("--engine", "simulated")
+        flags = ("--engine", "simulated", "--engine-profile", profile)
         running = start_server(parent / "data", *flags)
         yield running
         for client in _clients:
@@ -181,10 +191,10 @@ def test_cached_input_is_cheaper_and_costs_no_rate(server: Server) -> None:
     assert tenant.standing()["input_tpm"]["remaining"] >= 1000 - 513 - (400 - cached)
 
 
-def test_concurrency_frees_with_the_request(server: Server) -> None:
+def test_concurrency_frees_with_the_request(slow_server: Server) -> None:
     """The second at a time is refused, and served as soon as the first is over."""
-    tenant = Tenant(server, concurrency="1")
-    with tenant.complete(1, 900, stream=True) as stream:
+    tenant = Tenant(slow_server, concurrency="1")
+    with tenant.complete(1, 1000, stream=True) as stream:
         next(iter(stream))
         with pytest.raises(openai.RateLimitError, match="at a time"):
             tenant.complete(1, 1)
@@ -205,9 +215,9 @@ def test_a_key_has_limits_inside_its_tenants(server: Server) -> None:
     sdk_of(server, sister).completions.create(model="sluice-demo", prompt="x", max_tokens=1)
 
 
-def test_a_revoked_key_ends_what_it_has_running(server: Server) -> None:
+def test_a_revoked_key_ends_what_it_has_running(slow_server: Server) -> None:
     """Within a second the stream gets an error event, and the next request a 401."""
-    tenant = Tenant(server)
+    server, tenant = slow_server, Tenant(slow_server)
     ended: list[Any] = []
 
     def read() -> None:
