@@ -149,7 +149,8 @@ async def _assemble(
     books.metrics.auth_degraded.set_function(lambda: auth.degraded)
     key_watch = KeyWatch(auth, books.quotas)
     await stack.enter_async_context(key_watch.running())
-    changes = [prices.refresh, key_watch.keys_changed]
+    # What runs on a dead key first: the other waits for the database.
+    changes = [key_watch.keys_changed, prices.refresh]
     upkeep = AuthUpkeep(auth, store.keys, store.auth_epoch, on_change=changes)
     await stack.enter_async_context(upkeep.running())
     usage = UsageService(store.usage, store.keys, store.tenants, books.writer)

@@ -7,12 +7,15 @@ cannot push out the live ones. Requests that miss together wait for one query. I
 the event loop's thread.
 
 A revocation, or a change of a tenant, empties its entries at once here (`forget`), within a second
-in other processes (the epoch, see `auth_upkeep`), and after the cache's life at the latest (11 s)
-where Redis is away. A query that began before does not enter the cache after it.
+in other processes (the epoch, see `auth_upkeep`), and after the cache's life at the latest (less
+than 10 s) where Redis is away. A query that began before does not enter the cache after it. Where
+Redis has lost the epoch, nobody knows whether there was a change: what is cached is asked for again
+before its next use (`doubt_all`).
 
 Where the store does not answer, a key that was live when it last did stays so for a grace time:
-a cached principal is asked for again after its life, and kept when there is no answer. It is
-never a key that the store has not confirmed in this process, nor one that was forgotten since.
+a cached principal is asked for again after its life, and kept when there is no answer; one request
+a second asks, and the others do not wait for it. It is never a key that the store has not confirmed
+in this process, nor one that was forgotten since.
 
 Every refusal is the same `AuthenticationFailed`, and an unknown `kid` costs a MAC as a known
 one does.
@@ -37,7 +40,7 @@ from gateway.ports import Clock, KeyStore
 from gateway.services.expiring_cache import ExpiringCache
 
 GRACE_S: Final = 300.0
-_LIVE_TTL_S, _LIVE_JITTER, _LIVE_ENTRIES = 10.0, 0.1, 50_000
+_LIVE_TTL_S, _LIVE_JITTER, _LIVE_ENTRIES = 8.5, 0.1, 50_000
 _REFUSED_TTL_S, _REFUSED_ENTRIES = 5.0, 50_000
 # Who has a live principal waits this long for its confirmation, and after a failure not at all
 # for this long: with a store that hangs, requests go on.
@@ -51,6 +54,7 @@ class _Live:
     expires_at_s: float
     changes_at_s: float
     confirm_at: float
+    num_doubts: int
 
 
 class Authenticator:
@@ -73,6 +77,7 @@ class Authenticator:
         )
         self._loading: dict[bytes, asyncio.Task[_Live | None]] = {}
         self._generation = 0
+        self._num_doubts = 0
         self._used: dict[UUID, datetime] = {}
         self._degraded = False
         self._ask_again_at = float("-inf")
@@ -98,7 +103,7 @@ class Authenticator:
         live = self._live.get(digest, now)
         if live is None:
             live = await self._load_once(digest, token)
-        elif now >= live.confirm_at or self._clock.time() >= live.changes_at_s:
+        elif self._is_stale(live, now):
             live = await self._confirm(digest, token, live)
         now_s = self._clock.time()
         if live is None or now_s >= live.expires_at_s:
@@ -124,6 +129,10 @@ class Authenticator:
         self._loading.clear()
         self._live.clear()
 
+    def doubt_all(self) -> None:
+        """Have every cached key confirmed before its next use; kept where nobody answers."""
+        self._num_doubts += 1
+
     def take_used(self) -> Mapping[UUID, datetime]:
         """Hand over which keys were used, and when last, since this was called before."""
         used, self._used = self._used, {}
@@ -132,14 +141,24 @@ class Authenticator:
     async def dead_keys(self, kids: Collection[str]) -> set[str]:
         """Return those that are revoked or expired, as the store has it; for requests that run.
 
-        Raises: `StoreUnavailable`.
+        They are forgotten here too. Raises: `StoreUnavailable`.
         """
-        return await self._keys.dead(kids) if kids else set()
+        dead = await self._keys.dead(kids) if kids else set()
+        for kid in dead:
+            self.forget(kid)
+        return dead
+
+    def _is_stale(self, live: _Live, now: float) -> bool:
+        is_doubted = live.num_doubts != self._num_doubts
+        return is_doubted or now >= live.confirm_at or self._clock.time() >= live.changes_at_s
 
     async def _confirm(self, digest: bytes, token: Token, live: _Live) -> _Live | None:
         """Ask for a cached principal again; without an answer, soon, it stands."""
-        if self._clock.monotonic() < self._ask_again_at:
+        now = self._clock.monotonic()
+        if now < self._ask_again_at:
             return live
+        if self._degraded:
+            self._ask_again_at = now + _ASK_AGAIN_S
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 return await self._load_once(digest, token)
@@ -169,14 +188,14 @@ class Authenticator:
             task.exception()  # retrieved here too: every waiter may have left
 
     async def _load(self, digest: bytes, token: Token) -> _Live | None:
-        generation = self._generation
+        generation, num_doubts = self._generation, self._num_doubts
         try:
             record = await self._keys.find(token.kid)
         except StoreUnavailable:
             self._degraded = True
             raise
-        self._degraded = False
-        live = self._verify(token, record)
+        self._degraded, self._ask_again_at = False, float("-inf")
+        live = self._verify(token, record, num_doubts)
         now = self._clock.monotonic()
         if live is None:
             self._live.discard(digest)
@@ -185,7 +204,7 @@ class Authenticator:
             self._live.put(digest, live, now)
         return live
 
-    def _verify(self, token: Token, record: KeyRecord | None) -> _Live | None:
+    def _verify(self, token: Token, record: KeyRecord | None, num_doubts: int) -> _Live | None:
         secrets = record.secrets if record is not None else ()
         secret = _matching(
             self._secrets.key_mac(token), self._secrets.pepper_id, secrets or (_NO_SECRET,)
@@ -201,6 +220,7 @@ class Authenticator:
             expires_at_s=min(_seconds(record.expires_at), _seconds(secret.expires_at)),
             changes_at_s=_seconds(record.changes_at),
             confirm_at=self._clock.monotonic() + life_s,
+            num_doubts=num_doubts,
         )
         return live if self._clock.time() < live.expires_at_s else None
 

@@ -1,8 +1,9 @@
 """The background work of authentication: other processes' changes, and when keys were used.
 
-One task polls the epoch of changes each second and empties the cache when it moved, as it has
+One task polls the epoch of changes twice a second and empties the cache when it moved, as it has
 others do that keep what administrators change; an epoch that cannot be read changes nothing (the
-cache's life is the bound then). Another writes
+cache's life is the bound then). One that went back was lost with all that Redis held: then what is
+cached is doubted, and not dropped, as the database may be away too. Another task writes
 `last_used_at` in one statement for all keys, at most once a minute for each.
 """
 
@@ -20,7 +21,8 @@ from gateway.errors import StoreUnavailable
 from gateway.ports import AuthEpoch, Clock, KeyStore
 from gateway.services.auth import Authenticator
 
-_EPOCH_INTERVAL_S = 1.0
+# Twice as often as a revocation may take, which has more to do than to be noticed.
+_EPOCH_INTERVAL_S = 0.5
 _USED_INTERVAL_S = 5.0
 _USED_PER_KEY_S = 60.0
 
@@ -70,11 +72,15 @@ class AuthUpkeep:
         epoch = await self._epoch.current()
         if epoch is None or epoch == self._seen_epoch:
             return
-        is_moved, self._seen_epoch = self._seen_epoch is not None, epoch
-        if is_moved:
+        seen, self._seen_epoch = self._seen_epoch, epoch
+        if seen is None:
+            return
+        if epoch > seen:
             self._authenticator.forget_all()
-            for refresh in self._on_change:
-                await refresh()
+        else:
+            self._authenticator.doubt_all()
+        for refresh in self._on_change:
+            await refresh()
 
     async def write_used(self) -> None:
         """Write `last_used_at` of the keys whose minute is over; the others wait."""

@@ -237,7 +237,7 @@ async def test_a_known_key_outlives_the_stores_silence(rig: Rig) -> None:
     rig.clock.now_s += 11
     await rig.auth.authenticate(token.text)
     assert rig.auth.degraded
-    rig.clock.now_s += 298
+    rig.clock.now_s += 297
     await rig.auth.authenticate(token.text)
     rig.clock.now_s += 2
     with pytest.raises(StoreUnavailable):
@@ -299,6 +299,23 @@ async def test_a_store_that_hangs_holds_up_nobody_for_long(rig: Rig) -> None:
     rig.clock.now_s += 11
     await rig.auth.authenticate(token.text)
     assert rig.auth.degraded
+    rig.keys.gate.set()
+
+
+async def test_a_store_that_still_hangs_holds_up_one_request(rig: Rig) -> None:
+    """While it is known not to answer one asks, and those beside it go on at once."""
+    token = rig.issue()
+    await rig.auth.authenticate(token.text)
+    rig.keys.gate.clear()
+    rig.clock.now_s += 11
+    await rig.auth.authenticate(token.text)
+    rig.clock.now_s += 1
+    asks = asyncio.create_task(rig.auth.authenticate(token.text))
+    await asyncio.sleep(0)
+    for _ in range(20):
+        await rig.auth.authenticate(token.text)
+        assert not asks.done()
+    await asks
     rig.keys.gate.set()
 
 
@@ -379,15 +396,27 @@ async def test_a_refused_token_is_remembered_for_five_seconds(rig: Rig) -> None:
     assert rig.keys.queries == 2
 
 
-async def test_a_live_key_is_looked_up_again_within_eleven_seconds(rig: Rig) -> None:
+async def test_a_live_key_is_looked_up_again_within_ten_seconds(rig: Rig) -> None:
     """A revocation that nobody announced takes effect at the end of the cache's life."""
     token = rig.issue()
     await rig.auth.authenticate(token.text)
     rig.revoke(token)
-    rig.clock.now_s += 8.9
+    rig.clock.now_s += 7.6
     await rig.auth.authenticate(token.text)
-    rig.clock.now_s += 2.1
+    rig.clock.now_s += 1.8
     assert await rig.refuses(token.text)
+
+
+async def test_a_key_that_was_found_dead_is_dead_for_new_requests_too(rig: Rig) -> None:
+    """Whoever looks at the keys of what runs has them forgotten, and those alone."""
+    dead, live = rig.issue(), rig.issue()
+    for token in (dead, live):
+        await rig.auth.authenticate(token.text)
+    rig.revoke(dead)
+    await rig.auth.dead_keys([dead.kid, live.kid])
+    assert await rig.refuses(dead.text)
+    await rig.auth.authenticate(live.text)
+    assert rig.keys.queries == 3
 
 
 async def test_a_forgotten_key_is_looked_up_at_once(rig: Rig) -> None:
@@ -462,6 +491,57 @@ async def test_a_revocation_elsewhere_empties_the_cache(rig: Rig) -> None:
     await upkeep.follow_epoch()
     assert await rig.refuses(token.text)
     assert refreshed == [1]
+
+
+async def test_a_lost_epoch_drops_nothing_that_nobody_can_read_again(rig: Rig) -> None:
+    """An epoch that went back is a Redis that was emptied: keys are asked for before they are used.
+
+    Where the database is away too they stand; where it answers, a revoked one is refused.
+    """
+    told: list[str] = []
+
+    async def tell() -> None:
+        told.append("changed")
+
+    epoch = FakeEpoch()
+    epoch.value = 7
+    upkeep = AuthUpkeep(rig.auth, rig.keys, epoch, rig.clock, on_change=[tell])
+    await upkeep.follow_epoch()
+    kept, revoked = rig.issue(), rig.issue()
+    for token in (kept, revoked):
+        await rig.auth.authenticate(token.text)
+    epoch.value = 0
+    await upkeep.follow_epoch()
+    assert told == ["changed"]
+    rig.keys.away = True
+    for token in (kept, revoked):
+        await rig.auth.authenticate(token.text)
+    rig.keys.away = False
+    rig.revoke(revoked)
+    rig.clock.now_s += 1
+    assert await rig.refuses(revoked.text)
+    await rig.auth.authenticate(kept.text)
+    # Two at first, one that failed for both, one each that was answered.
+    assert rig.keys.queries == 5
+    epoch.value = 1
+    await upkeep.follow_epoch()
+    rig.keys.away = True
+    with pytest.raises(StoreUnavailable):
+        await rig.auth.authenticate(kept.text)
+
+
+async def test_what_was_read_before_the_epoch_was_lost_is_doubted_too(rig: Rig) -> None:
+    """A query that began before does not count as an answer to the doubt."""
+    token = rig.issue()
+    rig.keys.gate.clear()
+    early = asyncio.create_task(rig.auth.authenticate(token.text))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    rig.auth.doubt_all()
+    rig.revoke(token)
+    rig.keys.gate.set()
+    await early
+    assert await rig.refuses(token.text)
 
 
 async def test_last_use_is_written_once_a_minute(rig: Rig) -> None:
