@@ -26,7 +26,7 @@ local P = 'sluice:q:'
 local LEASES, ORPHANS, EPOCH, GATEWAYS = P .. 'leases', P .. 'orphans', P .. 'epoch', P .. 'gateways'
 local BASE_S = 1735689600
 local MINUTE_US = 60000000
-local TOMBSTONE_MS, REAPED_MS = 120000, 86400000
+local TOMBSTONE_MS, REAPED_MS, REPAIRED_MS = 120000, 86400000, 30000
 local RATE, COUNT, WINDOW = 1, 2, 3
 local REQUESTS, INPUT, OUTPUT, QUEUED, TOKENS, NANO = 1, 2, 3, 5, 6, 7
 
@@ -486,12 +486,16 @@ function ops.forget(op)
 end
 
 -- {'repair', scope, field, slot, seen, more}: correct what was used by `more`, if it is still as it
--- was seen; with a `seen` of -1 in any case.
+-- was seen; with a `seen` of -1 in any case. Once in a while only: the operation may come twice,
+-- and several gateways may have seen the same.
 function ops.repair(op)
   local key, field = op[2], op[3] .. ':u:' .. op[4]
   local used = tonumber(call('HGET', key, field)) or 0
   if op[5] >= 0 and used ~= op[5] then return {'nothing'} end
-  call('HSET', key, field, math.max(used + op[6], 0))
+  if not call('SET', P .. 'm:' .. key .. ':' .. field, 1, 'NX', 'PX', REPAIRED_MS) then
+    return {'nothing'}
+  end
+  call('HSET', key, field, max(used + op[6], 0))
   return {'done'}
 end
 

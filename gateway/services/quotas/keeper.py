@@ -3,7 +3,8 @@
 Every second it renews the leases that are due, and tells what their requests have used so far:
 that is what is billed if this process dies. A lease that the counters no longer know is held
 again, unless it was reaped for being late: then its request ends where its grant does. Every few
-seconds it reaps other processes' abandoned leases, and bills what those had been told of.
+seconds it reaps other processes' abandoned leases, and bills what those had been told of: a task of
+its own, as a ledger that hangs must not keep leases from being renewed.
 
 After the counters have forgotten everything, all that is held here is held again; until every
 process has had the time to do so, hard limits let nothing through (`build_s` of the link).
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 TICK_S: Final = 1.0
 _RENEW_S: Final = 5.0
-_SWEEP_TICKS: Final = 3
+SWEEP_S: Final = 3.0
 # As many as one run of the script should deal with: everybody waits for it.
 _BATCH: Final = 50
 
@@ -52,7 +53,6 @@ class QuotaKeeper:
         self._ledger = ledger
         self._metrics = metrics
         self._name = uuid.uuid4().hex[:12]
-        self._num_ticks = 0
         self._must_return = False
         self._link.on_epoch = self._forgotten
 
@@ -63,14 +63,18 @@ class QuotaKeeper:
         Who finds the counters empty waits until they are built: it would refuse what it could not
         check meanwhile.
         """
-        await self._try_tick()
+        await _try(self.tick)
         await asyncio.sleep(self._link.built_in_s())
-        task = asyncio.create_task(self._repeat())
+        tasks = [
+            asyncio.create_task(_repeat(TICK_S, self.tick)),
+            asyncio.create_task(_repeat(SWEEP_S, self.sweep)),
+        ]
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             try:
                 await self._link.flush()
             except CountersUnavailable as exc:
@@ -78,16 +82,13 @@ class QuotaKeeper:
             await self._link.close()
 
     async def tick(self) -> None:
-        """Do what is due. Raises: `CountersUnavailable`, `StoreUnavailable`."""
-        self._num_ticks += 1
+        """Find the counters again, and renew what is due. Raises: `CountersUnavailable`."""
         if self._link.is_open:
             await self._link.probe()
             self._quotas.local.forget()
         await self.come_back()
         await self._link.flush()
         await self.renew()
-        if self._num_ticks % _SWEEP_TICKS == 1:
-            await self.sweep()
 
     async def renew(self) -> None:
         """Renew the leases that were not for a while."""
@@ -107,7 +108,7 @@ class QuotaKeeper:
             await self._find_again(batch, answer[2])
 
     async def sweep(self) -> None:
-        """Bill what dead processes left behind."""
+        """Bill what dead processes left. Raises: `CountersUnavailable`, `StoreUnavailable`."""
         [answer] = await self._link.ask(("sweep", _BATCH))
         _, num_reaped, num_leases, orphans = answer
         self._metrics.quota_leases.set(num_leases)
@@ -155,19 +156,21 @@ class QuotaKeeper:
     def _forgotten(self) -> None:
         self._must_return = True
 
-    async def _repeat(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            await self._try_tick()
 
-    async def _try_tick(self) -> None:
-        try:
-            await self.tick()
-        except (CountersUnavailable, StoreUnavailable) as exc:
-            logger.debug("quota upkeep put off: %s", exc)
-        except Exception:
-            # A fault in one round must not end all rounds to come.
-            logger.exception("quota upkeep failed")
+async def _repeat(interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(interval_s)
+        await _try(work)
+
+
+async def _try(work: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await work()
+    except (CountersUnavailable, StoreUnavailable) as exc:
+        logger.debug("quota upkeep put off: %s", exc)
+    except Exception:
+        # A fault in one round must not end all rounds to come.
+        logger.exception("quota upkeep failed")
 
 
 def _lost_row(id_: str, at_us: int, meta_json: str, use: Sequence[int]) -> UsageRow:

@@ -302,6 +302,7 @@ class RequestLease:
         if self.is_local:
             return self._local.extend(self.limits, want, self._link.now_s())
         nano_usd = self.terms.nano_usd((0, 0, want))
+        gone_by_s = self._link.now_s() + _GIVE_UP_S
         while True:
             told = list(self.told())
             op = ("extend", self.terms.request_id.hex, want, nano_usd, LEASE_US, told)
@@ -314,7 +315,13 @@ class RequestLease:
                     return 0
                 await asyncio.sleep(_RETRY_S)
                 continue
-            return int(answer[1]) if answer[0] == "held" else 0
+            if answer[0] == "held":
+                return int(answer[1])
+            # The counters do not know it. Where they forgot it is held again shortly; where it was
+            # reaped it is ended.
+            if self.is_settled or self.stop_causes or self._link.now_s() > gone_by_s:
+                return 0
+            await asyncio.sleep(_RETRY_S)
 
     def _stop(self, index: int, cause: str) -> None:
         self.stop_causes.setdefault(index, cause)

@@ -1,8 +1,8 @@
 """The way to the shared counters: what can wait rides along, and what hangs is cut off.
 
 An operation that nobody waits for (`post`) is sent with the next one that somebody does (`ask`),
-in front of it, or after a few milliseconds. It stays queued until it was answered: operations are
-safe to repeat.
+in front of it, or after a few milliseconds. It stays queued until it was answered, in its place:
+operations are safe to repeat.
 
 After five failures in a row the breaker opens: `ask` fails at once, and only `probe` tries, once a
 second, until it succeeds. A reply also tells the counters' own time, which is the only clock that
@@ -17,6 +17,9 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
+from heapq import merge
+from itertools import count
+from operator import itemgetter
 from typing import Any, Final
 
 from gateway.errors import CountersUnavailable, InternalFailure
@@ -32,6 +35,8 @@ _MAX_RIDERS: Final = 50
 
 Op = Sequence[Any]
 OnAnswer = Callable[[list[Any]], None]
+# number, operation, who is told
+_Rider = tuple[int, Op, OnAnswer | None]
 
 
 class CounterLink:
@@ -52,7 +57,8 @@ class CounterLink:
         self._metrics = metrics
         self._build_s = build_s
         self._first_build_s = build_s if first_build_s is None else first_build_s
-        self._posted: deque[tuple[Op, OnAnswer | None]] = deque()
+        self._posted: deque[_Rider] = deque()
+        self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._num_failures = 0
@@ -96,7 +102,7 @@ class CounterLink:
 
     def post(self, op: Op, on_answer: OnAnswer | None = None) -> None:
         """Have an operation done soon, once the counters answer; `on_answer` gets what they say."""
-        self._posted.append((op, on_answer))
+        self._posted.append((next(self._numbers), op, on_answer))
         if self._timer is None and not self.is_open:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_POST_WITHIN_S, self._start_flush)
@@ -131,20 +137,23 @@ class CounterLink:
     async def _run(self, ops: Sequence[Op]) -> list[list[Any]]:
         posted = self._posted
         riders = [posted.popleft() for _ in range(min(len(posted), _MAX_RIDERS))]
+        all_ops = [*(op for _, op, _ in riders), *ops]
         sent_s = self._clock.monotonic()
         try:
-            reply = await self._counters.run([*(op for op, _ in riders), *ops])
+            reply = await self._counters.run(all_ops)
             while reply.epoch is None:
                 await self._found()
-                reply = await self._counters.run([*(op for op, _ in riders), *ops])
+                reply = await self._counters.run(all_ops)
         except BaseException as exc:
-            posted.extendleft(reversed(riders))
+            if riders:
+                # Others that were sent after them may have failed, and be back, before them.
+                self._posted = deque(merge(riders, self._posted, key=itemgetter(0)))
             if isinstance(exc, CountersUnavailable):
                 self._failed(exc)
             raise
         self._answered(reply, sent_s)
         answers = reply.answers
-        for (op, on_answer), answer in zip(riders, answers, strict=False):
+        for (_, op, on_answer), answer in zip(riders, answers, strict=False):
             if answer[0] == "error":
                 logger.error("the counters could not %s: %s", op[0], answer[1])
             elif on_answer is not None:

@@ -16,6 +16,9 @@ from gateway.services.quotas.standing import Denied
 from gateway.services.quotas.wire import Amounts, Limit, Limits
 
 _MINUTE_S = 60.0
+# Times since 1970 are a quarter of a microsecond apart as floats, and are added up: what is over by
+# less is the arithmetic's, not the caller's.
+_TOLERANCE_S = 1e-4
 
 _AMOUNT: dict[Metric, Callable[[Amounts], int]] = {
     Metric.RPM: lambda amounts: amounts.rpm,
@@ -56,7 +59,7 @@ class LocalLimits:
             if limit.metric is Metric.OUTPUT_TPM:
                 share = limit.amount / self.num_gateways
                 ahead_s = max(self._arrivals_s.get(_key(limit), 0.0) - now_s, 0.0)
-                fits = min(fits, int((_MINUTE_S - ahead_s) * share / _MINUTE_S))
+                fits = min(fits, _whole(ahead_s, share))
         if fits >= 1:
             self._add(limits, Amounts(output_tokens=fits), now_s)
         return max(fits, 0)
@@ -99,8 +102,8 @@ class LocalLimits:
         ahead_s = max(self._arrivals_s.get(_key(limit), 0.0) - now_s, 0.0)
         # One request may always have the whole of the share, else a large one never passes.
         over_s = ahead_s + min(amount / per_gateway, 1.0) * _MINUTE_S - _MINUTE_S
-        if over_s > 1e-9:
-            left = int((_MINUTE_S - ahead_s) * per_gateway / _MINUTE_S)
+        if over_s > _TOLERANCE_S:
+            left = _whole(ahead_s, per_gateway)
             return Denied(limit, over_s, left, limit.amount - left)
         return None
 
@@ -115,6 +118,11 @@ class LocalLimits:
             elif limit.amount:
                 cost_s = read(amounts) * _MINUTE_S * self.num_gateways / limit.amount
                 self._arrivals_s[key] = max(self._arrivals_s.get(key, 0.0), now_s) + cost_s
+
+
+def _whole(ahead_s: float, share: float) -> int:
+    """Return how many units a share has left."""
+    return int((_MINUTE_S - ahead_s) * share / _MINUTE_S + 1e-3)
 
 
 def _key(limit: Limit) -> tuple[str, str]:

@@ -30,6 +30,8 @@ from gateway.telemetry.metrics import Metrics
 
 # A window that ends, limits that are loaded: each may change what is to be asked, a few times.
 _MAX_ROUNDS: Final = 8
+# Who needs the ledger first is refused rather than kept waiting for a database that hangs.
+_LOAD_S: Final = 2.0
 
 Slotted = tuple[Scope, int, int]
 
@@ -93,6 +95,8 @@ class QuotaService:
         """
         ask = self._first_ask(terms)
         for _ in range(_MAX_ROUNDS):
+            if self.link.is_open:
+                return self._reserve_locally(ask)
             try:
                 [answer] = await self.link.ask(ask.op())
             except asyncio.CancelledError:
@@ -100,6 +104,7 @@ class QuotaService:
                 self._take_back(terms)
                 raise
             except CountersUnavailable:
+                # The same, only that nobody knows.
                 self._take_back(terms)
                 return self._reserve_locally(ask)
             kind = answer[0]
@@ -140,11 +145,12 @@ class QuotaService:
 
     async def _load_or_refuse(self, limits: Limits) -> None:
         try:
-            await self.load(limits)
+            async with asyncio.timeout(_LOAD_S):
+                await self.load(limits)
         except CountersUnavailable:
             raise
-        except StoreUnavailable as exc:
-            raise CountersUnavailable(detail=exc.detail, retry_after_s=1) from exc
+        except (StoreUnavailable, TimeoutError) as exc:
+            raise CountersUnavailable(detail=repr(exc), retry_after_s=1) from exc
 
     def _first_ask(self, terms: Terms) -> Ask:
         limits = self.compiler.compile(terms.principal, self.link.now_s())

@@ -1,0 +1,215 @@
+"""Fakes under the service of quotas: counters that answer and fail as told, a ledger, a clock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+from gateway.domain import Principal, Tier
+from gateway.domain.price import Price
+from gateway.domain.quota import Quota, Scope, ScopeKind, ScopeQuota
+from gateway.domain.usage import UsageRow
+from gateway.errors import CountersUnavailable, GatewayError
+from gateway.ports import CounterReply
+from gateway.services.quotas.lease import Books, RequestLease, Terms
+from gateway.services.quotas.link import CounterLink
+from gateway.services.quotas.service import QuotaService, Slotted
+from gateway.services.quotas.wire import BASE_S
+from gateway.telemetry.metrics import Metrics
+
+Op = Sequence[Any]
+# A day's noon, so that no window ends while a test runs.
+NOON_S = BASE_S + 30 * 86_400 + 43_200
+BUILD_S = 3.0
+_TENANT = Scope(ScopeKind.TENANT, UUID(int=2))
+
+
+class Clock:
+    """Stand still until told."""
+
+    def __init__(self) -> None:
+        self.now_s = NOON_S + 0.0
+
+    def time(self) -> float:
+        return self.now_s
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+class ScriptedCounters:
+    """Answer operations by `answers`, fail the next `num_failures` calls, note every call.
+
+    Without an `epoch` they are empty until somebody founds them. Calls wait for the `gate`.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.calls: list[list[Op]] = []
+        self.epoch: str | None = "first"
+        self.num_failures = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.answers: dict[str, Callable[[Op], list[Any]]] = {
+            "reserve": lambda op: ["held", self.now_us, []],
+            "extend": lambda op: ["held", op[2]],
+            "keep": lambda op: ["kept", 1, []],
+            "sweep": lambda op: ["swept", 0, 0, []],
+            "settle": lambda op: ["done", []],
+        }
+
+    @property
+    def now_us(self) -> int:
+        return int((self.clock.now_s - BASE_S) * 1_000_000)
+
+    async def run(self, ops: Sequence[Op]) -> CounterReply:
+        self.calls.append(list(ops))
+        fails = self.num_failures > 0
+        self.num_failures -= fails
+        await self.gate.wait()
+        if fails:
+            raise CountersUnavailable(detail="as told")
+        if ops and ops[0][0] == "found":
+            self.epoch = self.epoch or f"founded-{len(self.calls)}"
+            return CounterReply(self.epoch, self.now_us + ops[0][2], self.now_us, [])
+        if self.epoch is None:
+            return CounterReply(None, 0, self.now_us, [])
+        answers = [self.answers.get(op[0], lambda op: ["done"])(op) for op in ops]
+        return CounterReply(self.epoch, 0, self.now_us, answers)
+
+    def forget(self) -> None:
+        """Lose everything, as a server does that was emptied."""
+        self.epoch = None
+
+    def asked(self, name: str) -> list[Op]:
+        """Return the operations of a name, in the order they came."""
+        return [op for call in self.calls for op in call if op[0] == name]
+
+
+class FakeLedger:
+    """Sum what it is told, and hold rows once each; it hangs while `gate` is closed."""
+
+    def __init__(self) -> None:
+        self.sums: dict[Scope, tuple[int, int]] = defaultdict(lambda: (0, 0))
+        self.rows: dict[UUID, UsageRow] = {}
+        self.failures: list[GatewayError] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def used(self, wanted: Sequence[Slotted]) -> Sequence[tuple[int, int]]:
+        await self._answer()
+        return [self.sums[scope] for scope, _, _ in wanted]
+
+    async def insert(self, rows: Sequence[UsageRow]) -> int:
+        await self._answer()
+        new = {row.request_id: row for row in rows if row.request_id not in self.rows}
+        self.rows |= new
+        return len(new)
+
+    async def _answer(self) -> None:
+        await self.gate.wait()
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+class NoPrices:
+    def price(self, model: str) -> Price | None:
+        return None
+
+
+class FakeRun:
+    """Stand for a generation: what it has used is set, what is done to it is noted."""
+
+    def __init__(self, used: int = 0) -> None:
+        self.num_used_tokens = used
+        self.num_cached_tokens = 0
+        self.has_begun = used > 0
+        self.granted: list[int] = []
+        self.num_finished = 0
+
+    def extend(self, granted_tokens: int) -> None:
+        self.granted.append(granted_tokens)
+
+    def finish_granted(self) -> None:
+        self.num_finished += 1
+
+    def fail(self, error: GatewayError) -> None:
+        raise NotImplementedError
+
+
+class Rig:
+    """Hold a service of quotas with all that it stands on."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.counters = ScriptedCounters(self.clock)
+        self.ledger = FakeLedger()
+        self.metrics = Metrics()
+        self.bills: list[UsageRow] = []
+        self.link = CounterLink(self.counters, self.clock, self.metrics, build_s=BUILD_S)
+        self.quotas = QuotaService(
+            self.link,
+            self.ledger,
+            NoPrices(),
+            Books(append=self.bills.append, note=lambda *told: None),
+            self.metrics,
+            flush_ledger=self._flush,
+        )
+
+    async def hold(self, quota: Quota | None = None, *, used: int = 1) -> tuple[RequestLease, Any]:
+        """Reserve for a request that may draw 1,000 tokens and has drawn `used`."""
+        lease = await self.quotas.reserve(terms(quota or Quota(rpm=1000)))
+        run = FakeRun(used)
+        lease.attach([run])
+        return lease, run
+
+    async def open_breaker(self) -> None:
+        """Fail until the counters are taken for gone."""
+        self.counters.num_failures = 5
+        while not self.link.is_open:
+            with contextlib.suppress(CountersUnavailable):
+                await self.link.ask(("look", b""))
+
+    def metric(self, name: str) -> float:
+        value = self.metrics.registry.get_sample_value(name)
+        assert value is not None, name
+        return value
+
+    async def _flush(self) -> None:
+        return
+
+
+def terms(quota: Quota, *, num_prompt_tokens: int = 10, max_tokens: int = 1000) -> Terms:
+    """Say what a request of the one tenant is, who has these limits now."""
+    return Terms(
+        request_id=uuid4(),
+        principal=Principal(
+            organisation_id=UUID(int=1),
+            tenant_id=_TENANT.id,
+            tenant="acme",
+            weight=1.0,
+            key_id=UUID(int=3),
+            kid="kid",
+            quotas=(ScopeQuota(_TENANT, quota),),
+        ),
+        model="demo",
+        tier=Tier.DEFAULT,
+        price=None,
+        num_prompt_tokens=num_prompt_tokens,
+        max_tokens=[max_tokens],
+        leads=[True],
+    )
+
+
+async def until(condition: Callable[[], bool], *, timeout_s: float = 10.0) -> None:
+    """Give other tasks turns until a condition holds. Raises: `TimeoutError`."""
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError
+        await asyncio.sleep(0.002)

@@ -1,0 +1,155 @@
+"""Requests while the counters are away, forgetful or late: what they get and what they leave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gateway.domain.quota import Quota
+from gateway.domain.usage import Outcome
+from gateway.errors import CountersUnavailable, StoreUnavailable, TenantLimited
+from gateway.services.quotas import lease as lease_module
+from gateway.services.quotas import service
+from tests.gateway.services.quotas.scripted import Rig, until
+
+pytestmark = pytest.mark.anyio
+
+HARD = Quota(daily_tokens=10_000)
+# The grant at the start is 256; more is asked for when 128 are left.
+FIRST_GRANT, ASKS_AT = 256, 128
+
+
+@pytest.fixture
+async def rig() -> Rig:
+    """Build a rig inside the test's loop."""
+    return Rig()
+
+
+async def test_rates_are_kept_alone_and_hard_quotas_closed(rig: Rig) -> None:
+    """From the first failure on, before the breaker opens."""
+    rig.counters.num_failures = 4
+    lease, _ = await rig.hold(Quota(rpm=1000))
+    assert lease.is_local
+    with pytest.raises(CountersUnavailable) as refused:
+        await rig.hold(HARD)
+    assert refused.value.retry_after_s
+    assert not rig.link.is_open
+
+
+async def test_a_reservation_that_may_have_been_made_is_taken_back(rig: Rig) -> None:
+    """Whoever is refused, or served without it, holds nothing with the counters."""
+    rig.counters.num_failures = 1
+    lease, _ = await rig.hold()
+    await rig.link.flush()
+    [taken_back] = rig.counters.asked("settle")
+    assert taken_back[1] == lease.terms.request_id.hex
+    assert not any(taken_back[2])
+
+
+async def test_what_was_never_sent_leaves_nothing_to_send(rig: Rig) -> None:
+    """However long the counters are away, no queue grows by the requests that come meanwhile."""
+    await rig.open_breaker()
+    for _ in range(100):
+        lease, _ = await rig.hold()
+        lease.settle(Outcome.COMPLETED)
+    assert rig.link.num_posted == 0
+    assert len(rig.bills) == 100
+
+
+async def test_a_local_refusal_is_a_limit_like_any_other(rig: Rig) -> None:
+    """It is counted, and says when to return."""
+    await rig.open_breaker()
+    await rig.hold(Quota(rpm=1000))
+    never = Quota(rpm=0)
+    with pytest.raises(TenantLimited):
+        await rig.hold(never)
+
+
+async def test_a_ledger_that_hangs_refuses_soon(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window that is not counted yet needs the ledger; nobody waits for a database for long."""
+    monkeypatch.setattr(service, "_LOAD_S", 0.01)
+    rig.counters.answers["reserve"] = lambda op: ["unknown", 1, 1]
+    rig.ledger.gate.clear()
+    with pytest.raises(CountersUnavailable):
+        await rig.hold(HARD)
+    rig.ledger.gate.set()
+    rig.ledger.failures = [StoreUnavailable()]
+    with pytest.raises(CountersUnavailable):
+        await rig.hold(HARD)
+    assert rig.counters.asked("load") == []
+
+
+async def test_a_running_request_of_rates_goes_on_alone(rig: Rig) -> None:
+    """It is granted more by this process, and its end is told when the counters are back."""
+    lease, run = await rig.hold(Quota(output_tpm=100_000), used=ASKS_AT)
+    await rig.open_breaker()
+    lease.note_output(0, ASKS_AT, False)
+    await until(lambda: bool(run.granted))
+    assert run.granted == [2 * FIRST_GRANT]
+    lease.settle(Outcome.COMPLETED)
+    assert rig.counters.asked("settle") == []
+    await rig.link.probe()
+    [settled] = rig.counters.asked("settle")
+    assert settled[2].output_tokens == ASKS_AT
+
+
+async def test_a_running_request_of_a_hard_quota_waits_at_its_grant(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is granted more once they answer; in time before its lease runs out it ends instead."""
+    monkeypatch.setattr(lease_module, "_RETRY_S", 0.005)
+    (waits, run), (ends, ended) = await rig.hold(HARD), await rig.hold(HARD)
+    await rig.open_breaker()
+    waits.note_output(0, ASKS_AT, False)
+    await asyncio.sleep(0.03)
+    assert run.granted == []
+    await rig.link.probe()
+    await until(lambda: bool(run.granted))
+    assert run.granted == [2 * FIRST_GRANT]
+    await rig.open_breaker()
+    ends.note_output(0, ASKS_AT, False)
+    rig.clock.now_s += lease_module.LEASE_S - 5
+    await until(lambda: bool(ended.num_finished))
+    assert ends.stop_causes == {0: "quota"}
+    assert ended.granted == []
+
+
+async def test_a_request_that_was_forgotten_is_granted_more_once_it_is_held_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counters that lost everything are no quota that is used up."""
+    monkeypatch.setattr(lease_module, "_RETRY_S", 0.005)
+    lease, run = await rig.hold(Quota(output_tpm=100_000))
+    is_known = False
+
+    def extend(op: Sequence[Any]) -> list[Any]:
+        return ["held", op[2]] if is_known else ["gone"]
+
+    rig.counters.answers["extend"] = extend
+    lease.note_output(0, ASKS_AT, False)
+    await until(lambda: len(rig.counters.asked("extend")) > 3)
+    assert lease.stop_causes == {}
+    is_known = True
+    await until(lambda: bool(run.granted))
+    assert run.granted == [2 * FIRST_GRANT]
+
+
+async def test_a_request_that_was_reaped_is_granted_nothing_more(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever finds it reaped ends it, and nobody asks for it any longer."""
+    monkeypatch.setattr(lease_module, "_RETRY_S", 0.005)
+    lease, run = await rig.hold()
+    rig.counters.answers["extend"] = lambda op: ["gone"]
+    lease.note_output(0, ASKS_AT, False)
+    await until(lambda: bool(rig.counters.asked("extend")))
+    lease.finish_granted("lease_lost")
+    await asyncio.sleep(0.02)
+    num_asked = len(rig.counters.asked("extend"))
+    await asyncio.sleep(0.02)
+    assert len(rig.counters.asked("extend")) == num_asked
+    assert lease.stop_causes == {0: "lease_lost"}
+    assert run.granted == []

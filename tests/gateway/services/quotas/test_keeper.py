@@ -1,0 +1,203 @@
+"""Leases that are renewed, held again, ended and billed, over counters that answer as told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from gateway.domain.quota import Quota
+from gateway.domain.tier import Tier
+from gateway.domain.usage import Outcome
+from gateway.errors import CountersUnavailable, StoreUnavailable
+from gateway.services.quotas import keeper as keeper_module
+from gateway.services.quotas.keeper import QuotaKeeper
+from gateway.services.quotas.lease import Meta
+from tests.gateway.services.quotas.scripted import Rig, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def rig() -> Rig:
+    """Build a rig inside the test's loop."""
+    return Rig()
+
+
+@pytest.fixture
+async def keeper(rig: Rig) -> QuotaKeeper:
+    """Keep the rig's leases."""
+    return QuotaKeeper(rig.quotas, rig.ledger, rig.metrics)
+
+
+async def test_a_lease_is_renewed_with_what_it_has_used(rig: Rig, keeper: QuotaKeeper) -> None:
+    """After five seconds and not before, and then not again for five more."""
+    lease, run = await rig.hold()
+    run.num_used_tokens = 7
+    await keeper.tick()
+    assert rig.counters.asked("keep")[-1][3] == []
+    rig.clock.now_s += 5
+    await keeper.tick()
+    assert rig.counters.asked("keep")[-1][3] == [(lease.terms.request_id.hex, 10, 0, 7, 0)]
+    rig.clock.now_s += 1
+    await keeper.tick()
+    assert rig.counters.asked("keep")[-1][3] == []
+
+
+async def test_many_leases_are_renewed_in_portions(rig: Rig, keeper: QuotaKeeper) -> None:
+    """Each once, and no more than fifty in one operation, as everybody waits for it."""
+    for _ in range(120):
+        await rig.hold()
+    rig.clock.now_s += 5
+    await keeper.tick()
+    told = [op[3] for op in rig.counters.asked("keep")]
+    assert [len(part) for part in told] == [50, 50, 20]
+    assert len({one[0] for part in told for one in part}) == 120
+
+
+async def test_local_limits_are_divided_by_the_gateways_alive(
+    rig: Rig, keeper: QuotaKeeper
+) -> None:
+    """Their number is what the counters said last."""
+    rig.counters.answers["keep"] = lambda op: ["kept", 3, []]
+    await keeper.tick()
+    assert rig.quotas.local.num_gateways == 3
+
+
+async def test_what_the_counters_forgot_is_held_again(rig: Rig, keeper: QuotaKeeper) -> None:
+    """With the same amounts; what was settled meanwhile is not."""
+    lease, _ = await rig.hold()
+    settled, _ = await rig.hold()
+    ids = [one.terms.request_id.hex for one in (lease, settled)]
+
+    def forget_both(op: Sequence[Any]) -> list[Any]:
+        settled.refund()
+        return ["kept", 1, [ids[0], 0, ids[1], 0]]
+
+    rig.counters.answers["keep"] = forget_both
+    rig.clock.now_s += 5
+    await keeper.tick()
+    [held] = rig.counters.asked("assert")
+    assert held[1] == ids[0]
+    assert held[3] == lease.held
+
+
+async def test_what_was_reaped_ends_where_its_grant_does(rig: Rig, keeper: QuotaKeeper) -> None:
+    """Others may have got what it held, so it is not held again."""
+    lease, run = await rig.hold()
+    id_ = lease.terms.request_id.hex
+    rig.counters.answers["keep"] = lambda op: ["kept", 1, [id_, 1]]
+    rig.clock.now_s += 5
+    await keeper.tick()
+    assert run.num_finished == 1
+    assert lease.stop_causes == {0: "lease_lost"}
+    assert rig.counters.asked("assert") == []
+
+
+async def test_all_is_held_again_in_a_new_life_of_the_counters(
+    rig: Rig, keeper: QuotaKeeper
+) -> None:
+    """Once each, but for what is counted here alone and what ended; a failure is made up for."""
+    await rig.link.ask(("look",))
+    leases = [(await rig.hold())[0] for _ in range(60)]
+    await rig.open_breaker()
+    await rig.hold()
+    leases[0].refund()
+    rig.counters.forget()
+    await rig.link.probe()
+    rig.counters.num_failures = 1
+    with pytest.raises(CountersUnavailable):
+        await keeper.tick()
+    rig.counters.calls.clear()
+    await keeper.tick()
+    held = [op[1] for op in rig.counters.asked("assert")]
+    assert sorted(held) == sorted(lease.terms.request_id.hex for lease in leases[1:])
+    await keeper.tick()
+    assert len(rig.counters.asked("assert")) == 59
+
+
+async def test_local_counts_end_when_the_counters_are_back(rig: Rig, keeper: QuotaKeeper) -> None:
+    """What was held while they were away is nobody's limit afterwards."""
+    quota = Quota(concurrency=1)
+    await rig.open_breaker()
+    await rig.hold(quota)
+    await keeper.tick()
+    assert not rig.link.is_open
+    await rig.open_breaker()
+    await rig.hold(quota)
+
+
+async def test_what_a_dead_process_was_told_of_is_billed_once(
+    rig: Rig, keeper: QuotaKeeper
+) -> None:
+    """The row says that it was lost; it is taken off the list after it is in the ledger."""
+    orphan = _Orphan()
+    rig.counters.answers["sweep"] = lambda op: ["swept", 1, 4, orphan.listed()]
+    rig.ledger.failures = [StoreUnavailable()]
+    with pytest.raises(StoreUnavailable):
+        await keeper.sweep()
+    assert rig.counters.asked("billed") == []
+    for _ in range(2):
+        await keeper.sweep()
+    [row] = rig.ledger.rows.values()
+    assert row.request_id == orphan.id
+    assert row.outcome is Outcome.LOST
+    assert (row.input_tokens, row.cached_tokens, row.output_tokens) == (100, 20, 30)
+    assert row.nano_usd == 4000
+    assert row.tenant_id == orphan.meta.tenant_id
+    assert rig.counters.asked("billed")[0] == ("billed", [orphan.id.hex])
+    assert rig.metric("sluice_quota_leases") == 4
+
+
+async def test_a_ledger_that_hangs_lets_no_lease_run_out(
+    rig: Rig, keeper: QuotaKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a dead process cannot be billed the living ones go on renewing."""
+    monkeypatch.setattr(keeper_module, "TICK_S", 0.005)
+    monkeypatch.setattr(keeper_module, "SWEEP_S", 0.005)
+    rig.counters.answers["sweep"] = lambda op: ["swept", 1, 1, _Orphan().listed()]
+    rig.ledger.gate.clear()
+    async with keeper.running():
+        await until(lambda: bool(rig.counters.asked("sweep")))
+        num_kept = len(rig.counters.asked("keep"))
+        await until(lambda: len(rig.counters.asked("keep")) > num_kept + 3)
+    assert len(rig.counters.asked("sweep")) == 1
+
+
+async def test_the_work_goes_on_after_a_fault(
+    rig: Rig, keeper: QuotaKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A round that fails, however it does, is followed by the next."""
+    monkeypatch.setattr(keeper_module, "TICK_S", 0.005)
+
+    def fail(op: Sequence[Any]) -> list[Any]:
+        raise RuntimeError("a bug")
+
+    rig.counters.answers["keep"] = fail
+    async with keeper.running():
+        await until(lambda: len(rig.counters.asked("keep")) > 3)
+    assert "quota upkeep failed" in caplog.text
+
+
+async def test_what_is_posted_last_is_sent_on_leaving(rig: Rig, keeper: QuotaKeeper) -> None:
+    """The ends of the last requests reach the counters before the process goes."""
+    async with keeper.running():
+        lease, _ = await rig.hold()
+        lease.settle(Outcome.COMPLETED)
+        assert rig.counters.asked("settle") == []
+    assert [op[1] for op in rig.counters.asked("settle")] == [lease.terms.request_id.hex]
+
+
+class _Orphan:
+    """A request whose process died, as the counters list it."""
+
+    def __init__(self) -> None:
+        self.id = uuid4()
+        self.meta = Meta(uuid4(), uuid4(), uuid4(), "demo", Tier.DEFAULT, None)
+
+    def listed(self) -> list[Any]:
+        meta = msgspec.json.encode(self.meta).decode()
+        return [self.id.hex, [1_000_000, meta, [100, 20, 30, 4000]]]

@@ -1,0 +1,175 @@
+"""The way to the counters, over counters that fail and forget as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from gateway.errors import CountersUnavailable, InternalFailure
+from tests.gateway.services.quotas.scripted import BUILD_S, Rig, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def rig() -> Rig:
+    """Build a rig inside the test's loop."""
+    return Rig()
+
+
+async def test_the_breaker_opens_after_five_failures(rig: Rig) -> None:
+    """The sixth call is refused without one to the counters, and a metric says so."""
+    rig.counters.num_failures = 5
+    for number in range(5):
+        assert not rig.link.is_open
+        assert rig.metric("sluice_quota_degraded") == 0, number
+        with pytest.raises(CountersUnavailable):
+            await rig.link.ask(("look",))
+    assert rig.link.is_open
+    assert rig.metric("sluice_quota_degraded") == 1
+    with pytest.raises(CountersUnavailable):
+        await rig.link.ask(("look",))
+    assert len(rig.counters.calls) == 5
+
+
+async def test_failures_that_are_not_in_a_row_open_nothing(rig: Rig) -> None:
+    """An answer between them begins the count anew."""
+    for _ in range(3):
+        rig.counters.num_failures = 4
+        for _ in range(4):
+            with pytest.raises(CountersUnavailable):
+                await rig.link.ask(("look",))
+        await rig.link.ask(("look",))
+    assert not rig.link.is_open
+
+
+async def test_a_probe_that_is_answered_closes_the_breaker(rig: Rig) -> None:
+    """One that is not leaves it open."""
+    await rig.open_breaker()
+    rig.counters.num_failures = 1
+    with pytest.raises(CountersUnavailable):
+        await rig.link.probe()
+    assert rig.link.is_open
+    await rig.link.probe()
+    assert not rig.link.is_open
+    assert rig.metric("sluice_quota_degraded") == 0
+    await rig.link.ask(("look",))
+
+
+async def test_what_is_posted_rides_in_front_and_learns_its_own_answer(rig: Rig) -> None:
+    """No more than fifty ride along; the rest goes by itself, shortly, in its order."""
+    told: list[object] = []
+    rig.counters.answers["settle"] = lambda op: ["done", op[1]]
+    for number in range(60):
+        rig.link.post(("settle", number), lambda answer: told.append(answer[1]))
+    [answer] = await rig.link.ask(("look",))
+    assert answer == ["done"]
+    assert [op[0] for op in rig.counters.calls[0]] == ["settle"] * 50 + ["look"]
+    assert told == list(range(50))
+    await until(lambda: len(told) == 60)
+    assert told == list(range(60))
+    assert len(rig.counters.calls) == 2
+
+
+async def test_riders_keep_their_place_however_calls_fail(rig: Rig) -> None:
+    """Two calls that fail together put back what they took along, the first of them first."""
+    for number in range(60):
+        rig.link.post(("settle", number))
+    rig.counters.num_failures = 2
+    rig.counters.gate.clear()
+    calls = [asyncio.create_task(rig.link.ask(("look",))) for _ in range(2)]
+    await until(lambda: len(rig.counters.calls) == 2)
+    for number in range(60, 70):
+        rig.link.post(("settle", number))
+    rig.counters.gate.set()
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert rig.link.num_posted == 70
+    rig.counters.calls.clear()
+    await rig.link.flush()
+    assert [op[1] for op in rig.counters.asked("settle")] == list(range(70))
+    assert rig.link.num_posted == 0
+
+
+async def test_a_call_that_is_cancelled_loses_no_rider(rig: Rig) -> None:
+    """Nobody knows whether they were done, so they go again."""
+    rig.link.post(("settle", "a"))
+    rig.counters.gate.clear()
+    call = asyncio.create_task(rig.link.ask(("look",)))
+    await until(lambda: bool(rig.counters.calls))
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    rig.counters.gate.set()
+    await rig.link.flush()
+    assert rig.counters.asked("settle") == [("settle", "a")] * 2
+
+
+async def test_a_probe_brings_what_waited(rig: Rig) -> None:
+    """While the breaker is open nothing is sent, however much is posted."""
+    await rig.open_breaker()
+    rig.counters.calls.clear()
+    for number in range(3):
+        rig.link.post(("settle", number))
+    await asyncio.sleep(0.05)
+    assert rig.counters.calls == []
+    await rig.link.probe()
+    assert [op[1] for op in rig.counters.asked("settle")] == [0, 1, 2]
+
+
+async def test_an_operation_that_goes_wrong_takes_no_other_with_it(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A rider's error is logged; an error of what was asked for is raised."""
+    told: list[object] = []
+    rig.counters.answers["settle"] = lambda op: ["error", "a bug"] if op[1] == 1 else ["done", op]
+    for number in range(3):
+        rig.link.post(("settle", number), told.append)
+    with caplog.at_level(logging.ERROR):
+        await rig.link.ask(("look",))
+    assert len(told) == 2
+    assert caplog.text.count("could not settle") == 1
+    rig.counters.answers["look"] = lambda op: ["error", "a bug"]
+    with pytest.raises(InternalFailure):
+        await rig.link.ask(("look",))
+
+
+async def test_counters_that_forgot_are_founded_anew_and_told_of_once(rig: Rig) -> None:
+    """What was asked is asked again; the first life that is met is no change."""
+    changes: list[None] = []
+    rig.link.on_epoch = lambda: changes.append(None)
+    await rig.link.ask(("look",))
+    assert changes == []
+    rig.counters.forget()
+    rig.link.post(("settle", "a"))
+    assert await rig.link.ask(("look",)) == [["done"]]
+    [found] = rig.counters.asked("found")
+    assert found[2] == BUILD_S * 1_000_000
+    for _ in range(3):
+        await rig.link.ask(("look",))
+    assert len(changes) == 1
+    assert [op[0] for op in rig.counters.calls[-4]] == ["settle", "look"]
+
+
+async def test_counters_that_another_process_founded_are_a_new_life_too(rig: Rig) -> None:
+    """Nothing is founded then."""
+    changes: list[None] = []
+    rig.link.on_epoch = lambda: changes.append(None)
+    await rig.link.ask(("look",))
+    rig.counters.epoch = "another's"
+    await rig.link.ask(("look",))
+    assert len(changes) == 1
+    assert rig.counters.asked("found") == []
+
+
+async def test_the_time_is_the_counters(rig: Rig) -> None:
+    """A process whose clock is wrong goes by theirs, as it was told last."""
+    truth_s = rig.clock.now_s
+    rig.counters.clock = type(rig.clock)()
+    rig.clock.now_s += 1000
+    assert rig.link.now_s() == pytest.approx(truth_s + 1000)
+    await rig.link.ask(("look",))
+    assert rig.link.now_s() == pytest.approx(truth_s)
+    rig.clock.now_s += 5
+    assert rig.link.now_s() == pytest.approx(truth_s + 5)
+    assert rig.link.silent_s() == 5
