@@ -159,6 +159,13 @@ class QuotaMachine(RuleBasedStateMachine):
         for held in self.model.held.values():
             held.told, held.lease_s = 1, self.counters.now_s + LEASE_S
 
+    @precondition(lambda self: self.model.held)
+    @rule()
+    def abandon(self) -> None:
+        """Every process dies, having told a little of what it did."""
+        self.keep()
+        self.advance(LEASE_S + 1)
+
     @rule(seconds=st.integers(1, 45))
     def advance(self, seconds: int) -> None:
         """Time passes, over leases and midnights."""
