@@ -18,7 +18,7 @@ import uvloop
 from scheduler.bench.report import BENCHMARKS_DIR, Figure, at_least, at_most, update_report
 from tests.live_server import start_server
 from tests.passable import passable_directory
-from tests.soak import fairness, guard_parts, overload, streams, throughput
+from tests.soak import fairness, guard_parts, overload, quota_parts, streams, throughput
 from tests.soak.live_gateway import percentile
 
 ROOT = Path(__file__).parent.parent.parent
@@ -143,17 +143,24 @@ def five_times_capacity(directory: Path) -> Part:
 
 
 # Take a second argument: the share of their full size that is run. Their figures say so.
-SCALED: tuple[Callable[[Path, float], Part], ...] = (
+GUARDS: tuple[Callable[[Path, float], Part], ...] = (
     guard_parts.guards_fuzz,
     guard_parts.rolling_restart,
     guard_parts.slow_readers,
     guard_parts.half_open,
 )
+QUOTA: tuple[Callable[[Path, float], Part], ...] = (
+    quota_parts.gateways_killed,
+    quota_parts.cancellations,
+    quota_parts.exactly_once,
+)
+SCALED = (*GUARDS, *QUOTA)
 REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-streams": (start, sdk_streams, disconnects, http_ratio, replay),
     "soak-fairness": (tenant_shares,),
     "soak-overload": (five_times_capacity,),
-    "soak-guards": SCALED,
+    "soak-guards": GUARDS,
+    "soak-quota": QUOTA,
 }
 PARTS = {part.__name__: part for parts in REPORTS.values() for part in parts}
 
@@ -162,7 +169,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--part", choices=PARTS, action="append", help="default: all")
     parser.add_argument("--out", type=Path, default=BENCHMARKS_DIR)
-    parser.add_argument("--scale", type=float, default=1.0, help="share of soak-guards' full size")
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=1.0,
+        help="share of the full size of soak-guards and soak-quota",
+    )
     args = parser.parse_args()
     all_met = True
     for report, parts in REPORTS.items():

@@ -82,6 +82,9 @@ class Fleet:
     async def close(self) -> None:
         for replica in self.replicas:
             replica.send(signal.SIGKILL)
+        for replica in self.replicas:
+            if replica.process is not None:
+                await replica.wait_ended()
         await self._client.aclose()
 
 

@@ -1,0 +1,23 @@
+"""Keyed calls through proxies that lose replies, at a small size; `make soak` makes 10,000."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.soak.exactly_once import exactly_once
+
+KEYS = 60
+
+
+def test_a_call_is_billed_once_however_often_it_is_sent(data_dir: Path) -> None:
+    """Each key has one row and one answer, and the ledger has what the engines counted."""
+    result = asyncio.run(exactly_once(data_dir.parent, keys=KEYS))
+    assert result.lost_replies > 0
+    assert result.replayed > 0
+    assert result.sends >= 2 * KEYS
+    assert result.different == []
+    assert result.wrongly_billed == []
+    assert result.rows == result.requests_in_rows == result.engine_requests == KEYS
+    assert result.ledger_tokens == result.answer_tokens == result.engine_tokens
+    assert result.balance.tokens_apart == result.balance.nano_usd_apart == 0
