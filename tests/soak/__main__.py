@@ -151,6 +151,7 @@ GUARDS: tuple[Callable[[Path, float], Part], ...] = (
 )
 QUOTA: tuple[Callable[[Path, float], Part], ...] = (
     quota_parts.gateways_killed,
+    quota_parts.clients_killed,
     quota_parts.cancellations,
     quota_parts.exactly_once,
 )

@@ -11,7 +11,7 @@ import uvloop
 from scheduler.bench.report import Figure, at_least, at_most
 from tests.soak import cancellations as cancelling
 from tests.soak import exactly_once as keyed
-from tests.soak import quota_kills
+from tests.soak import quota_client_kills, quota_kills
 from tests.soak.balance import REST, Balance
 from tests.soak.killed_midway import KilledMidway, killed_midway
 from tests.soak.live_gateway import percentile
@@ -22,6 +22,7 @@ Part = tuple[dict[str, Figure], dict[str, Any]]
 _REQUESTS, _CAP_TOKENS, _KILLS = 100_000, 2_500_000, 60
 _CANCELLATIONS, _BURST, _KILL_ROUNDS = 10_000, 48, 5
 _KEYS = 10_000
+_CLIENTS_S, _CLIENTS_CAP = 60.0, 2_000_000
 
 
 def gateways_killed(directory: Path, scale: float = 1.0) -> Part:
@@ -44,6 +45,23 @@ def gateways_killed(directory: Path, scale: float = 1.0) -> Part:
     }
     samples = vars(result) | {"statuses": dict(result.statuses)}
     return figures, {"gateways_killed": samples}
+
+
+def clients_killed(directory: Path, scale: float = 1.0) -> Part:
+    """Kill one of four bare clients of the quotas every 150 ms, around a cap on tokens."""
+    result = uvloop.run(
+        quota_client_kills.killed_clients(
+            directory, for_s=max(5.0, _CLIENTS_S * scale), cap=_scaled(_CLIENTS_CAP, scale)
+        )
+    )
+    figures = {
+        "clients_kills": Figure(result.kills, "kills"),
+        "clients_requests": Figure(result.requests, "requests"),
+        "clients_overshoot_tokens": at_most(result.max_used_and_held - result.cap, 0, "tokens"),
+        "clients_held_gone_s": at_most(result.held_gone_s, 35, "s"),
+        "clients_used_minus_billed_tokens": at_most(abs(result.used - result.billed), 0, "tokens"),
+    }
+    return figures, {"clients_killed": asdict(result)}
 
 
 def cancellations(directory: Path, scale: float = 1.0) -> Part:
