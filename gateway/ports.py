@@ -304,6 +304,10 @@ class LedgerStore(Protocol):
         """
         ...
 
+    async def booked(self, ids: Collection[UUID], since_s: float) -> set[UUID]:
+        """Return those requests, begun since then, that have a row."""
+        ...
+
 
 class UsageStore(Protocol):
     def sums(self, question: UsageQuestion) -> AsyncGenerator[Sequence[UsageSum], None]:

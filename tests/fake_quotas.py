@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
+from uuid import UUID
 
 from gateway.domain.price import Price
 from gateway.domain.usage import UsageRow
@@ -47,6 +48,9 @@ class NothingUsed:
 
     async def used(self, wanted: Sequence[Any]) -> Sequence[tuple[int, int]]:
         return [(0, 0)] * len(wanted)
+
+    async def booked(self, ids: Collection[UUID], since_s: float) -> set[UUID]:
+        return set()
 
 
 class FixedPrice:

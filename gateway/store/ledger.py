@@ -12,8 +12,9 @@ the first cannot see a row that another gateway commits while it runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
+from uuid import UUID
 
 import msgspec
 from sqlalchemy import (
@@ -21,7 +22,9 @@ from sqlalchemy import (
     Select,
     SelectBase,
     Text,
+    Uuid,
     and_,
+    any_,
     bindparam,
     cast,
     column,
@@ -33,7 +36,7 @@ from sqlalchemy import (
     union_all,
     update,
 )
-from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
 from sqlalchemy.exc import DBAPIError
 
 from gateway.domain.quota import Scope
@@ -87,6 +90,15 @@ class SqlLedger:
         async with self._database.platform() as connection:
             found = await connection.execute(_USED, arguments)
             return [(int(tokens), int(nano_usd)) for tokens, nano_usd in found]
+
+    async def booked(self, ids: Collection[UUID], since_s: float) -> set[UUID]:
+        query = select(usage_events.c.request_id).where(
+            usage_events.c.request_id == any_(literal(list(ids), ARRAY(Uuid))),
+            # Without it every day's partition would be looked through.
+            usage_events.c.at >= datetime.fromtimestamp(since_s, UTC),
+        )
+        async with self._database.platform() as connection:
+            return set(await connection.scalars(query))
 
 
 _given = (

@@ -12,7 +12,8 @@
 --   f:u:S f:h:S  a window's slot that starts at S: what was used in it and what is held
 --   f:l f:p      the newest slot that was counted, and the one before it
 -- A slot is never reset: the next one has another name. A window without `f:l` has not been
--- counted here, and asks to be loaded from the ledger.
+-- counted here, and asks to be loaded from the ledger. What settles before it is waits in the hash
+-- w:<scope>:<f>, as <id>:<slot>: the ledger that is loaded may have it or not.
 --
 -- A reservation is a hash r:<id>: `d` what it holds, `k` what was last told of its use. Its lease is
 -- its score in `leases`. One that runs out is reaped: what was told is charged, the rest is let go,
@@ -155,7 +156,7 @@ end
 
 -- Let go of what is held and count what was used. Slots that are gone are left alone. Returns how
 -- far windows are used, those above a quarter: {scope, entry, used, ...}.
-local function release(scopes, held, used)
+local function release(id, scopes, held, used)
   local windows, num = {}, 0
   for s = 1, #scopes do
     local scope = scopes[s]
@@ -191,6 +192,10 @@ local function release(scopes, held, used)
               windows[num + 1], windows[num + 2], windows[num + 3] = s, i, total
               num = num + 3
             end
+          elseif is ~= 0 then
+            local waiting = P .. 'w:' .. scope[1] .. ':' .. entry[NAME]
+            call('HINCRBY', waiting, id .. ':' .. entry[START], string.format('%.0f', is))
+            call('PEXPIRE', waiting, REAPED_MS)
           end
         end
       end
@@ -232,7 +237,7 @@ local function reap(id)
   local use = told and cmsgpack.unpack(told) or {0, 0, 0, 0}
   -- The request itself happened: its rate stays charged.
   local used = {record.a[1], use[1] - use[2], use[3], 0, 0, use[1] + use[3], use[4]}
-  release(record.s, record.a, used)
+  release(id, record.s, record.a, used)
   call('DEL', P .. 'r:' .. id)
   call('SET', P .. 'x:' .. id, cmsgpack.pack({record.packed, used}), 'PX', REAPED_MS)
   if use[1] > 0 then call('HSET', ORPHANS, id, cmsgpack.pack({record.at, record.m, use})) end
@@ -317,9 +322,10 @@ function ops.reserve(op)
         if now_s < entry[START] or now_s >= entry[END] then return {'stale'} end
         if entry[HARD] == 1 and now < built_us then return {'building', built_us - now} end
         local last = values[at]
-        if not last then return {'unknown', s, i} end
+        -- What refuses nothing is not loaded before everybody is back.
+        if not last and now >= built_us then return {'unknown', s, i} end
         after, left, wait, used = weigh_window(entry, values, amounts[index])
-        if last < entry[START] then rolls = true end
+        if last and last < entry[START] then rolls = true end
         at = at + 2 * entry[SLOTS]
       else
         used = values[at] or 0
@@ -361,10 +367,13 @@ end
 
 -- {'extend', id, tokens, nano, lease_us, {input, cached, output, nano so far}} ->
 --   {'held', tokens}, as many of them as fit, or {'gone'}
+--   {'building', wait_us} | {'unknown', scope, entry}: load it and ask again
 function ops.extend(op)
   local id, tokens, nano = op[2], op[3], op[4]
   local record = recall(id)
   if not record then return {'gone'} end
+  call('ZADD', LEASES, now + op[5], id)
+  call('HSET', P .. 'r:' .. id, 'k', cmsgpack.pack(op[6]))
   local all, fits = {}, tokens
   local cost = {[OUTPUT] = 1, [TOKENS] = 1, [NANO] = nano / tokens}
   for s = 1, #record.s do
@@ -374,13 +383,15 @@ function ops.extend(op)
       local entry = scope[3][i]
       local each = cost[entry[AMOUNT]]
       if each and each > 0 and (entry[KIND] == RATE or entry[HARD] == 1) then
+        if entry[KIND] == WINDOW then
+          if now < built_us then return {'building', built_us - now} end
+          if not all[s][entry[AT]] then return {'unknown', s, i} end
+        end
         local left = room(entry, all[s])
         fits = math.min(fits, floor(left / each))
       end
     end
   end
-  call('ZADD', LEASES, now + op[5], id)
-  call('HSET', P .. 'r:' .. id, 'k', cmsgpack.pack(op[6]))
   if fits < 1 then return {'held', 0} end
   local more = {0, 0, fits, 0, 0, fits, ceil(fits * nano / tokens)}
   for s = 1, #record.s do
@@ -395,7 +406,7 @@ function ops.settle(op)
   local id, used = op[2], op[3]
   local record = recall(id)
   if record then
-    local windows = release(record.s, record.a, used)
+    local windows = release(id, record.s, record.a, used)
     bury(id)
     return {'done', windows}
   end
@@ -407,7 +418,7 @@ function ops.settle(op)
     for i = 1, #used do more[i] = used[i] - charged[2][i] end
     call('DEL', P .. 'x:' .. id)
     call('SET', P .. 't:' .. id, 1, 'PX', TOMBSTONE_MS)
-    return {'done', release(unpack_scopes(charged[1]), nothing, more)}
+    return {'done', release(id, unpack_scopes(charged[1]), nothing, more)}
   end
   -- A reservation that was given up may still be on its way.
   call('SET', P .. 't:' .. id, 1, 'PX', TOMBSTONE_MS)
@@ -465,17 +476,35 @@ function ops.assert(op)
   return {'done'}
 end
 
--- {'load', scope, field, start, {slot, used, ...}}: learn from the ledger what was used, once.
+-- {'load', scope, field, start, {slot, used, ...}, {id, ...}, waiting}: learn from the ledger what
+-- was used, once; it has these ids of those that wait, which are so many ->
+--   {'done'} | {'known'} | {'building', wait_us}
+--   {'waiting', {id, ...}}: read again, and say which of these the ledger has
 function ops.load(op)
-  local key, name = op[2], op[3]
+  local key, name, start = op[2], op[3], op[4]
+  if now < built_us then return {'building', built_us - now} end
   local last = tonumber(call('HGET', key, name .. ':l'))
-  if last and last >= op[4] then return {'known'} end
-  local pairs_ = {name .. ':l', op[4]}
-  for i = 1, #op[5], 2 do
-    pairs_[#pairs_ + 1] = name .. ':u:' .. op[5][i]
-    pairs_[#pairs_ + 1] = op[5][i + 1]
+  if last and last >= start then return {'known'} end
+  local used, has = {}, {}
+  for i = 1, #op[5], 2 do used[tostring(op[5][i])] = op[5][i + 1] end
+  local waiting = P .. 'w:' .. key .. ':' .. name
+  local found = call('HGETALL', waiting)
+  if #found / 2 ~= (op[7] or 0) then
+    local ids = {}
+    for i = 1, #found, 2 do ids[#ids + 1] = string.match(found[i], '^[^:]*') end
+    return {'waiting', ids}
   end
-  call('HSET', key, unpack(pairs_))
+  for _, id in ipairs(op[6] or {}) do has[id] = true end
+  for i = 1, #found, 2 do
+    local id, slot = string.match(found[i], '^([^:]*):(.*)$')
+    if used[slot] and not has[id] then used[slot] = used[slot] + tonumber(found[i + 1]) end
+  end
+  local new = {name .. ':l', start}
+  for slot, amount in pairs(used) do
+    new[#new + 1], new[#new + 2] = name .. ':u:' .. slot, amount
+  end
+  call('HSET', key, unpack(new))
+  call('DEL', waiting)
   return {'done'}
 end
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
@@ -134,6 +134,7 @@ class RequestLease:
         local: LocalLimits,
         books: Books,
         is_local: bool,
+        load: Callable[[Limits], Awaitable[None]],
         on_end: Callable[[RequestLease], None],
     ) -> None:
         self.terms = terms
@@ -150,6 +151,7 @@ class RequestLease:
         self._link = link
         self._local = local
         self._books = books
+        self._load = load
         self._on_end = on_end
         self._running: Sequence[Granted] = ()
         self._extending: dict[int, asyncio.Task[None]] = {}
@@ -302,24 +304,25 @@ class RequestLease:
         if self.is_local:
             return self._local.extend(self.limits, want, self._link.now_s())
         nano_usd = self.terms.nano_usd((0, 0, want))
-        gone_by_s = self._link.now_s() + _GIVE_UP_S
+        give_up_s = self._link.now_s() + _GIVE_UP_S
         while True:
             told = list(self.told())
             op = ("extend", self.terms.request_id.hex, want, nano_usd, LEASE_US, told)
             try:
                 [answer] = await self._link.ask(op)
+                if answer[0] == "held":
+                    return int(answer[1])
+                if answer[0] == "unknown":
+                    await self._load(self.limits)
+                    continue
             except CountersUnavailable:
                 if not self.limits.has_hard:
                     return self._local.extend(self.limits, want, self._link.now_s())
                 if self._link.silent_s() > _GIVE_UP_S:
                     return 0
-                await asyncio.sleep(_RETRY_S)
-                continue
-            if answer[0] == "held":
-                return int(answer[1])
-            # The counters do not know it. Where they forgot it is held again shortly; where it was
-            # reaped it is ended.
-            if self.is_settled or self.stop_causes or self._link.now_s() > gone_by_s:
+            # Counters that forgot everything do not count yet, or do not know this request, which
+            # is held again shortly. One that was reaped is ended by whoever finds that.
+            if self.stop_causes or self._link.now_s() > give_up_s:
                 return 0
             await asyncio.sleep(_RETRY_S)
 

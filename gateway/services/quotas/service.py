@@ -12,8 +12,9 @@ ledger first. Where the counters do not answer, see `local_limits`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, Final, Protocol
+from uuid import UUID
 
 from gateway.domain import Principal
 from gateway.domain.price import Price
@@ -32,6 +33,8 @@ from gateway.telemetry.metrics import Metrics
 _MAX_ROUNDS: Final = 8
 # Who needs the ledger first is refused rather than kept waiting for a database that hangs.
 _LOAD_S: Final = 2.0
+# Before the first second of a window no request of it has begun, by any rounding.
+_SURELY_S: Final = 60.0
 
 Slotted = tuple[Scope, int, int]
 
@@ -46,6 +49,9 @@ class UsedBefore(Protocol):
     """Know from the ledger what scopes have used between two times: tokens and nano-USD."""
 
     async def used(self, wanted: Sequence[Slotted]) -> Sequence[tuple[int, int]]: ...
+    async def booked(self, ids: Collection[UUID], since_s: float) -> set[UUID]:
+        """Return those requests, begun since then, that have a row."""
+        ...
 
 
 class QuotaService:
@@ -121,27 +127,55 @@ class QuotaService:
             elif kind == "stale":
                 ask = self._first_ask(terms)
             elif kind == "building":
-                raise CountersUnavailable(retry_after_s=max(answer[1] / 1_000_000, 0.1))
+                raise CountersUnavailable(retry_after_s=_building_s(answer[1]))
             else:
                 raise InternalFailure(detail=f"a request id was used twice: {kind}")
         raise InternalFailure(detail="the counters never came to an answer")
 
     async def load(self, limits: Limits) -> None:
-        """Tell the counters from the ledger what windows have seen. Raises: `StoreUnavailable`."""
+        """Tell the counters from the ledger what windows have seen.
+
+        A request that settled before a window was loaded may have its row in the ledger by then or
+        not: the counters list such, and are told which of them the sums hold.
+        Raises: `StoreUnavailable`; `CountersUnavailable`: they are not to be loaded yet.
+        """
         await self._flush_ledger()
         windows = [limit for limit in limits.limits if limit.slot is not None]
+        waiting: list[list[str]] = [[] for _ in windows]
+        for _ in range(_MAX_ROUNDS):
+            loads = await self._read_ledger(windows, waiting)
+            answers = await self.link.ask(*loads) if loads else []
+            for index, (kind, *rest) in enumerate(answers):
+                if kind == "building":
+                    raise CountersUnavailable(retry_after_s=_building_s(rest[0]))
+                waiting[index] = rest[0] if kind == "waiting" else []
+            if not any(waiting):
+                return
+        raise CountersUnavailable(detail="requests settle all the time", retry_after_s=1)
+
+    async def _read_ledger(
+        self, windows: Sequence[Limit], waiting: Sequence[Sequence[str]]
+    ) -> list[tuple[Any, ...]]:
+        """Return what loads windows; `waiting` are the requests that each of them lists."""
         wanted = [part for limit in windows for part in _slotted(limit)]
+        ids = {UUID(hex=id_) for listed in waiting for id_ in listed}
+        since_s = min((start_s for _, start_s, _ in wanted), default=0) - _SURELY_S
+        booked = await self._ledger.booked(ids, since_s) if ids else set()
         used = dict(zip(wanted, await self._ledger.used(wanted), strict=True))
-        ops = []
-        for limit in windows:
+        if ids and booked != await self._ledger.booked(ids, since_s):
+            # Some of them came while the sums were read, which hold them or do not.
+            return await self._read_ledger(windows, waiting)
+        loads = []
+        for limit, listed in zip(windows, waiting, strict=True):
             assert limit.slot is not None
             slots: list[int] = []
             for part in _slotted(limit):
                 tokens, nano_usd = used[part]
                 slots += [part[1], nano_usd if limit.counts_money else tokens]
-            ops.append(("load", limit.scope_name, limit.field, limit.slot.start_s, slots))
-        if ops:
-            await self.link.ask(*ops)
+            has = [id_ for id_ in listed if UUID(hex=id_) in booked]
+            name = (limit.scope_name, limit.field, limit.slot.start_s)
+            loads.append(("load", *name, slots, has, len(listed)))
+        return loads
 
     async def _load_or_refuse(self, limits: Limits) -> None:
         try:
@@ -185,6 +219,7 @@ class QuotaService:
             local=self.local,
             books=self._books,
             is_local=is_local,
+            load=self._load_or_refuse,
             on_end=self._forget,
         )
         self._live[ask.terms.request_id.hex] = lease
@@ -197,6 +232,10 @@ class QuotaService:
         limit = denied.limit
         self._metrics.quota_denied.labels(limit.metric.value, limit.scope.scope.kind.value).inc()
         return refusal(denied, principal, self.link.now_s())
+
+
+def _building_s(wait_us: int) -> float:
+    return max(wait_us / 1_000_000, 0.1)
 
 
 def _slotted(limit: Limit) -> list[Slotted]:

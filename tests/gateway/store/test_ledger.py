@@ -312,3 +312,14 @@ async def _totals(database: Database) -> tuple[int, int]:
 async def _assert_agrees(database: Database) -> None:
     async with database.platform() as connection:
         assert (await connection.execute(_DISAGREEMENTS)).all() == []
+
+
+async def test_a_row_is_known_by_its_request(database: Database) -> None:
+    """Of those asked for, the ones that have a row since then."""
+    ledger = SqlLedger(database)
+    new, old = usage_row(), usage_row(at=MORNING - timedelta(days=2))
+    await ledger.insert([new, old])
+    ids = [new.request_id, old.request_id, uuid4()]
+    assert await ledger.booked(ids, MORNING.timestamp() - 60) == {new.request_id}
+    assert await ledger.booked(ids, 0) == {new.request_id, old.request_id}
+    assert await ledger.booked([], 0) == set()

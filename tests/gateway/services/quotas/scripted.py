@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -105,6 +105,10 @@ class FakeLedger:
         await self._answer()
         return [self.sums[scope] for scope, _, _ in wanted]
 
+    async def booked(self, ids: Collection[UUID], since_s: float) -> set[UUID]:
+        await self._answer()
+        return set(ids) & set(self.rows)
+
     async def insert(self, rows: Sequence[UsageRow]) -> int:
         await self._answer()
         new = {row.request_id: row for row in rows if row.request_id not in self.rows}
@@ -145,10 +149,10 @@ class FakeRun:
 class Rig:
     """Hold a service of quotas with all that it stands on."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: FakeLedger | None = None) -> None:
         self.clock = Clock()
         self.counters = ScriptedCounters(self.clock)
-        self.ledger = FakeLedger()
+        self.ledger = ledger or FakeLedger()
         self.metrics = Metrics()
         self.bills: list[UsageRow] = []
         self.link = CounterLink(self.counters, self.clock, self.metrics, build_s=BUILD_S)

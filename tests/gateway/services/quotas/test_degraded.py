@@ -153,3 +153,18 @@ async def test_a_request_that_was_reaped_is_granted_nothing_more(
     assert len(rig.counters.asked("extend")) == num_asked
     assert lease.stop_causes == {0: "lease_lost"}
     assert run.granted == []
+
+
+async def test_a_request_whose_quota_is_not_counted_yet_is_granted_more_once_it_is(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits until the counters are built, and has its window loaded where nobody else did."""
+    monkeypatch.setattr(lease_module, "_RETRY_S", 0.005)
+    lease, run = await rig.hold(HARD)
+    answers = [["building", 1_000_000], ["unknown", 1, 1], ["held", 200]]
+    rig.counters.answers["extend"] = lambda op: answers.pop(0)
+    lease.note_output(0, ASKS_AT, False)
+    await until(lambda: bool(run.granted))
+    assert run.granted == [FIRST_GRANT + 200]
+    assert len(rig.counters.asked("load")) == 1
+    assert lease.stop_causes == {}

@@ -1,0 +1,173 @@
+"""Counters that lost everything learn from the ledger what was used, exactly, whoever settles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from gateway.domain.quota import Quota
+from gateway.services.quotas.wire import Amounts, Limits
+from gateway.store.quota_counters import pack
+from tests.gateway.store.quota_harness import LEASE_S, Counters, limits_of, used
+
+BUILD_S = 3
+LEASE_US = LEASE_S * 1_000_000
+
+
+class Emptied:
+    """Counters of a tenant's day that were emptied while requests ran."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.counters = Counters(redis)
+        self.limits = limits_of(self.counters.now_s, tenant=Quota(daily_tokens=1000))
+
+    def come_back(self, id_: str, held: int) -> None:
+        """Hold again what a gateway held before."""
+        amounts = Amounts(1, 0, held, 1, 0, held, 0)
+        self.counters.run(("assert", id_, self.limits.packed, amounts, 0, "{}", LEASE_US))
+
+    def settle(self, id_: str, tokens: int) -> None:
+        self.counters.run(("settle", id_, used(output=tokens)))
+
+    def load(self, ledger: int, *rest: Any) -> list[Any]:
+        """Tell what the ledger has."""
+        [limit] = self.limits.limits
+        assert limit.slot is not None
+        start_s = limit.slot.start_s
+        op = ("load", limit.scope_name, limit.field, start_s, [start_s, ledger], *rest)
+        [answer] = self.counters.run(op)
+        return answer
+
+    def extend(self, id_: str, tokens: int) -> list[Any]:
+        [answer] = self.counters.run(("extend", id_, tokens, 0, LEASE_US, (0, 0, 0, 0)))
+        return answer
+
+    @property
+    def stands(self) -> tuple[int, int]:
+        """Return what is used and what is held."""
+        [row] = self.counters.look(self.limits)
+        return row["used"], row["held"]
+
+    def found_anew(self) -> None:
+        """Begin a life in which everybody has a while to come back."""
+        self.counters.run()
+        self.counters.redis.delete("sluice:q:epoch")
+        found = pack([("found", "again", BUILD_S * 1_000_000)])
+        self.counters.redis.fcall(self.counters.library.name, 0, *found)
+
+
+@pytest.fixture
+def emptied(redis_url: str) -> Emptied:
+    return Emptied(Redis.from_url(redis_url))
+
+
+def test_what_settles_after_the_load_is_counted_by_itself(emptied: Emptied) -> None:
+    """The ledger did not have it, and what is held is let go."""
+    emptied.come_back("a", 100)
+    assert emptied.load(50) == ["done"]
+    assert emptied.stands == (50, 100)
+    emptied.settle("a", 70)
+    assert emptied.stands == (120, 0)
+
+
+@pytest.mark.parametrize(("booked", "expected"), [((), 162), (("a",), 92), (("a", "b"), 50)])
+def test_what_settles_before_the_load_is_counted_once(
+    emptied: Emptied, booked: tuple[str, ...], expected: int
+) -> None:
+    """Whether or not the sums that are loaded have it already."""
+    for id_, tokens in (("a", 70), ("b", 42)):
+        emptied.come_back(id_, 100)
+        emptied.settle(id_, tokens)
+    kind, waiting = emptied.load(50)
+    assert (kind, sorted(waiting)) == ("waiting", ["a", "b"])
+    assert emptied.load(50, booked, 2) == ["done"]
+    assert emptied.stands == (expected, 0)
+    emptied.settle("a", 70)
+    assert emptied.stands == (expected, 0)
+
+
+def test_what_settles_between_reading_and_loading_makes_it_read_again(emptied: Emptied) -> None:
+    """Nobody could tell whether the sums have it."""
+    for id_ in ("a", "b"):
+        emptied.come_back(id_, 100)
+    emptied.settle("a", 70)
+    emptied.settle("b", 42)
+    kind, waiting = emptied.load(50, ["a"], 1)
+    assert (kind, sorted(waiting)) == ("waiting", ["a", "b"])
+    assert emptied.stands == (0, 0)
+
+
+def test_what_was_reaped_before_the_load_waits_too(emptied: Emptied) -> None:
+    """At what was told of it; its true end corrects that whenever it comes."""
+    emptied.come_back("a", 100)
+    emptied.counters.run(("keep", "gateway", LEASE_US, [("a", 10, 0, 20, 0)]))
+    emptied.counters.now_s += LEASE_S + 1
+    emptied.counters.run(("sweep", 50))
+    assert emptied.load(50, [], 1) == ["done"]
+    assert emptied.stands == (80, 0)
+    emptied.settle("a", 45)
+    assert emptied.stands == (95, 0)
+
+
+def test_a_second_load_changes_nothing(emptied: Emptied) -> None:
+    """The first to come is believed, and nothing is added twice."""
+    emptied.come_back("a", 100)
+    emptied.settle("a", 70)
+    assert emptied.load(50, [], 1) == ["done"]
+    assert emptied.load(999) == ["known"]
+    assert emptied.stands == (120, 0)
+
+
+def test_nothing_is_loaded_before_everybody_had_the_time_to_come_back(emptied: Emptied) -> None:
+    """What settles until then is in no hash: the ledger has it by the time that it is read."""
+    emptied.found_anew()
+    assert emptied.load(50)[0] == "building"
+    emptied.counters.now_s += BUILD_S
+    assert emptied.load(50) == ["done"]
+
+
+def test_no_more_is_granted_on_what_nobody_has_counted(emptied: Emptied) -> None:
+    """A running request waits until the window is loaded, and then gets what is left of it."""
+    emptied.found_anew()
+    emptied.come_back("a", 100)
+    assert emptied.extend("a", 256)[0] == "building"
+    emptied.counters.now_s += BUILD_S
+    assert emptied.extend("a", 256)[0] == "unknown"
+    assert emptied.stands == (0, 100)
+    emptied.load(850)
+    assert emptied.extend("a", 256) == ["held", 50]
+
+
+def test_who_waits_for_more_keeps_its_lease(emptied: Emptied) -> None:
+    """Asking renews it, whatever the answer."""
+    emptied.come_back("a", 100)
+    for _ in range(3):
+        emptied.counters.now_s += LEASE_S - 1
+        assert emptied.extend("a", 256)[0] == "unknown"
+
+
+def test_a_soft_budget_refuses_nothing_meanwhile(emptied: Emptied) -> None:
+    """It is held and settled without being loaded, and exact once it is."""
+    soft = limits_of(emptied.counters.now_s, tenant=Quota(budget_nano_usd=10, budget_hard=False))
+    emptied.found_anew()
+    amounts = Amounts(1, 0, 1, 1, 0, 1, 40)
+    op = ("reserve", "a", soft.packed, amounts, "{}", LEASE_US)
+    assert emptied.counters.run(op)[0][0] == "held"
+    emptied.counters.run(("settle", "a", used(output=1, nano_usd=30)))
+    emptied.counters.now_s += BUILD_S
+    again = ("reserve", "b", soft.packed, amounts, "{}", LEASE_US)
+    assert emptied.counters.run(again)[0][0] == "unknown"
+    assert _load(emptied.counters, soft, 500) == ["done"]
+    [row] = emptied.counters.look(soft)
+    assert row["used"] == 530
+
+
+def _load(counters: Counters, limits: Limits, ledger: int) -> list[Any]:
+    [limit] = limits.limits
+    assert limit.slot is not None
+    slots = [limit.slot.start_s, ledger]
+    op = ("load", limit.scope_name, limit.field, limit.slot.start_s, slots, [], 1)
+    [answer] = counters.run(op)
+    return answer
