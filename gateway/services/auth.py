@@ -42,9 +42,9 @@ from gateway.services.expiring_cache import ExpiringCache
 GRACE_S: Final = 300.0
 _LIVE_TTL_S, _LIVE_JITTER, _LIVE_ENTRIES = 8.5, 0.1, 50_000
 _REFUSED_TTL_S, _REFUSED_ENTRIES = 5.0, 50_000
-# Who has a live principal waits this long for its confirmation, and after a failure not at all
-# for this long: with a store that hangs, requests go on.
-_PATIENCE_S, _ASK_AGAIN_S = 1.0, 1.0
+# Who has a live principal waits this long for its confirmation, less where the last one failed, and
+# after a failure not at all for this long: with a store that hangs, requests go on.
+_PATIENCE_S, _LITTLE_PATIENCE_S, _ASK_AGAIN_S = 1.0, 0.2, 1.0
 _NO_SECRET = KeySecret(pepper_id="", mac=bytes(32))
 
 
@@ -157,10 +157,11 @@ class Authenticator:
         now = self._clock.monotonic()
         if now < self._ask_again_at:
             return live
+        patience_s = _PATIENCE_S
         if self._degraded:
-            self._ask_again_at = now + _ASK_AGAIN_S
+            self._ask_again_at, patience_s = now + _ASK_AGAIN_S, _LITTLE_PATIENCE_S
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(patience_s):
                 return await self._load_once(digest, token)
         except (StoreUnavailable, TimeoutError) as exc:
             now = self._clock.monotonic()
