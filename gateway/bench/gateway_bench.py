@@ -6,7 +6,7 @@ every limit of every scope is on, a row of the ledger is written), and LiteLLM's
 installed, which checks one master key and counts nothing. Ratios are taken within a round, and the
 medians over rounds are stated. A streamed event costs what a long answer takes more than a short
 one, over the events that it has more. Latencies are of a fixed rate, the gateway's over the
-echo's; the script's time is Valkey's own count, for one of a request's two operations.
+echo's; the script's time is Valkey's own count, for one of a request's operations.
 """
 
 from __future__ import annotations
@@ -76,8 +76,9 @@ def _measure_round(subjects: Sequence[Subject], options: GatewayBenchOptions) ->
     assert gateway.redis_url is not None
     with script_time(gateway.redis_url) as script:
         costs = {subject.name: _measure(subject, options) for subject in subjects}
-    # A call may do several operations: every request is reserved and settled.
-    num_ops = 2 * (options.requests + 2 * options.streams)
+    # A call may do several operations: every request is reserved and settled, and one that goes on
+    # after its first token says that its prompt waits no longer.
+    num_ops = 2 * (options.requests + 2 * options.streams) + options.streams
     return Round(costs, script.us / num_ops, _p99_s(echo, options), _p99_s(gateway, options))
 
 

@@ -167,11 +167,12 @@ class RequestLease:
         """Learn how far a generation is; ask for more where its grant is nearly used up."""
         if self._first_s is None:
             self._first_s = self._link.now_s()
-            if self._is_queued:
-                self._is_queued = False
-                self._post_begun()
         if is_last:
             return
+        if self._is_queued:
+            # Not with the last of it: settling tells as much.
+            self._is_queued = False
+            self._post_begun()
         granted = self.granted[index]
         if granted < self.terms.max_tokens[index] and granted - num_output_tokens <= AHEAD:
             self._extend(index)
