@@ -201,8 +201,8 @@ class Admission:
         num_queued = self._tree.num_live - len(self._running)
         band = self._tree.bands.get(request.band.name)
         tenant = None if band is None else band.children.get(request.tenant_id)
-        share = self._queue.share(sequence)
         if num_queued >= config.max_num_queued:
+            share = self._queue.share(sequence)
             num_own = 0 if tenant is None else tenant.num_waiting
             reason = f"The queue is full: {num_queued} requests wait, of at most "
             reason += f"{config.max_num_queued}."
@@ -210,6 +210,7 @@ class Admission:
             return self._reject("queue_requests", reason, code, 1.0 / self._tokens_per_s())
         if tenant is not None and num_queued >= _SHARED_PLACES * config.max_num_queued:
             # The last places are for those who hold less than their share, newcomers included.
+            share = self._queue.share(sequence)
             limit = share / (1.0 + share) * config.max_num_queued
             if tenant.num_waiting + 1 > limit:
                 reason = f"The queue is nearly full, and {tenant.num_waiting} requests of your "
@@ -221,13 +222,16 @@ class Admission:
             return None
         queued = sum(other.waiting_tokens for other in self._tree.bands.values())
         own = 0 if tenant is None else tenant.waiting_tokens
+        if not queued:
+            return None
+        share = self._queue.share(sequence)
         num_tokens = sequence.num_uncached
         limit = share * config.tenant_queue_alpha * max(0, bound - queued)
         if own and own + num_tokens > limit:
             reason = f"{own} tokens of your tenant wait already, of at most {round(limit)} now."
             excess = own + num_tokens - limit
             code = _code(own + num_tokens > share * bound and share < 1.0)
-        elif queued and queued + num_tokens > bound:
+        elif queued + num_tokens > bound:
             reason = f"The queue is full: {queued} tokens wait, of at most {bound}."
             excess = queued + num_tokens - bound
             code = RejectCode.OVERLOADED
