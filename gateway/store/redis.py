@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 1.0
 _EPOCH_KEY = "sluice:auth_epoch"
+# uvloop has a word of its own for a transport that was closed.
+_FAILURES = (RedisError, OSError, RuntimeError)
 
 
 def connect_redis(url: str) -> Redis:
@@ -55,12 +57,12 @@ class RedisAuthEpoch:
         try:
             value = await self._redis.get(_EPOCH_KEY)
             return int(value or 0)
-        except (RedisError, OSError) as exc:
+        except _FAILURES as exc:
             log.warning("epoch of keys and tenants unreadable: %s", exc)
             return None
 
     async def advance(self) -> None:
         try:
             await self._redis.incr(_EPOCH_KEY)
-        except (RedisError, OSError) as exc:
+        except _FAILURES as exc:
             log.warning("epoch of keys and tenants not advanced, other processes are late: %s", exc)

@@ -30,6 +30,8 @@ _CONNECT_TIMEOUT_S: Final = 1.0
 _RECONNECT_S: Final = 0.1
 # A timer that is later than this was held up by the loop, not by Redis.
 _LATE_S: Final = 0.01
+# What sending and connecting may raise; uvloop has a word of its own for a transport that closed.
+_FAILURES: Final = (RedisError, OSError, RuntimeError)
 # In so many the loop has read what is in the socket, and the reader has handed it on.
 _TURNS: Final = 4
 
@@ -73,7 +75,7 @@ class RedisPipe:
             await connection.send_packed_command(
                 connection.pack_command(*command), check_health=False
             )
-        except (RedisError, OSError) as exc:
+        except _FAILURES as exc:
             self._drop(exc, connection)
         try:
             return await answer
@@ -109,7 +111,7 @@ class RedisPipe:
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 await connection.connect()  # type: ignore[no-untyped-call]
-        except (RedisError, OSError, TimeoutError) as exc:
+        except _FAILURES as exc:
             self._failed_s = asyncio.get_running_loop().time()
             logger.debug("no connection to Redis: %s", exc)
             await connection.disconnect(nowait=True)

@@ -15,6 +15,7 @@ from redis.exceptions import ResponseError
 from gateway.store.redis import connect_for_pipe
 from gateway.store.redis_pipe import PipeClosed, RedisPipe
 from tests.faults.proxy import Fault, FaultProxy
+from tests.gateway.store.closed_unseen import ClosesUnseen, closing_client
 
 pytestmark = pytest.mark.anyio
 
@@ -107,6 +108,19 @@ async def test_a_connection_that_was_reset_is_made_again_at_once(redis_url: str)
         proxy.fault = Fault()
         assert await pipe.call("GET", "done") == b"1"
         assert proxy.counts.accepted == 2
+
+
+async def test_a_transport_that_closed_unseen_is_a_closed_connection(redis_url: str) -> None:
+    """Writing to it fails by an error of the event loop's own; the next call connects again."""
+    async with closing_client(redis_url) as client:
+        pipe = RedisPipe(client, timeout_s=PATIENCE_S)
+        await pipe.call("PING")
+        ClosesUnseen.is_closed = True
+        with pytest.raises(PipeClosed):
+            await pipe.call("PING")
+        ClosesUnseen.is_closed = False
+        assert await pipe.call("ECHO", "again") == b"again"
+        await pipe.close()
 
 
 async def test_a_server_that_is_not_there_is_not_asked_by_every_call(tmp_path: Path) -> None:
