@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from gateway.domain.quota import Stand, Standing
+
+
+_NAMES: Final = {
+    what: tuple(f"x-ratelimit-{part}-{what}" for part in ("limit", "remaining", "reset"))
+    for what in ("requests", "tokens")
+}
 
 
 def ratelimit_headers(standing: Standing | None) -> dict[str, str]:
@@ -28,8 +36,9 @@ def duration(seconds: float) -> str:
 
 
 def _headers(what: str, stand: Stand) -> dict[str, str]:
+    limit, remaining, reset = _NAMES[what]
     return {
-        f"x-ratelimit-limit-{what}": str(stand.amount),
-        f"x-ratelimit-remaining-{what}": str(stand.left),
-        f"x-ratelimit-reset-{what}": duration(stand.whole_in_s),
+        limit: str(stand.amount),
+        remaining: str(stand.left),
+        reset: duration(stand.whole_in_s),
     }

@@ -8,7 +8,7 @@ at, so what is compiled is good until the first of its slots ends.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -97,14 +97,15 @@ class Limits:
     has_hard: bool
     has_queue: bool
     output_tpm: int | None
+    _places: dict[tuple[int, int], Limit] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        places = {(limit.scope_at, limit.entry_at): limit for limit in self.limits}
+        object.__setattr__(self, "_places", places)
 
     def at(self, scope_at: int, entry_at: int) -> Limit:
         """Return the limit that the script calls by these numbers, from 1."""
-        return next(
-            limit
-            for limit in self.limits
-            if limit.scope_at == scope_at and limit.entry_at == entry_at
-        )
+        return self._places[scope_at, entry_at]
 
 
 NO_LIMITS: Final = Limits(b"\x90", (), float("inf"), False, False, None)
