@@ -6,7 +6,6 @@ from typing import Final
 
 from gateway.domain.quota import Stand, Standing
 
-
 _NAMES: Final = {
     what: tuple(f"x-ratelimit-{part}-{what}" for part in ("limit", "remaining", "reset"))
     for what in ("requests", "tokens")
