@@ -18,7 +18,15 @@ import uvloop
 from scheduler.bench.report import BENCHMARKS_DIR, Figure, at_least, at_most, update_report
 from tests.live_server import start_server
 from tests.passable import passable_directory
-from tests.soak import fairness, guard_parts, overload, quota_parts, streams, throughput
+from tests.soak import (
+    fairness,
+    fault_parts,
+    guard_parts,
+    overload,
+    quota_parts,
+    streams,
+    throughput,
+)
 from tests.soak.live_gateway import percentile
 
 ROOT = Path(__file__).parent.parent.parent
@@ -154,6 +162,9 @@ QUOTA: tuple[Callable[[Path, float], Part], ...] = (
     quota_parts.clients_killed,
     quota_parts.cancellations,
     quota_parts.exactly_once,
+    fault_parts.redis_faults,
+    fault_parts.postgres_away,
+    fault_parts.revocation,
 )
 SCALED = (*GUARDS, *QUOTA)
 REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {

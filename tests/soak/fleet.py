@@ -16,6 +16,7 @@ import httpx
 from redis.asyncio import Redis
 
 from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, new_token
+from gateway.services.local_access import read_local_access
 from gateway.store.embedded import EmbeddedServers
 from gateway.store.postgres_server import SUPERUSER
 from tests.faults.replica import Replica, free_port
@@ -42,11 +43,13 @@ class Fleet:
 
     async def admin(self, method: str, path: str, body: Any = None, *, at: int = 0) -> Any:
         """Ask the admin API of one gateway."""
-        return (await self._admin(method, path, body, at)).json()
+        return (await self._admin(method, path, body, at, self.admin_token)).json()
 
     async def metrics(self, *, at: int = 0) -> str:
-        """Return the metrics of one gateway as it writes them."""
-        return (await self._admin("GET", "/metrics", None, at)).text
+        """Return the metrics of one gateway as it writes them, whatever its stores do."""
+        access = read_local_access(self.replicas[at].data_dir)
+        assert access is not None, "it runs on this machine"
+        return (await self._admin("GET", "/metrics", None, at, access.local_token)).text
 
     async def window(self, kind: str = "tenant", name: str = "tokens.day") -> tuple[int, int]:
         """Return what the newest slot of a window has used and holds, read from Redis itself."""
@@ -69,12 +72,14 @@ class Fleet:
         assert row is not None
         return {name: int(value) for name, value in row.items()}
 
-    async def _admin(self, method: str, path: str, body: Any, at: int) -> httpx.Response:
+    async def _admin(
+        self, method: str, path: str, body: Any, at: int, token: str
+    ) -> httpx.Response:
         answer = await self._client.request(
             method,
             f"http://127.0.0.1:{self.admin_ports[at]}/admin/v1{path}",
             json=body,
-            headers={"authorization": f"Bearer {self.admin_token}"},
+            headers={"authorization": f"Bearer {token}"},
         )
         assert answer.is_success, (answer.status_code, answer.text)
         return answer

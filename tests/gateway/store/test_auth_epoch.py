@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 import pytest
-from redis.asyncio import Redis
 
 from gateway.store.redis import RedisAuthEpoch, connect_redis
 from tests.gateway.store.closed_unseen import ClosesUnseen, closing_client
@@ -25,7 +24,7 @@ async def test_it_moves_for_every_process(redis_url: str) -> None:
 
 async def test_a_redis_that_is_away_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     """Nobody knows the epoch then, and a revocation is done all the same."""
-    away = Redis(unix_socket_path="/nowhere/valkey.sock")
+    away = connect_redis("unix:///nowhere/valkey.sock")
     epoch = RedisAuthEpoch(away)
     assert await epoch.current() is None
     with caplog.at_level(logging.WARNING):
