@@ -25,8 +25,8 @@ class Weathered:
 
     It was calm from `calm_s` on. `undegraded` are answers to the soft tenant that did not say that
     they were degraded, `unwary` those to the hard one that were no refusals, while nobody could
-    count (`is_away`). `back_s` runs from the fault's end until every gateway serves the hard
-    tenant, and the soft one as ever.
+    count (`is_away`). `back_s` runs from the fault's end until every gateway counts for the
+    hard tenant again, and serves the soft one as ever.
     """
 
     fault: str
@@ -77,13 +77,16 @@ class Weathered:
         self.fault_p99_s, self.fault_max_s = percentile(struck, 0.99), max(struck)
 
     def _back_s(self, load: SteadyLoad, gateway: int) -> float:
+        # A cap that was used up meanwhile is told of by counters that count.
         served = _first_s(
-            one for one in load.of(HARD_SHORT, since_s=self.ended_s) if one.gateway == gateway
+            one
+            for one in load.of(HARD_SHORT, since_s=self.ended_s)
+            if one.gateway == gateway and (one.status == 200 or one.code == "insufficient_quota")
         )
         as_ever = _first_s(
             one
             for one in load.of(SOFT_SHORT, since_s=self.ended_s)
-            if one.gateway == gateway and not one.is_degraded
+            if one.gateway == gateway and one.status == 200 and not one.is_degraded
         )
         return max(served, as_ever) - self.ended_s
 
@@ -139,7 +142,7 @@ def _is_fair(one: Asked) -> bool:
 
 
 def _first_s(asked: Iterable[Asked]) -> float:
-    return min((one.answered_s for one in asked if one.status == 200), default=float("inf"))
+    return min((one.answered_s for one in asked), default=float("inf"))
 
 
 def _keep(failed: list[str], one: Asked, begun_s: float) -> None:
