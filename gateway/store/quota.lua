@@ -46,6 +46,9 @@ local call, floor, ceil, max
 -- Of the call that runs: its arguments, its time, and until when hard limits let nothing through.
 local argv, now_s, now, built_us, reaped
 local reap_us, REAP_EVERY_US = 0, 100000
+-- After a silence nobody could renew, or settle: nothing is reaped until everybody had the time to.
+local called_us, back_us = 0, 0
+local SILENCE_US, RETURN_US = 5000000, 3000000
 
 -- Scopes as they came, and what they unpack to: the same few come again and again.
 local unpacked, num_unpacked = {}, 0
@@ -248,6 +251,11 @@ local function reap_expired(limit)
   for i = 1, #expired do
     local id = expired[i] reap(id) end
   return #expired
+end
+
+-- Tell whether a lease that ran out is abandoned; a clock that went back is believed.
+local function may_reap()
+  return now >= back_us or now < back_us - RETURN_US
 end
 
 local ops = {}
@@ -563,7 +571,7 @@ end
 -- {'sweep', limit} -> {'swept', how many were reaped, leases, {id, {at_us, meta, use}, ...}}, the
 -- last of those that are to be billed.
 function ops.sweep(op)
-  local num = reaped + reap_expired(op[2])
+  local num = reaped + (may_reap() and reap_expired(op[2]) or 0)
   local found, orphans = call('HRANDFIELD', ORPHANS, op[2], 'WITHVALUES'), {}
   for i = 1, #found, 2 do
     orphans[i], orphans[i + 1] = found[i], cmsgpack.unpack(found[i + 1])
@@ -596,8 +604,9 @@ local function run(_, args)
   local colon = string.find(epoch, ':', 1, true)
   built_us = tonumber(string.sub(epoch, colon + 1))
   -- Ten times a second is often enough; a clock that went back is believed.
-  reaped = 0
-  if now >= reap_us or now < reap_us - REAP_EVERY_US then
+  if now - called_us > SILENCE_US then back_us = now + RETURN_US end
+  called_us, reaped = now, 0
+  if may_reap() and (now >= reap_us or now < reap_us - REAP_EVERY_US) then
     reaped, reap_us = reap_expired(16), now + REAP_EVERY_US
   end
   local answers = {}

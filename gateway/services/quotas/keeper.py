@@ -15,10 +15,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -96,16 +96,21 @@ class QuotaKeeper:
         due = [
             lease
             for lease in self._quotas.live
-            if not lease.is_local and now_s - lease.told_s >= _RENEW_S
+            if not (lease.is_local or lease.is_lost) and now_s - lease.told_s >= _RENEW_S
         ]
         for first in range(0, max(len(due), 1), _BATCH):
             batch = due[first : first + _BATCH]
-            told = [(lease.terms.request_id.hex, *lease.told()) for lease in batch]
-            [answer] = await self._link.ask(("keep", self._name, LEASE_US, told))
+            told = [lease.told() for lease in batch]
+            listed = [
+                (lease.terms.request_id.hex, *use) for lease, use in zip(batch, told, strict=True)
+            ]
+            [answer] = await self._link.ask(("keep", self._name, LEASE_US, listed))
             self._quotas.local.num_gateways = max(int(answer[1]), 1)
-            for lease in batch:
-                lease.told_s = now_s
-            await self._find_again(batch, answer[2])
+            gone = dict(zip(answer[2][::2], answer[2][1::2], strict=True))
+            for lease, use in zip(batch, told, strict=True):
+                if lease.terms.request_id.hex not in gone:
+                    lease.was_told(use, now_s)
+            await self._find_again(batch, gone)
 
     async def sweep(self) -> None:
         """Bill what dead processes left. Raises: `CountersUnavailable`, `StoreUnavailable`."""
@@ -140,18 +145,19 @@ class QuotaKeeper:
             if ops:
                 await self._link.ask(*ops)
 
-    async def _find_again(self, batch: Sequence[RequestLease], gone: Sequence[Any]) -> None:
+    async def _find_again(self, batch: Sequence[RequestLease], gone: Mapping[str, int]) -> None:
         """Deal with leases that the counters no longer hold."""
         by_id = {lease.terms.request_id.hex: lease for lease in batch}
-        for id_, was_reaped in zip(gone[::2], gone[1::2], strict=True):
+        for id_, was_reaped in gone.items():
             lease = by_id[id_]
             if lease.is_settled:
                 continue
             if was_reaped:
                 logger.warning("request %s was late to renew its lease: it ends", id_)
-                lease.finish_granted("lease_lost")
+                lease.lose()
             else:
                 await self._link.ask(lease.again())
+                lease.was_told(Told(), self._link.now_s())
 
     def _forgotten(self) -> None:
         self._must_return = True

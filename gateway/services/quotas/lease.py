@@ -8,6 +8,10 @@ While the request runs it asks for more output tokens before the granted ones ar
 granted last is all there is: the generation ends with `length` there; `stop_causes` says why.
 Where the counters do not answer, rates are extended by this process alone; a request under a hard
 quota waits at its grant until they do, and ends there before its lease does.
+
+A lease that could not be renewed in time (the process was frozen, or cut off) was reaped: others
+may have got what it held. Under a hard quota no more is billed then than what the counters had been
+told of, which is what they charged: the rest of the answer is nobody's, as the quota is to hold.
 """
 
 from __future__ import annotations
@@ -40,6 +44,8 @@ AHEAD: Final = 128
 CHUNK: Final = 256
 # After this long without an answer, others may soon take what is held here for abandoned.
 _GIVE_UP_S: Final = LEASE_S - 8.0
+# From here on it may have been reaped, however long the last renewal was on its way.
+_OVERDUE_S: Final = LEASE_S - 2.0
 _RETRY_S: Final = 0.5
 
 
@@ -147,7 +153,9 @@ class RequestLease:
         # generation → what ended it short of its own bounds
         self.stop_causes: dict[int, str] = {}
         self.is_settled = False
+        self.is_lost = False
         self.told_s = link.now_s()
+        self._told = Told()
         self._link = link
         self._local = local
         self._books = books
@@ -190,6 +198,10 @@ class RequestLease:
         nano_usd = self.terms.nano_usd((num_input, num_cached, num_output))
         return Told(num_input, num_cached, num_output, nano_usd)
 
+    def was_told(self, told: Told, at_s: float) -> None:
+        """Learn what the counters know of its use, and since when."""
+        self.told_s, self._told = at_s, told
+
     def refund(self) -> None:
         """Let everything go: the request was not taken in."""
         self._end(Amounts())
@@ -201,7 +213,7 @@ class RequestLease:
         """
         if self.is_settled:
             return
-        told = Told() if outcome is Outcome.FAILED else self.told()
+        told = Told() if outcome is Outcome.FAILED else self._billed()
         self._books.append(self._row(told, outcome))
         self._end(used_amounts(told))
 
@@ -210,10 +222,11 @@ class RequestLease:
         for running in self._running:
             running.fail(error)
 
-    def finish_granted(self, cause: str) -> None:
-        """Let what runs end where its grant does."""
+    def lose(self) -> None:
+        """Let what runs end where its grant does: the counters have let go what is held."""
+        self.is_lost = True
         for index in range(len(self._running)):
-            self._stop(index, cause)
+            self._stop(index, "lease_lost")
 
     def again(self) -> list[Any]:
         """Return the operation that holds the same once more, after the counters forgot it."""
@@ -227,6 +240,19 @@ class RequestLease:
             terms.meta(),
             LEASE_US,
         ]
+
+    def _billed(self) -> Told:
+        told = self.told()
+        is_overdue = self.is_lost or self._link.now_s() - self.told_s > _OVERDUE_S
+        if self.is_local or not self.limits.has_hard or not is_overdue:
+            return told
+        logger.warning(
+            "request %s outlived its lease: %d tokens are billed, %d were used",
+            self.terms.request_id.hex,
+            self._told.input_tokens + self._told.output_tokens,
+            told.input_tokens + told.output_tokens,
+        )
+        return self._told
 
     def _end(self, used: Amounts) -> None:
         if self.is_settled:
@@ -307,10 +333,12 @@ class RequestLease:
         nano_usd = self.terms.nano_usd((0, 0, want))
         give_up_s = self._link.now_s() + _GIVE_UP_S
         while True:
-            told = list(self.told())
-            op = ("extend", self.terms.request_id.hex, want, nano_usd, LEASE_US, told)
+            told, told_s = self.told(), self._link.now_s()
+            op = ("extend", self.terms.request_id.hex, want, nano_usd, LEASE_US, list(told))
             try:
                 [answer] = await self._link.ask(op)
+                if answer[0] != "gone":
+                    self.was_told(told, told_s)
                 if answer[0] == "held":
                     return int(answer[1])
                 if answer[0] == "unknown":

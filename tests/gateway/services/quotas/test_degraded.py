@@ -146,7 +146,7 @@ async def test_a_request_that_was_reaped_is_granted_nothing_more(
     rig.counters.answers["extend"] = lambda op: ["gone"]
     lease.note_output(0, ASKS_AT, False)
     await until(lambda: bool(rig.counters.asked("extend")))
-    lease.finish_granted("lease_lost")
+    lease.lose()
     await asyncio.sleep(0.02)
     num_asked = len(rig.counters.asked("extend"))
     await asyncio.sleep(0.02)

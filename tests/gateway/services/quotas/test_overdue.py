@@ -1,0 +1,95 @@
+"""Leases that outlived their process's silence: what is billed of a request that was reaped."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from gateway.domain.quota import Quota
+from gateway.domain.usage import Outcome
+from gateway.services.quotas.keeper import QuotaKeeper
+from gateway.services.quotas.lease import LEASE_S
+from tests.gateway.services.quotas.scripted import Rig
+
+pytestmark = pytest.mark.anyio
+
+HARD, RATES = Quota(daily_tokens=10_000), Quota(output_tpm=100_000)
+
+
+@pytest.fixture
+async def rig() -> Rig:
+    """Build a rig inside the test's loop."""
+    return Rig()
+
+
+@pytest.fixture
+async def keeper(rig: Rig) -> QuotaKeeper:
+    """Keep the rig's leases."""
+    return QuotaKeeper(rig.quotas, rig.ledger, rig.metrics)
+
+
+async def test_a_lapsed_lease_bills_what_the_counters_were_told(
+    rig: Rig, keeper: QuotaKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others may have used what it held since: the ledger gets no more than they were charged."""
+    lease, run = await rig.hold(HARD, used=40)
+    rig.clock.now_s += 5
+    await keeper.tick()
+    run.num_used_tokens = 90
+    rig.clock.now_s += LEASE_S
+    with caplog.at_level(logging.WARNING):
+        lease.settle(Outcome.COMPLETED)
+    [bill] = rig.bills
+    assert (bill.input_tokens, bill.output_tokens) == (10, 40)
+    assert "outlived its lease" in caplog.text
+    await rig.link.flush()
+    [settled] = rig.counters.asked("settle")
+    assert settled[2].tokens == 50
+
+
+async def test_one_that_was_never_told_of_is_billed_nothing(rig: Rig) -> None:
+    """It was reaped as if it had used nothing."""
+    lease, _ = await rig.hold(HARD, used=90)
+    rig.clock.now_s += LEASE_S
+    lease.settle(Outcome.COMPLETED)
+    [bill] = rig.bills
+    assert (bill.input_tokens, bill.output_tokens) == (0, 0)
+
+
+async def test_a_lease_that_was_found_reaped_bills_no_more_either(
+    rig: Rig, keeper: QuotaKeeper
+) -> None:
+    """Whatever the clocks say; and nobody asks for it again."""
+    lease, run = await rig.hold(HARD, used=40)
+    rig.clock.now_s += 5
+    await keeper.tick()
+    gone = [lease.terms.request_id.hex, 1]
+    rig.counters.answers["keep"] = lambda op: ["kept", 1, gone if op[3] else []]
+    rig.clock.now_s += 5
+    await keeper.tick()
+    rig.clock.now_s += 1
+    await keeper.tick()
+    assert rig.counters.asked("keep")[-1][3] == []
+    run.num_used_tokens = 90
+    lease.settle(Outcome.COMPLETED)
+    assert rig.bills[0].output_tokens == 40
+
+
+async def test_a_lease_in_time_bills_all(rig: Rig, keeper: QuotaKeeper) -> None:
+    """However long the request runs, and where an extension was the last that was told."""
+    renewed, run = await rig.hold(HARD, used=1)
+    for _ in range(20):
+        rig.clock.now_s += 5
+        await keeper.tick()
+    run.num_used_tokens = 90
+    renewed.settle(Outcome.COMPLETED)
+    assert rig.bills[0].output_tokens == 90
+
+
+async def test_rates_are_nobodys_to_lose(rig: Rig) -> None:
+    """Without a hard quota there is nothing that could be passed: all of it is billed."""
+    lease, _ = await rig.hold(RATES, used=90)
+    rig.clock.now_s += 2 * LEASE_S
+    lease.settle(Outcome.COMPLETED)
+    assert rig.bills[0].output_tokens == 90
