@@ -3,7 +3,7 @@
 It gathers for a fifth of a second, because a transaction costs more than a hundred rows, then
 inserts up to 500 rows in one; so a row is in the ledger within half a second, and where rows pile
 up there are at most 20 transactions a second. While the store does not answer the rows wait in the
-spool, and it is asked again after 0.5 s, then ever more seldom, at least every 5 s.
+spool, and it is asked again after 0.5 s, then ever more seldom, at least every 2 s.
 
 A row is confirmed after its transaction has committed, and no earlier: what fails in between is
 inserted again, which the ledger takes for nothing. A row that the ledger refuses for what it holds
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 BATCH_ROWS: Final = 500
 GATHER_S: Final = 0.2
 _PAUSE_S: Final = 0.05
-_BACKOFF_MIN_S, _BACKOFF_MAX_S = 0.5, 5.0
+_BACKOFF_MIN_S, _BACKOFF_MAX_S = 0.5, 2.0
 _TIDY_INTERVAL_S: Final = 5.0
 _LAST_DRAIN_S: Final = 5.0
 

@@ -164,6 +164,7 @@ QUOTA: tuple[Callable[[Path, float], Part], ...] = (
     quota_parts.exactly_once,
     fault_parts.redis_faults,
     fault_parts.postgres_away,
+    fault_parts.gateway_frozen,
     fault_parts.revocation,
 )
 SCALED = (*GUARDS, *QUOTA)

@@ -11,6 +11,7 @@ from typing import Any
 import uvloop
 
 from scheduler.bench.report import Figure, at_least, at_most
+from tests.soak import frozen_gateway as frozen
 from tests.soak import postgres_away as away
 from tests.soak import store_faults
 from tests.soak.faulty_stores import faulty_stores
@@ -99,6 +100,20 @@ def postgres_away(directory: Path, scale: float = 1.0) -> Part:
         "postgres_used_minus_billed_tokens": at_most(abs(result.used - result.billed), 0, "tokens"),
     }
     return figures, {"postgres_away": asdict(result)}
+
+
+def gateway_frozen(directory: Path, scale: float = 1.0) -> Part:
+    """Freeze a gateway for longer than its leases; it takes as long whatever the scale."""
+    result = uvloop.run(frozen.frozen_gateway(directory))
+    figures = {
+        "frozen_used_by_others_tokens": Figure(result.billed_frozen, "tokens"),
+        "frozen_overshoot_tokens": at_most(
+            max(result.billed, result.used) - result.cap, 0, "tokens"
+        ),
+        "frozen_held_left_tokens": at_most(result.held, 0, "tokens"),
+        "frozen_used_minus_billed_tokens": at_most(abs(result.used - result.billed), 0, "tokens"),
+    }
+    return figures, {"gateway_frozen": asdict(result)}
 
 
 def revocation(directory: Path, scale: float = 1.0) -> Part:
