@@ -15,7 +15,7 @@ from tests.soak.revocations import Revoked, revocations, without_redis
 from tests.soak.store_faults import Sizes, Storm, storm, strikes
 
 GATEWAYS, KEYS = 3, 10
-SMALL = Sizes(stop_s=1.5, black_hole_s=1.5, reset_s=0.6, calm_s=0.4)
+SMALL = Sizes(stop_s=1.2, black_hole_s=1.2, reset_s=0.5, calm_s=0.3)
 AWAY_S = 8.0
 
 

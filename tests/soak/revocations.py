@@ -20,7 +20,7 @@ _REVOKES: Final = 0
 # Longer than any revocation may take.
 _STREAM_TOKENS: Final = 1000
 _ASK_EVERY_S: Final = 0.1
-_USED_S: Final = 1.0
+_USED_S: Final = 0.5
 _FOR_EVER_S: Final = 3600.0
 
 
