@@ -169,7 +169,9 @@ class CounterLink:
         build_s = self._first_build_s if self._epoch is None else self._build_s
         build_us = int(build_s * 1_000_000)
         reply = await self._counters.run([("found", uuid.uuid4().hex, build_us)])
-        logger.warning("the counters were empty: they begin anew as %s", reply.epoch)
+        # At its first call a process finds what private counters always are.
+        level = logging.INFO if self._epoch is None else logging.WARNING
+        logger.log(level, "the counters were empty: they begin anew as %s", reply.epoch)
 
     def _answered(self, reply: CounterReply, sent_s: float) -> None:
         now_s = self._clock.monotonic()
