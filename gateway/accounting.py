@@ -26,8 +26,6 @@ from gateway.settings import Settings
 from gateway.store import Store
 from gateway.telemetry.metrics import Metrics
 
-# How long others may take to come back with what they hold, after the counters were lost.
-_BUILD_S: Final = 3.0
 _FLUSH_S: Final = 0.5
 SPOOL_DIR: Final = "spool"
 
@@ -58,7 +56,7 @@ async def open_accounting(
             store.counters,
             time,
             metrics,
-            build_s=_BUILD_S,
+            build_s=settings.quota_build_s,
             first_build_s=0.0 if is_private else settings.quota_build_s,
         )
         recovery = Recovery(spool.append, link)

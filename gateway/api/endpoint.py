@@ -21,7 +21,7 @@ from gateway.api.access import require_model
 from gateway.api.answer import collect_answer, stream_answer, usage_of
 from gateway.api.body import ClientGone, JsonBody, read_body
 from gateway.api.chunks import Chunks, Envelope
-from gateway.api.ratelimits import ratelimit_headers
+from gateway.api.ratelimits import DEGRADED, ratelimit_headers
 from gateway.api.sampling import requested_tier
 from gateway.api.schemas import SamplingFields, Usage
 from gateway.domain import Principal
@@ -100,12 +100,12 @@ class InferenceEndpoint:
             request_id=request_id,
             choices_per_prompt=body.n or 1,
         )
-        scope["state"]["answer_headers"] = answer_headers(run)
-        envelope = Envelope(
-            f"{kind.id_prefix}-{request_id}", int(time.time()), model.name, model.fingerprint, tier
-        )
-        answer = Answer(body, model, run, envelope)
+        # From here on whatever goes wrong must let go of it.
         async with ClientWatch(receive, run):
+            scope["state"]["answer_headers"] = answer_headers(run)
+            answer_id, created_s = f"{kind.id_prefix}-{request_id}", int(time.time())
+            envelope = Envelope(answer_id, created_s, model.name, model.fingerprint, tier)
+            answer = Answer(body, model, run, envelope)
             if body.stream:
                 chunks = kind.chunks(answer, include_usage=include_usage)
                 await stream_answer(send, run, chunks, answer.usage if include_usage else None)
@@ -119,7 +119,7 @@ def answer_headers(run: Run) -> list[tuple[bytes, bytes]]:
     """Return the headers that tell a client how its limits stand."""
     headers = ratelimit_headers(run.standing)
     if run.is_degraded:
-        headers["x-sluice-degraded"] = "quota"
+        headers |= DEGRADED
     return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 

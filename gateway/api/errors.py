@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway import errors
-from gateway.api.ratelimits import ratelimit_headers
+from gateway.api.ratelimits import DEGRADED, ratelimit_headers
 from gateway.api.schemas import Usage
 
 logger = logging.getLogger(__name__)
@@ -109,6 +109,8 @@ def error_response(exc: errors.GatewayError) -> Response:
         headers["connection"] = "close"
     if isinstance(exc, errors.TenantLimited):
         headers |= ratelimit_headers(exc.standing)
+    if isinstance(exc, errors.CountersUnavailable):
+        headers |= DEGRADED
     if isinstance(exc, _NEVER_RETRY) or (isinstance(exc, errors.TenantLimited) and exc.never_fits):
         headers["x-should-retry"] = "false"
     if exc.retry_after_s is not None:

@@ -6,6 +6,8 @@ from typing import Final
 
 from gateway.domain.quota import Stand, Standing
 
+# Says that limits could not be checked where all processes count together.
+DEGRADED: Final = {"x-sluice-degraded": "quota"}
 _NAMES: Final = {
     what: tuple(f"x-ratelimit-{part}-{what}" for part in ("limit", "remaining", "reset"))
     for what in ("requests", "tokens")

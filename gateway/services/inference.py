@@ -94,10 +94,19 @@ class InferenceService:
         self._clock = clock
         self._pool = ThreadPoolExecutor(tokenizer_threads, thread_name_prefix="tokenize")
 
-    async def prepare(self, model: ServedModel, job: Job) -> Prepared:
-        """Tokenise and check. Raises: `ContextLengthExceeded`, `InvalidRequest`."""
-        prompt = await self._tokenise(model, job)
-        return Prepared(job, prompt, _fit_context(model, job, len(prompt)))
+    async def prepare(
+        self, model: ServedModel, jobs: Sequence[Job], *, choices_per_prompt: int = 1
+    ) -> list[Prepared]:
+        """Tokenise and check; of each `choices_per_prompt` jobs the prompt is the same.
+
+        Raises: `ContextLengthExceeded`, `InvalidRequest`.
+        """
+        prepared = []
+        for first in range(0, len(jobs), choices_per_prompt):
+            prompt = await self._tokenise(model, jobs[first])
+            for job in jobs[first : first + choices_per_prompt]:
+                prepared.append(Prepared(job, prompt, _fit_context(model, job, len(prompt))))
+        return prepared
 
     def submit(
         self,

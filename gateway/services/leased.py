@@ -88,7 +88,7 @@ class LeasedInference:
 
         Raises: what `prepare`, `reserve` and `submit` raise; nothing is charged then.
         """
-        prepared = [await self._inference.prepare(model, job) for job in jobs]
+        prepared = await self._inference.prepare(model, jobs, choices_per_prompt=choices_per_prompt)
         leads = [index % choices_per_prompt == 0 for index in range(len(jobs))]
         terms = Terms(
             request_id=UUID(hex=request_id),

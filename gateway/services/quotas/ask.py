@@ -41,7 +41,7 @@ class Ask:
     def op(self) -> tuple[Any, ...]:
         """Return the operation that holds it."""
         terms = self.terms
-        packed, meta = self.limits.packed, terms.meta()
+        packed, meta = self.limits.packed, terms.meta().packed()
         return ("reserve", terms.request_id.hex, packed, self.held, meta, LEASE_US)
 
     def smaller(self, denied: Denied) -> Ask | None:

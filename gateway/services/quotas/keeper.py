@@ -17,16 +17,14 @@ import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Final, Protocol
-
-import msgspec
 
 from gateway.domain.usage import Outcome, UsageRow
 from gateway.errors import CountersUnavailable, StoreUnavailable
-from gateway.services.quotas.lease import LEASE_US, Meta, RequestLease
+from gateway.services.quotas.bill import Meta, bill
+from gateway.services.quotas.lease import LEASE_US, RequestLease
 from gateway.services.quotas.service import QuotaService
-from gateway.services.quotas.wire import BASE_S, Told
+from gateway.services.quotas.wire import Told
 from gateway.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -179,24 +177,6 @@ async def _try(work: Callable[[], Awaitable[None]]) -> None:
         logger.exception("quota upkeep failed")
 
 
-def _lost_row(id_: str, at_us: int, meta_json: str, use: Sequence[int]) -> UsageRow:
+def _lost_row(id_: str, at_us: int, packed: str, use: Sequence[int]) -> UsageRow:
     """Return the bill of a request whose process died."""
-    meta, told = msgspec.json.decode(meta_json, type=Meta), Told(*use)
-    at = datetime.fromtimestamp(at_us / 1_000_000 + BASE_S, UTC)
-    return UsageRow(
-        request_id=uuid.UUID(id_),
-        at=at,
-        ended_at=at,
-        organisation_id=meta.organisation_id,
-        tenant_id=meta.tenant_id,
-        key_id=meta.key_id,
-        model=meta.model,
-        tier=meta.tier,
-        is_batch=False,
-        input_tokens=told.input_tokens,
-        cached_tokens=told.cached_tokens,
-        output_tokens=told.output_tokens,
-        nano_usd=told.nano_usd,
-        price_id=meta.price_id,
-        outcome=Outcome.LOST,
-    )
+    return bill(uuid.UUID(id_), at_us, Meta.unpack(packed), Told(*use), Outcome.LOST)

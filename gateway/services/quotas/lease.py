@@ -20,17 +20,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 from uuid import UUID
-
-import msgspec
 
 from gateway.domain import Principal
 from gateway.domain.price import Price
 from gateway.domain.tier import Tier
 from gateway.domain.usage import Outcome, UsageRow
 from gateway.errors import CountersUnavailable, GatewayError
+from gateway.services.quotas.bill import Meta, bill
 from gateway.services.quotas.link import CounterLink
 from gateway.services.quotas.local_limits import LocalLimits
 from gateway.services.quotas.wire import BASE_S, Amounts, Limits, Told
@@ -63,17 +61,6 @@ class Granted(Protocol):
     def fail(self, error: GatewayError) -> None: ...
 
 
-class Meta(msgspec.Struct, array_like=True, frozen=True):
-    """Carry what a bill needs beside numbers; kept with the counters for whoever finds it."""
-
-    organisation_id: UUID
-    tenant_id: UUID
-    key_id: UUID
-    model: str
-    tier: Tier
-    price_id: UUID | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
     """Say what a request is, as far as its bill goes. `max_tokens` are of its generations.
@@ -99,18 +86,17 @@ class Terms:
             self.tier, input_tokens=told[0], cached_tokens=told[1], output_tokens=told[2]
         )
 
-    def meta(self) -> str:
+    def meta(self) -> Meta:
+        """Return what the bill says beside numbers."""
         principal = self.principal
-        return msgspec.json.encode(
-            Meta(
-                principal.organisation_id,
-                principal.tenant_id,
-                principal.key_id,
-                self.model,
-                self.tier,
-                self.price.id if self.price else None,
-            )
-        ).decode()
+        return Meta(
+            principal.organisation_id,
+            principal.tenant_id,
+            principal.key_id,
+            self.model,
+            self.tier,
+            self.price.id if self.price else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +223,7 @@ class RequestLease:
             self.limits.packed,
             self.held,
             self.at_us,
-            terms.meta(),
+            terms.meta().packed(),
             LEASE_US,
         ]
 
@@ -272,25 +258,15 @@ class RequestLease:
             self._books.note(self.terms.principal.tenant_id, self.limits, answer[1])
 
     def _row(self, told: Told, outcome: Outcome) -> UsageRow:
-        terms, principal = self.terms, self.terms.principal
         at_s = self.at_us / 1_000_000 + BASE_S
-        return UsageRow(
-            request_id=terms.request_id,
-            at=datetime.fromtimestamp(at_s, UTC),
-            ended_at=datetime.fromtimestamp(max(self._link.now_s(), at_s), UTC),
-            organisation_id=principal.organisation_id,
-            tenant_id=principal.tenant_id,
-            key_id=principal.key_id,
-            model=terms.model,
-            tier=terms.tier,
-            is_batch=False,
-            input_tokens=told.input_tokens,
-            cached_tokens=told.cached_tokens,
-            output_tokens=told.output_tokens,
-            nano_usd=told.nano_usd,
-            price_id=terms.price.id if terms.price else None,
-            outcome=outcome,
-            ttft_ms=None if self._first_s is None else max(self._first_s - at_s, 0.0) * 1000,
+        return bill(
+            self.terms.request_id,
+            self.at_us,
+            self.terms.meta(),
+            told,
+            outcome,
+            took_s=max(self._link.now_s() - at_s, 0.0),
+            ttft_s=None if self._first_s is None else max(self._first_s - at_s, 0.0),
         )
 
     def _post_begun(self) -> None:

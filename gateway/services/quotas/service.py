@@ -80,11 +80,6 @@ class QuotaService:
         self._live: dict[str, RequestLease] = {}
 
     @property
-    def is_degraded(self) -> bool:
-        """Tell whether limits are kept by this process alone."""
-        return self.link.is_open
-
-    @property
     def live(self) -> Iterable[RequestLease]:
         """Return the leases that are held here."""
         return list(self._live.values())

@@ -39,3 +39,11 @@ def test_waiting_time_is_rounded_up() -> None:
     response = error_response(errors.Overloaded(retry_after_s=1.2))
     assert response.headers["retry-after"] == "2"
     assert response.headers["retry-after-ms"] == "1200"
+
+
+def test_a_limit_that_cannot_be_checked_says_so() -> None:
+    """Who is refused because nobody can count finds the same header as who is let through."""
+    response = error_response(errors.CountersUnavailable(retry_after_s=1))
+    assert response.status_code == 503
+    assert response.headers["x-sluice-degraded"] == "quota"
+    assert "x-sluice-degraded" not in error_response(errors.StoreUnavailable()).headers

@@ -14,8 +14,8 @@ from gateway.domain.tier import Tier
 from gateway.domain.usage import Outcome
 from gateway.errors import CountersUnavailable, StoreUnavailable
 from gateway.services.quotas import keeper as keeper_module
+from gateway.services.quotas.bill import Meta
 from gateway.services.quotas.keeper import QuotaKeeper
-from gateway.services.quotas.lease import Meta
 from tests.gateway.services.quotas.scripted import Rig, until
 
 pytestmark = pytest.mark.anyio
