@@ -36,7 +36,7 @@ def seen() -> Iterator[Seen]:
     with passable_directory() as directory:
 
         async def go_through() -> Seen:
-            async with faulty_stores(directory, size=GATEWAYS, SLUICE_QUOTA_BUILD_S="0") as stores:
+            async with faulty_stores(directory, size=GATEWAYS) as stores:
                 seen = Seen(
                     await storm(stores, strikes(stores, SMALL), SMALL.calm_s),
                     await revocations(stores, trials=KEYS, together=KEYS, seed=1),
