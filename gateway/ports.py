@@ -380,7 +380,7 @@ class QuotaCounters(Protocol):
     """Count what is held and used, atomically, for all processes together."""
 
     async def run(self, ops: Sequence[Sequence[Any]]) -> CounterReply:
-        """Do operations in their order, as `gateway/store/quota.lua` has them; bytes are limits
+        """Do operations in their order, as `gateway/store/quota/` has them; bytes are limits
         that `gateway.services.quotas.wire` has packed.
 
         Each is safe to repeat. Raises: `CountersUnavailable`: they may or may not have been done.

@@ -1,4 +1,4 @@
-"""The counters of limits in Redis: one function does everything (`quota.lua`)."""
+"""The counters of limits in Redis: one function does everything (`quota/*.lua`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from gateway.errors import CountersUnavailable
 from gateway.ports import CounterReply
 from gateway.store.redis_pipe import PipeClosed, RedisPipe
 
-SCRIPT: Final = resources.files("gateway.store").joinpath("quota.lua").read_text()
+_PARTS: Final = ("scopes", "requests", "upkeep")
+SCRIPT: Final = "\n".join(
+    resources.files("gateway.store").joinpath("quota", f"{part}.lua").read_text() for part in _PARTS
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[str | bool, int, int, list[list[Any]]])

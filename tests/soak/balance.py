@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.counted import counted
 from tests.faults.cases import Target, post
 from tests.faults.wire import Answer, read_answer
 from tests.soak.fleet import MODEL, TENANT, Fleet, completion, until
@@ -155,11 +156,11 @@ async def _scopes(fleet: Fleet) -> dict[str, dict[str, int]]:
     scopes = (f"tenant:{fleet.tenant_id}", f"key:{fleet.key_id}")
     async with fleet.redis.pipeline(transaction=True) as pipe:
         for scope in scopes:
-            pipe.hgetall(f"sluice:q:{scope}")
+            pipe.get(f"sluice:q:{scope}")
         found = await pipe.execute()
     return {
-        scope: {name.decode(): int(float(value)) for name, value in fields.items()}
-        for scope, fields in zip(scopes, found, strict=True)
+        scope: {name: int(value) for name, value in counted(stored).items()}
+        for scope, stored in zip(scopes, found, strict=True)
     }
 
 

@@ -19,6 +19,7 @@ from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, new_token
 from gateway.services.local_access import read_local_access
 from gateway.store.embedded import EmbeddedServers
 from gateway.store.postgres_server import SUPERUSER
+from tests.counted import newest_slot
 from tests.faults.replica import Replica, free_port
 
 MODEL: Final = "sluice-demo"
@@ -55,12 +56,7 @@ class Fleet:
         """Return what the newest slot of a window has used and holds, read from Redis itself."""
         scope = self.tenant_id if kind == "tenant" else self.key_id
         key = f"sluice:q:{kind}:{scope}"
-        slot = await self.redis.hget(key, f"{name}:l")
-        if slot is None:
-            return 0, 0
-        start = slot.decode()
-        used, held = await self.redis.hmget(key, f"{name}:u:{start}", f"{name}:h:{start}")
-        return int(float(used or 0)), int(float(held or 0))
+        return newest_slot(await self.redis.get(key), name)
 
     async def ledger(self) -> dict[str, int]:
         """Sum the ledger."""

@@ -21,6 +21,7 @@ from gateway.settings import Settings
 from gateway.store import open_store
 from gateway.store.embedded import EmbeddedServers
 from gateway.store.postgres_server import SUPERUSER
+from tests.counted import newest_slot
 from tests.soak.fleet import until
 from tests.soak.quota_client import spec_json
 
@@ -170,9 +171,5 @@ async def _billed(database: asyncpg.Pool) -> int:
 async def _window(redis: Redis) -> tuple[int, int]:
     """Return what the day has used and holds, from Redis itself."""
     for key in await redis.keys("sluice:q:tenant:*"):
-        slot = await redis.hget(key, "tokens.day:l")
-        if slot is not None:
-            names = [f"tokens.day:{kind}:{slot.decode()}" for kind in "uh"]
-            used, held = await redis.hmget(key, names)
-            return int(float(used or 0)), int(float(held or 0))
+        return newest_slot(await redis.get(key), "tokens.day")
     return 0, 0

@@ -1,13 +1,14 @@
 """The limits of a principal in the shape that the script reads, made once and kept.
 
 A request brings seven amounts; each limit counts one of them. The script is told, for every
-limit, which (`gateway/store/quota.lua`). A window's slot is named by the second that it starts
+limit, which (`gateway/store/quota/`). A window's slot is named by the second that it starts
 at, so what is compiled is good until the first of its slots ends.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -141,10 +142,9 @@ class Compiler:
 
 def compile_limits(quotas: tuple[ScopeQuota, ...], now_s: float) -> Limits:
     """Compile limits for the windows that `now_s` falls in."""
-    scopes: list[Any] = []
+    scopes: list[msgspec.Raw] = []
     limits: list[Limit] = []
     for scope in quotas:
-        fields: list[str] = []
         entries: list[list[Any]] = []
         for metric in Metric:
             amount = scope.quota.limit(metric)
@@ -152,9 +152,9 @@ def compile_limits(quotas: tuple[ScopeQuota, ...], now_s: float) -> Limits:
                 continue
             limit = _limit(scope, metric, amount, len(scopes) + 1, len(entries) + 1, now_s)
             limits.append(limit)
-            entries.append(_entry(limit, fields))
+            entries.append(_entry(limit))
         if entries:
-            scopes.append([_key(scope), fields, entries])
+            scopes.append(_pack_scope([_key(scope), entries]))
     output_tpms = [limit.amount for limit in limits if limit.metric is Metric.OUTPUT_TPM]
     return Limits(
         msgspec.msgpack.encode(scopes),
@@ -164,6 +164,15 @@ def compile_limits(quotas: tuple[ScopeQuota, ...], now_s: float) -> Limits:
         any(limit.metric is Metric.QUEUED_TOKENS for limit in limits),
         min(output_tpms, default=None),
     )
+
+
+def _pack_scope(scope: Sequence[Any]) -> msgspec.Raw:
+    """Pack a scope by itself, as most are shared and the script keeps what it has unpacked.
+
+    It goes as a MessagePack string: what Redis has knows no binary type.
+    """
+    packed = msgspec.msgpack.encode(scope)
+    return msgspec.Raw(b"\xdb" + len(packed).to_bytes(4, "big") + packed)
 
 
 def _key(scope: ScopeQuota) -> str:
@@ -186,28 +195,13 @@ def _limit(
     )
 
 
-def _entry(limit: Limit, fields: list[str]) -> list[Any]:
-    """Return a limit as the script reads it, and append the fields that it stands in."""
+def _entry(limit: Limit) -> list[Any]:
+    """Return a limit as the script reads it."""
     kind, _, index = _SHAPES[limit.metric]
-    entry: list[Any] = [kind, index, limit.amount, len(fields) + 1]
-    if limit.slot is None:
-        fields.append(limit.field)
+    entry: list[Any] = [kind, index, limit.amount, limit.field]
+    slot = limit.slot
+    if slot is None:
         # A limit of 0 has no unit; it refuses before one is asked for.
         return [*entry, _MINUTE_US / max(limit.amount, 1)] if kind == _RATE else entry
-    slots = limit.slots()
-    fields.append(f"{limit.field}:l")
-    for start_s in slots:
-        fields += (f"{limit.field}:u:{start_s}", f"{limit.field}:h:{start_s}")
-    slot = limit.slot
     width_s = slot.end_s - slot.start_s
-    hard = int(limit.is_hard)
-    return [
-        *entry,
-        hard,
-        slot.start_s,
-        slot.end_s,
-        len(slots),
-        limit.field,
-        slot.oldest_s,
-        width_s,
-    ]
+    return [*entry, int(limit.is_hard), slot.start_s, slot.end_s, slot.oldest_s, width_s]

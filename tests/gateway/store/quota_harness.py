@@ -48,6 +48,8 @@ class Counters:
         if reply.epoch is None:
             self.redis.fcall(self.library.name, 0, *pack([("found", "e", 0)]))
             reply = unpack(self.redis.fcall(self.library.name, 0, *pack(ops)))
+        wrong = [answer for answer in reply.answers if answer[0] == "error"]
+        assert not wrong, wrong
         return reply.answers
 
     def reserve(

@@ -200,8 +200,8 @@ class QuotaMachine(RuleBasedStateMachine):
                 self.counters.load(day, {(limit.scope_name, start): before for limit in day.limits})
                 for limit in day.limits:
                     if limit.slot is not None:
-                        field = f"{limit.field}:u:{start}"
-                        self.redis.hset(limit.scope_name, field, before)
+                        name = (limit.scope_name, limit.field, start)
+                        self.counters.run(("repair", *name, -1, before))
             held.told = 0
             held.lease_s = self.counters.now_s + LEASE_S
             amounts = Amounts(1, held.prompt, 0, 1, 0, held.tokens, 0)

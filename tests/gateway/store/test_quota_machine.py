@@ -18,14 +18,14 @@ from tests.gateway.store.quota_machine import QuotaMachine
 _EXAMPLES = int(os.environ.get("SLUICE_QUOTA_EXAMPLES", "100"))
 
 MUTANTS = {
-    "tombstone": ("  call('SET', P .. 't:' .. id, 1, 'PX', TOMBSTONE_MS)\n", ""),
+    "tombstone": ("  call('SET', P .. 'r:' .. id, TOMBSTONE, 'PX', TOMBSTONE_MS)\n", ""),
     "reaper": ("  for i = 1, #expired do", "  for i = 1, 0 do"),
     "correction": (
         "    for i = 1, #used do more[i] = used[i] - charged[2][i] end",
         "    for i = 1, #used do more[i] = used[i] end",
     ),
     "held": ("local left = limit - used - held", "local left = limit - used"),
-    "release": ("max(holds - was, 0)", "holds"),
+    "release": ("max(values[held] - was, 0)", "values[held]"),
 }
 
 

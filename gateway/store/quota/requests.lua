@@ -1,0 +1,358 @@
+-- What a request holds, from its reservation to its bill: checked in all of its limits and counted
+-- in all or none, in one atomic step.
+--
+-- A reservation is r:<id>: its scopes, what it holds and what was last told of its use. Its lease is
+-- its score in `leases`. One that runs out is reaped: what was told is charged, the rest is let go,
+-- and the bill is left in `orphans` for whoever sweeps. One that was settled leaves a tombstone in its
+-- place, so that a delayed repetition cannot hold anything again; x:<id> remembers what a reaped
+-- one was charged, so that a late settle corrects it.
+
+local LEASES, ORPHANS = P .. 'leases', P .. 'orphans'
+local TOMBSTONE_MS, TOMBSTONE = 120000, ''
+
+local ops = {}
+
+-- Hold amounts in a scope that was read whole.
+local function hold(scope, values, amounts)
+  local entries = scope.entries
+  for i = 1, #entries do
+    local entry = entries[i]
+    local amount, at = amounts[entry.amount], entry.at
+    if entry.kind == WINDOW then
+      values[entry.held] = values[entry.held] + amount
+    elseif entry.kind == COUNT then
+      values[at] = values[at] + amount
+    elseif amount ~= 0 and entry.limit > 0 then
+      values[at] = max(values[at], now) + amount * entry.each_us
+    end
+  end
+  write(scope, values)
+end
+
+-- Let go of what a window holds and count what was used; returns what it has used in all if that is
+-- above a quarter, as who watches thresholds has none below. A slot that is gone is left alone; what
+-- settles in a window that was not counted here waits for the ledger to be loaded.
+local function release_window(id, key, entry, values, was, is)
+  local held, used = entry.held, entry.used
+  if not held then return nil end
+  values[held] = max(values[held] - was, 0)
+  if not entry.at then
+    if is ~= 0 then
+      local waiting = P .. 'w:' .. key .. ':' .. entry.name
+      call('HINCRBY', waiting, id .. ':' .. entry.start, string.format('%.0f', is))
+      call('PEXPIRE', waiting, REAPED_MS)
+    end
+    return nil
+  end
+  local total = values[used] + is
+  values[used] = total
+  if #entry.all_used > 1 then total = sums(entry, values) end
+  return total * 4 >= entry.limit and total or nil
+end
+
+-- Let go of what is held and count what was used, in every scope. Returns how far windows are used:
+-- {scope, entry, used, ...}.
+local function release(id, scopes, held, used)
+  local windows, num = {}, 0
+  for s = 1, #scopes do
+    local scope = scopes[s]
+    local values, entries = read(scope), scope.entries
+    for i = 1, #entries do
+      local entry = entries[i]
+      local kind, at = entry.kind, entry.at
+      local was, is = held[entry.amount], used[entry.amount]
+      if kind == WINDOW then
+        local total = release_window(id, scope.key, entry, values, was, is)
+        if total then
+          windows[num + 1], windows[num + 2], windows[num + 3] = s, i, total
+          num = num + 3
+        end
+      elseif at and kind == COUNT then
+        values[at] = max(values[at] - was, 0)
+      elseif at and was ~= is then
+        values[at] = values[at] - (was - is) * entry.each_us
+      end
+    end
+    write(scope, values)
+  end
+  return windows
+end
+
+-- A record is {scopes as they came, amounts, at, meta, told}.
+local PACKED, AMOUNTS, AT, META, TOLD = 1, 2, 3, 4, 5
+local NOTHING_TOLD = {0, 0, 0, 0}
+
+local function remember(id, record)
+  call('SET', P .. 'r:' .. id, cmsgpack.pack(record))
+end
+
+local function renew(id, lease_us)
+  call('ZADD', LEASES, now + lease_us, id)
+end
+
+-- A record that is held, or nil; and whether it was settled.
+local function recall(id)
+  local stored = call('GET', P .. 'r:' .. id)
+  if not stored or stored == TOMBSTONE then return nil, stored == TOMBSTONE end
+  return cmsgpack.unpack(stored), false
+end
+
+local function bury(id)
+  call('SET', P .. 'r:' .. id, TOMBSTONE, 'PX', TOMBSTONE_MS)
+end
+
+-- End a reservation whose process no longer renews it, at what was last told of it.
+local function reap(id)
+  local record = recall(id)
+  call('ZREM', LEASES, id)
+  if not record then return end
+  local use, held = record[TOLD], record[AMOUNTS]
+  -- The request itself happened: its rate stays charged.
+  local used = {held[REQUESTS], use[1] - use[2], use[3], 0, 0, use[1] + use[3], use[4]}
+  release(id, scopes_of(record[PACKED]), held, used)
+  call('DEL', P .. 'r:' .. id)
+  call('SET', P .. 'x:' .. id, cmsgpack.pack({record[PACKED], used}), 'PX', REAPED_MS)
+  if use[1] > 0 then call('HSET', ORPHANS, id, cmsgpack.pack({record[AT], record[META], use})) end
+end
+
+local function reap_expired(limit)
+  local expired = call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, limit)
+  for i = 1, #expired do
+    local id = expired[i] reap(id) end
+  return #expired
+end
+
+-- Weigh an amount of a rate: its new arrival time and what is left, in fractions; or nil, then the
+-- wait, what is left and what is used.
+local function weigh_rate(entry, value, amount)
+  local limit, each_us, after = entry.limit, entry.each_us, now
+  if value > now then after = value end
+  if amount == 0 then return after, limit - (after - now) / each_us end
+  if amount > limit then return nil, -1, 0, 0 end
+  local before = after
+  after = after + amount * each_us
+  -- Fractions of a microsecond are the arithmetic's, not the caller's.
+  if after - now > MINUTE_US + 0.5 then
+    local left = floor((MINUTE_US - before + now) / each_us + 1e-6)
+    return nil, ceil(after - now - MINUTE_US), left, limit - left
+  end
+  return after, (MINUTE_US - after + now) / each_us
+end
+
+-- Weigh one more of a count; as above.
+local function weigh_count(entry, value, amount)
+  local limit, after = entry.limit, value + amount
+  if after <= limit then return after, limit - after end
+  return nil, amount > limit and -1 or 0, limit - value, value
+end
+
+-- Weigh an amount of a window: what it holds then in its newest slot, or nil; then as above.
+local function weigh_window(entry, values, amount)
+  local limit, holds = entry.limit, values[entry.held]
+  local used, held = values[entry.used], holds
+  if entry.oldest ~= entry.start then used, held = sums(entry, values) end
+  local left = limit - used - held
+  if amount > left and entry.is_hard then
+    -- What others only hold may come back; what is used may not.
+    return nil, used + amount <= limit and 0 or -2, max(left, 0), used
+  end
+  return holds + amount, left - amount
+end
+
+-- How the tightest of some limits stands: {scope, entry, left, whole in us}, or false.
+local function stand(scopes, s, i, left, after)
+  if not s then return false end
+  local entry = scopes[s].entries[i]
+  local whole_us = entry.kind == RATE and ceil(after - now) or (entry.stop - now_s) * 1000000
+  return {s, i, max(floor(left + 1e-6), 0), whole_us}
+end
+
+-- Why the windows of a scope cannot be weighed now, if they cannot.
+local function excuse(s, scope)
+  if now_s < scope.start or now_s >= scope.stop then return {'stale'} end
+  if now < built_us then
+    -- What refuses nothing is not loaded before everybody is back.
+    return scope.has_hard and {'building', built_us - now} or nil
+  end
+  return scope.unknown and {'unknown', s, scope.unknown} or nil
+end
+
+-- Whether a refusal goes before another. A refusal comes with its wait: what never fits is said
+-- first, then what this window has no more of, then the longest wait.
+local function is_worse(wait, than)
+  return (than >= 0 and (wait < 0 or wait > than)) or (than == -2 and wait == -1)
+end
+
+-- {'reserve', id, scopes, amounts, meta, lease_us} ->
+--   {'held', at_us, {tightest on requests, tightest on tokens}}, each {scope, entry, left,
+--   whole in us} or false
+--   {'denied', scope, entry, wait, left, used}: wait in us, or -1: never, or -2: not in this window;
+--   0 is for someone else to end
+--   {'stale'} | {'building', wait_us} | {'unknown', scope, entry}: load it and ask again | {'settled'}
+-- `scopes` is the number of the argument that has them, packed.
+function ops.reserve(op)
+  local id, packed, amounts = op[2], argv[op[3]], op[4]
+  local known, is_settled = recall(id)
+  if known then return {'held', known[AT], {}} end
+  if is_settled then return {'settled'} end
+  local scopes, all, worst = scopes_of(packed), {}, nil
+  -- The tightest limits, on requests and on tokens: where, what is left, what was written.
+  local rs, ri, r_left, r_after = nil, nil, HUGE, nil
+  local ts, ti, t_left, t_after = nil, nil, HUGE, nil
+  for s = 1, #scopes do
+    local entries, values = scopes[s].entries, read_whole(scopes[s])
+    local reason = excuse(s, scopes[s])
+    if reason then return reason end
+    for i = 1, #entries do
+      local entry = entries[i]
+      local kind, index, at = entry.kind, entry.amount, entry.at
+      local after, left, room_left, used
+      if kind == RATE then
+        after, left, room_left, used = weigh_rate(entry, values[at], amounts[index])
+      elseif kind == WINDOW then
+        after, left, room_left, used = weigh_window(entry, values, amounts[index])
+        at = entry.held
+      else
+        after, left, room_left, used = weigh_count(entry, values[at], amounts[index])
+      end
+      if not after then
+        local wait = left
+        if not worst or is_worse(wait, worst[4]) then
+          worst = {'denied', s, i, wait, room_left, used}
+        end
+      else
+        values[at] = after
+        if index == REQUESTS then
+          if left < r_left then rs, ri, r_left, r_after = s, i, left, after end
+        elseif (index <= OUTPUT or index == TOKENS) and left < t_left then
+          ts, ti, t_left, t_after = s, i, left, after
+        end
+      end
+    end
+    all[s] = values
+  end
+  if worst then return worst end
+  for s = 1, #scopes do write(scopes[s], all[s]) end
+  remember(id, {packed, amounts, now, op[5], NOTHING_TOLD})
+  renew(id, op[6])
+  local tightest = {stand(scopes, rs, ri, r_left, r_after), stand(scopes, ts, ti, t_left, t_after)}
+  return {'held', now, tightest}
+end
+
+-- {'extend', id, tokens, nano, lease_us, {input, cached, output, nano so far}} ->
+--   {'held', tokens}, as many of them as fit, or {'gone'}
+--   {'building', wait_us} | {'unknown', scope, entry}: load it and ask again
+function ops.extend(op)
+  local id, tokens, nano = op[2], op[3], op[4]
+  local record = recall(id)
+  if not record then return {'gone'} end
+  renew(id, op[5])
+  record[TOLD] = op[6]
+  remember(id, record)
+  local scopes, all, fits = scopes_of(record[PACKED]), {}, tokens
+  local cost = {[OUTPUT] = 1, [TOKENS] = 1, [NANO] = nano / tokens}
+  for s = 1, #scopes do
+    local scope = scopes[s]
+    all[s] = read_whole(scope)
+    for i = 1, #scope.entries do
+      local entry = scope.entries[i]
+      local each = cost[entry.amount]
+      if each and each > 0 and (entry.kind == RATE or entry.is_hard) then
+        if entry.kind == WINDOW then
+          if now < built_us then return {'building', built_us - now} end
+          if not entry.at then return {'unknown', s, i} end
+        end
+        fits = math.min(fits, floor(room(entry, all[s]) / each))
+      end
+    end
+  end
+  if fits < 1 then return {'held', 0} end
+  local more = {0, 0, fits, 0, 0, fits, ceil(fits * nano / tokens)}
+  for s = 1, #scopes do hold(scopes[s], all[s], more) end
+  for i = 1, #more do record[AMOUNTS][i] = record[AMOUNTS][i] + more[i] end
+  remember(id, record)
+  return {'held', fits}
+end
+
+-- {'settle', id, amounts} -> {'done', {scope, entry, used, ...}} | {'nothing'}
+function ops.settle(op)
+  local id, used = op[2], op[3]
+  local record = recall(id)
+  if record then
+    local windows = release(id, scopes_of(record[PACKED]), record[AMOUNTS], used)
+    call('ZREM', LEASES, id)
+    bury(id)
+    return {'done', windows}
+  end
+  local reaped = call('GET', P .. 'x:' .. id)
+  if reaped then
+    local charged = cmsgpack.unpack(reaped)
+    local nothing = {0, 0, 0, 0, 0, 0, 0}
+    local more = {}
+    for i = 1, #used do more[i] = used[i] - charged[2][i] end
+    call('DEL', P .. 'x:' .. id)
+    bury(id)
+    return {'done', release(id, scopes_of(charged[1]), nothing, more)}
+  end
+  -- A reservation that was given up may still be on its way.
+  bury(id)
+  return {'nothing'}
+end
+
+-- {'begun', id}: its prompt waits no longer.
+function ops.begun(op)
+  local record = recall(op[2])
+  local waits = record and record[AMOUNTS][QUEUED] or 0
+  if waits == 0 then return {'nothing'} end
+  for _, scope in ipairs(scopes_of(record[PACKED])) do
+    for i = 1, #scope.entries do
+      local entry = scope.entries[i]
+      if entry.amount == QUEUED then
+        local values = read(scope)
+        if entry.at then
+          values[entry.at] = max(values[entry.at] - waits, 0)
+          write(scope, values)
+        end
+      end
+    end
+  end
+  record[AMOUNTS][QUEUED] = 0
+  remember(op[2], record)
+  return {'done'}
+end
+
+-- {'keep', gateway, lease_us, {{id, input, cached, output, nano}, ...}} ->
+--   {'kept', gateways alive, {id, reaped?, ...} that hold nothing any more}
+function ops.keep(op)
+  local gone = {}
+  for i = 1, #op[4] do
+    local told = op[4][i]
+    local id = told[1]
+    local record, is_settled = recall(id)
+    if record then
+      renew(id, op[3])
+      record[TOLD] = {told[2], told[3], told[4], told[5]}
+      remember(id, record)
+    elseif not is_settled then
+      gone[#gone + 1] = id
+      gone[#gone + 1] = call('EXISTS', P .. 'x:' .. id)
+    end
+  end
+  local gateways = P .. 'gateways'
+  call('ZADD', gateways, now, op[2])
+  call('ZREMRANGEBYSCORE', gateways, '-inf', now - 15000000)
+  return {'kept', call('ZCARD', gateways), gone}
+end
+
+-- {'assert', id, scopes, amounts, at_us, meta, lease_us}: hold again what was granted before.
+function ops.assert(op)
+  local id = op[2]
+  local known, is_settled = recall(id)
+  if known or is_settled then return {'known'} end
+  for _, scope in ipairs(scopes_of(argv[op[3]])) do
+    hold(scope, read_whole(scope), op[4])
+  end
+  remember(id, {argv[op[3]], op[4], op[5], op[6], NOTHING_TOLD})
+  renew(id, op[7])
+  return {'done'}
+end

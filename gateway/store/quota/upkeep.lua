@@ -1,0 +1,166 @@
+-- What keeps the counters true, and the function itself.
+--
+-- It is a library of one function, so that it is compiled and set up once. Its first argument is a
+-- MessagePack list of operations, done in order; the arguments after it are lists of scopes that
+-- they name by number. The answer is MessagePack too:
+-- {epoch, built_us, now_us, {answer, ...}}, or {false, 0, now_us, {}} where there is no epoch, which
+-- means that what was counted here is lost. `gateway.services.quotas.wire` has the shapes.
+
+local EPOCH, BASE_S = P .. 'epoch', 1735689600
+local REPAIRED_MS = 30000
+local reaped, reap_us, REAP_EVERY_US = 0, 0, 100000
+-- After a silence nobody could renew, or settle: nothing is reaped until everybody had the time to.
+local called_us, back_us = 0, 0
+local SILENCE_US, RETURN_US = 5000000, 3000000
+
+-- Tell whether a lease that ran out is abandoned; a clock that went back is believed.
+local function may_reap()
+  return now >= back_us or now < back_us - RETURN_US
+end
+
+-- {'load', scope, field, start, {slot, used, ...}, {id, ...}, waiting}: learn from the ledger what
+-- was used, once; it has these ids of those that wait, which are so many ->
+--   {'done'} | {'known'} | {'building', wait_us}
+--   {'waiting', {id, ...}}: read again, and say which of these the ledger has
+function ops.load(op)
+  local key, name, start = op[2], op[3], op[4]
+  if now < built_us then return {'building', built_us - now} end
+  local fields = read_named(key)
+  local last = fields[name .. ':l']
+  if last and last >= start then return {'known'} end
+  local used, has = {}, {}
+  for i = 1, #op[5], 2 do used[tostring(op[5][i])] = op[5][i + 1] end
+  local waiting = P .. 'w:' .. key .. ':' .. name
+  local found = call('HGETALL', waiting)
+  if #found / 2 ~= (op[7] or 0) then
+    local ids = {}
+    for i = 1, #found, 2 do ids[#ids + 1] = string.match(found[i], '^[^:]*') end
+    return {'waiting', ids}
+  end
+  for _, id in ipairs(op[6] or {}) do has[id] = true end
+  for i = 1, #found, 2 do
+    local id, slot = string.match(found[i], '^([^:]*):(.*)$')
+    if used[slot] and not has[id] then used[slot] = used[slot] + tonumber(found[i + 1]) end
+  end
+  fields[name .. ':l'] = start
+  for slot, amount in pairs(used) do fields[name .. ':u:' .. slot] = amount end
+  write_named(key, fields)
+  call('DEL', waiting)
+  return {'done'}
+end
+
+-- {'forget', scope, field}: what was used is to be loaded anew; what is held stays.
+function ops.forget(op)
+  local fields = read_named(op[2])
+  fields[op[3] .. ':l'] = nil
+  write_named(op[2], fields)
+  return {'done'}
+end
+
+-- {'repair', scope, field, slot, seen, more}: correct what was used by `more`, if it is still as it
+-- was seen; with a `seen` of -1 in any case. Once in a while only: the operation may come twice,
+-- and several gateways may have seen the same.
+function ops.repair(op)
+  local key, field = op[2], op[3] .. ':u:' .. op[4]
+  local fields = read_named(key)
+  local used = fields[field] or 0
+  if op[5] >= 0 and used ~= op[5] then return {'nothing'} end
+  if not call('SET', P .. 'm:' .. key .. ':' .. field, 1, 'NX', 'PX', REPAIRED_MS) then
+    return {'nothing'}
+  end
+  fields[field] = max(used + op[6], 0)
+  write_named(key, fields)
+  return {'done'}
+end
+
+-- {'look', scopes} -> {'seen', {left, whole_in_us, used, held, used in this slot, ...}}
+function ops.look(op)
+  local seen = {}
+  for _, scope in ipairs(scopes_of(argv[op[2]])) do
+    local values = read(scope)
+    for i = 1, #scope.entries do
+      local entry = scope.entries[i]
+      local left, whole_us = room(entry, values)
+      local used, held, used_now = 0, 0, 0
+      if entry.kind == WINDOW then
+        used, held = sums(entry, values)
+        used_now = values[entry.used] or 0
+      elseif entry.kind == RATE then
+        used = entry.limit - left
+      else
+        held = values[entry.at] or 0
+      end
+      for _, value in ipairs({left, whole_us, used, held, used_now}) do
+        seen[#seen + 1] = value
+      end
+    end
+  end
+  return {'seen', seen}
+end
+
+-- {'slot', scope, field, start} -> {'slot', counted?, used, held}: one slot of a window.
+function ops.slot(op)
+  local name, slot = op[3], op[4]
+  local fields = read_named(op[2])
+  local used, held = fields[name .. ':u:' .. slot], fields[name .. ':h:' .. slot]
+  return {'slot', fields[name .. ':l'] ~= nil, used or 0, held or 0}
+end
+
+-- {'sweep', limit} -> {'swept', how many were reaped, leases, {id, {at_us, meta, use}, ...}}, the
+-- last of those that are to be billed.
+function ops.sweep(op)
+  local num = reaped + (may_reap() and reap_expired(op[2]) or 0)
+  local found, orphans = call('HRANDFIELD', ORPHANS, op[2], 'WITHVALUES'), {}
+  for i = 1, #found, 2 do
+    orphans[i], orphans[i + 1] = found[i], cmsgpack.unpack(found[i + 1])
+  end
+  return {'swept', num, call('ZCARD', LEASES), orphans}
+end
+
+-- {'billed', {id, ...}}: these orphans are in the ledger.
+function ops.billed(op)
+  if #op[2] > 0 then call('HDEL', ORPHANS, unpack(op[2])) end
+  return {'done'}
+end
+
+-- What is kept of the counters' life: its name, and until when they are built.
+local life = kept(function(epoch)
+  local colon = string.find(epoch, ':', 1, true)
+  return {name = sub(epoch, 1, colon - 1), built_us = tonumber(sub(epoch, colon + 1))}
+end)
+
+local function run(_, args)
+  call, floor, ceil, max = redis.call, math.floor, math.ceil, math.max
+  sub, pack_values, unpack_values = string.sub, struct.pack, struct.unpack
+  local time = call('TIME')
+  argv, now_s = args, tonumber(time[1])
+  now = (now_s - BASE_S) * 1000000 + tonumber(time[2])
+  local todo, epoch = cmsgpack.unpack(args[1]), call('GET', EPOCH)
+  -- {'found', epoch, build_us}: begin to count; hard limits let nothing through while others may
+  -- still come back with what they hold.
+  if todo[1] and todo[1][1] == 'found' then
+    if not epoch then
+      epoch = todo[1][2] .. ':' .. string.format('%.0f', now + todo[1][3])
+      call('SET', EPOCH, epoch)
+    end
+    todo = {}
+  end
+  if not epoch then return cmsgpack.pack({false, 0, now, {}}) end
+  built_us = life(epoch).built_us
+  -- Ten times a second is often enough; a clock that went back is believed.
+  if now - called_us > SILENCE_US then back_us = now + RETURN_US end
+  called_us, reaped = now, 0
+  if may_reap() and (now >= reap_us or now < reap_us - REAP_EVERY_US) then
+    reaped, reap_us = reap_expired(16), now + REAP_EVERY_US
+  end
+  local answers = {}
+  for i = 1, #todo do
+    local op = todo[i]
+    -- One that goes wrong must not take with it those that were sent along.
+    local ok, answer = pcall(ops[op[1]], op)
+    answers[i] = ok and answer or {'error', tostring(answer)}
+  end
+  return cmsgpack.pack({life(epoch).name, built_us, now, answers})
+end
+
+redis.register_function(LIBRARY, run)
