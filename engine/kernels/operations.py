@@ -1,0 +1,181 @@
+"""What a step on a GPU is made of, and who computes it: Triton's kernels or their torch twins.
+
+Everything a kernel reads of a step is on the device when it is launched, in buffers of a fixed
+size, so that one captured graph serves every ragged batch that fits. A batch has rows (sequences)
+and tokens; what pads either computes nothing that anybody reads. Tokens of a row are neighbours.
+
+The twins compute the same in float32 with plain torch operations. They are what the kernels are
+tested against, and what the engine's logic runs on where there is no GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepInputs:
+    """Hold what the kernels read of one step; int32, on the device, R rows and T tokens.
+
+    `slots`: each row's place in the tables of the engine, [R]; a row that pads has the last one,
+    which belongs to nobody. `query_starts`: where each row's tokens begin, [R + 1]; a row that
+    pads has none. `context_lens`: a row's tokens with those of this step, [R]; 0 where it pads.
+    `token_rows`: the row of each token, [T]; -1 where it pads. `positions`: the place of each token
+    in its sequence, [T]; 0 where it pads. `tiles`: what prefill attention does, a tile each: the
+    row and the first of its queries that the tile has, [num_tiles, 2], both -1 where it pads; None
+    where every row has one token at most. A tile has `PREFILL_QUERIES` queries. Rows with more than
+    one token are in tiles, rows with one are not. `block_tables`: block ids by slot,
+    [num_slots + 1, max_num_blocks]; beyond a context they may be anything.
+    """
+
+    slots: Tensor
+    query_starts: Tensor
+    context_lens: Tensor
+    token_rows: Tensor
+    positions: Tensor
+    tiles: Tensor | None
+    block_tables: Tensor
+
+
+# Queries of one row in a tile of prefill attention; a kernel may take several heads of them at once.
+PREFILL_QUERIES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawColumns:
+    """Hold how each slot draws, in `SamplingParams`' meaning; all [num_slots + 1].
+
+    `temperature`, `top_p`, `min_p`: float32. `top_k`: int32. `seeds`: 64 bits as int64.
+    """
+
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    seeds: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PenaltyColumns:
+    """Hold what penalises each slot; `repetition`, `frequency`, `presence`: float32, [num_slots + 1].
+
+    `counts`: how often a slot has generated a token, and 2^14 more where its prompt has it, int16,
+    [num_slots + 1, vocab_size]; 0 is never seen. A slot without penalties has 1, 0, 0.
+    """
+
+    repetition: Tensor
+    frequency: Tensor
+    presence: Tensor
+    counts: Tensor
+
+
+# What a prompt's token adds to its count.
+IN_PROMPT = 1 << 14
+
+
+class Operations(Protocol):
+    """Compute the parts of a step that are not matrix products."""
+
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        """Add `residual` to `x`, and scale rows to unit root mean square, then by `weight`.
+
+        Args: `x`, `residual`: [T, hidden_size]. `weight`: [hidden_size].
+        Returns: what was normed, and the sum, both in x's dtype. Arithmetic is float32.
+        """
+        ...
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """Gate the second half by SiLU of the first; [T, 2 * size] → [T, size]."""
+        ...
+
+    def rotate_and_write(
+        self,
+        qkv: Tensor,
+        qk_norm: Tensor | None,
+        eps: float,
+        cos: Tensor,
+        sin: Tensor,
+        inputs: StepInputs,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        *,
+        block_size: int,
+    ) -> Tensor:
+        """Norm the heads of queries and keys, rotate them, and store keys and values.
+
+        A token at position p of a row with slot s goes to the place
+        `block_tables[s, p // block_size] * block_size + p % block_size`; one that pads to none.
+
+        Args: `qkv`: [T, num_heads + 2 * num_kv_heads, head_dim], changed in place. `qk_norm`:
+            weights by head, [num_heads + num_kv_heads, head_dim], or None: no norm. `cos`, `sin`: as
+            `engine.models.rotary.RotaryTable` has them, [num_positions, head_dim]. `k_cache`,
+            `v_cache`: of one layer, [num_places, num_kv_heads, head_dim], in qkv's dtype or
+            float8_e4m3fn, to which values are clamped.
+        Returns: the queries, [T, num_heads, head_dim], a view of `qkv`.
+        """
+        ...
+
+    def attend(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        inputs: StepInputs,
+        *,
+        block_size: int,
+        window: int | None,
+    ) -> Tensor:
+        """Attend causally over the paged cache, scaled by head_dim ** -0.5.
+
+        Args: `q`: [T, num_heads, head_dim], any strides but the last. `window`: how many of the
+            newest tokens a query sees, itself included; None is all.
+        Returns: [T, num_heads * head_dim] in q's dtype; anything for tokens that pad. What no
+            context names, and what pads, may hold anything, NaN included.
+        """
+        ...
+
+    def draw(
+        self, logits: Tensor, columns: DrawColumns, slots: Tensor, positions: Tensor
+    ) -> Tensor:
+        """Draw one token a row, as `engine.sampler` does, bit by bit where the logits are equal.
+
+        Args: `logits`: [R, vocab_size], float32 or bfloat16, left as they are. `slots`: int32, [R].
+            `positions`: the place of the token to draw, int32, [R].
+        Returns: int32, [R]; -1 where a logit is NaN or infinite. Minus infinity is no fault where
+            `edit_logits` set it: a row fails only if nothing is left.
+        """
+        ...
+
+    def penalise(self, logits: Tensor, columns: PenaltyColumns, slots: Tensor) -> None:
+        """Change float32 logits in place, [R, vocab_size], as `engine.penalties` says."""
+        ...
+
+    def count(self, columns: PenaltyColumns, slots: Tensor, token_ids: Tensor) -> None:
+        """Add drawn tokens to the counts; both int32, [R]. A negative id counts nothing."""
+        ...
+
+
+def triton_is_here() -> bool:
+    """Tell whether kernels can be compiled, or interpreted."""
+    try:
+        import triton  # noqa: F401  is what is asked
+    except ImportError:
+        return False
+    return True
+
+
+def choose_operations(device: torch.device) -> Operations:
+    """Return Triton's kernels on a GPU that has Triton, and their twins elsewhere."""
+    if device.type == "cuda" and triton_is_here():
+        from engine.kernels.triton_operations import TritonOperations
+
+        return TritonOperations()
+    from engine.kernels.twins.operations import TorchOperations
+
+    return TorchOperations()
