@@ -41,7 +41,7 @@ class StepInputs:
     block_tables: Tensor
 
 
-# Queries of one row in a tile of prefill attention; a kernel may take several heads of them at once.
+# Queries of one row in a tile of prefill attention.
 PREFILL_QUERIES = 64
 
 
@@ -61,10 +61,11 @@ class DrawColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PenaltyColumns:
-    """Hold what penalises each slot; `repetition`, `frequency`, `presence`: float32, [num_slots + 1].
+    """Hold what penalises each slot.
 
-    `counts`: how often a slot has generated a token, and 2^14 more where its prompt has it, int16,
-    [num_slots + 1, vocab_size]; 0 is never seen. A slot without penalties has 1, 0, 0.
+    `repetition`, `frequency`, `presence`: float32, [num_slots + 1]; 1, 0 and 0 where a slot has
+    none. `counts`: how often a slot has generated a token, and 2^14 more where its prompt has it,
+    int16, [num_slots + 1, vocab_size]; 0 is never seen.
     """
 
     repetition: Tensor
@@ -113,8 +114,8 @@ class Operations(Protocol):
         `block_tables[s, p // block_size] * block_size + p % block_size`; one that pads to none.
 
         Args: `qkv`: [T, num_heads + 2 * num_kv_heads, head_dim], changed in place. `qk_norm`:
-            weights by head, [num_heads + num_kv_heads, head_dim], or None: no norm. `cos`, `sin`: as
-            `engine.models.rotary.RotaryTable` has them, [num_positions, head_dim]. `k_cache`,
+            weights by head, [num_heads + num_kv_heads, head_dim], or None: no norm. `cos`, `sin`:
+            as `engine.models.rotary.RotaryTable` has them, [num_positions, head_dim]. `k_cache`,
             `v_cache`: of one layer, [num_places, num_kv_heads, head_dim], in qkv's dtype or
             float8_e4m3fn, to which values are clamped.
         Returns: the queries, [T, num_heads, head_dim], a view of `qkv`.
