@@ -29,11 +29,10 @@ import torch
 from numpy.typing import NDArray
 
 from engine import cpu_probe
-from engine.attention.backend import AttentionBackend, KVCacheShape
+from engine.attention.backend import AttentionBackend
 from engine.attention.reference import ReferenceAttention
 from engine.config import EngineConfig
 from engine.contract import (
-    Capability,
     DecodeRows,
     EngineInfo,
     NewSequence,
@@ -44,31 +43,19 @@ from engine.contract import (
     TokenLogprobs,
 )
 from engine.device_state import DeviceState, StepBatch
-from engine.errors import EngineError, EngineOutOfMemory, ModelError
+from engine.errors import EngineError, EngineOutOfMemory
 from engine.logprobs import PromptRows, score_tokens
 from engine.models.decoder import Decoder
-from engine.models.hf_config import DTYPES, ModelConfig, load_model_config
+from engine.models.hf_config import ModelConfig, load_model_config
 from engine.models.layers import CausalLM
-from engine.models.loader import open_weights
-from engine.models.registry import load_model_class
+from engine.models.load import load_decoder, weights_do_not_fit
 from engine.native import library
 from engine.native.attention import NativeAttention
 from engine.native.decoder import NativeDecoder
 from engine.out_of_memory import is_out_of_memory
 from engine.row_faults import RowFaults
 from engine.sampler import sample
-
-_CAPABILITIES = frozenset(
-    {
-        Capability.LOGPROBS,
-        Capability.PROMPT_LOGPROBS,
-        Capability.PENALTIES,
-        Capability.LOGIT_BIAS,
-        Capability.MIN_TOKENS,
-    }
-)
-# Logits of prompt tokens held at once: 256 MiB in float32.
-_MAX_PROMPT_LOGITS = 1 << 26
+from engine.sizes import Sizes, choose_dtype, find_device, fit
 
 
 class TorchEngine:
@@ -79,18 +66,21 @@ class TorchEngine:
     """
 
     def __init__(self, config: EngineConfig) -> None:
-        device = _find_device(config.device)
+        device = find_device(config.device)
         model_config = load_model_config(config.model_dir)
         torch.set_num_threads(config.num_threads or cpu_probe.choose_num_threads())
-        sizes = _fit(config, model_config, device)
+        dtype = choose_dtype(config.dtype, model_config.dtype, device)
+        sizes = fit(config, model_config, dtype, kv_cache_bytes=config.kv_cache_bytes)
         # Nothing longer runs here, so no table of positions need be longer.
         model_config = replace(model_config, max_position_embeddings=sizes.info.max_model_len)
         self._info = sizes.info
         self._device = device
-        self.uses_native = sizes.native
-        decoder = _load_model(config, model_config, sizes.dtype, device, native=self.uses_native)
+        self.uses_native = _can_use_native(config, model_config, dtype, device)
+        decoder = load_decoder(config, model_config, dtype, device)
+        if device.type == "cpu":
+            _lay_out(decoder, config, native=self.uses_native)
         self._model: CausalLM = NativeDecoder(decoder) if self.uses_native else decoder
-        self._attention = _allocate_attention(sizes, device)
+        self._attention = _allocate_attention(sizes, device, native=self.uses_native)
         self._state = DeviceState(
             max_num_seqs=self._info.max_num_seqs,
             max_model_len=self._info.max_model_len,
@@ -232,62 +222,9 @@ class _Drawn:
                 self.failed_slots.append(slot)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    info: EngineInfo
-    kv_cache: KVCacheShape
-    dtype: torch.dtype
-    native: bool
-
-
-def _fit(config: EngineConfig, model: ModelConfig, device: torch.device) -> _Sizes:
-    """Decide every size, and refuse what does not fit, before anything large is allocated."""
-    dtype_name = _choose_dtype(config.dtype, model.dtype, device)
-    dtype: torch.dtype = getattr(torch, dtype_name)
-    native = _can_use_native(config, model, dtype, device)
-    block_size = config.block_size
-    max_model_len = min(
-        config.max_model_len or model.max_position_embeddings, model.max_position_embeddings
-    )
-    num_blocks = config.num_blocks
-    if num_blocks is None:
-        values_per_block = 2 * model.num_layers * model.num_kv_heads * model.head_dim * block_size
-        affordable = config.kv_cache_bytes // (values_per_block * dtype.itemsize)
-        num_blocks = min(affordable, config.max_num_seqs * -(-max_model_len // block_size))
-    if num_blocks < 1:
-        raise EngineError("the KV cache holds not one block: raise kv_cache_bytes or num_blocks")
-    # A longer sequence could never run, so callers learn the true limit.
-    max_model_len = min(max_model_len, num_blocks * block_size)
-    if max_model_len < 1:
-        raise EngineError(f"max_model_len must be at least 1, not {max_model_len}")
-    info = EngineInfo(
-        model_type=model.model_type,
-        vocab_size=model.vocab_size,
-        max_model_len=max_model_len,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        num_blocks=num_blocks,
-        block_size=block_size,
-        eos_token_ids=model.eos_token_ids,
-        device=config.device,
-        dtype=dtype_name,
-        capabilities=_CAPABILITIES,
-        max_num_prompt_logprobs=max(1, _MAX_PROMPT_LOGITS // model.vocab_size),
-    )
-    kv_cache = KVCacheShape(
-        num_layers=model.num_layers,
-        num_blocks=num_blocks,
-        block_size=block_size,
-        num_heads=model.num_heads,
-        num_kv_heads=model.num_kv_heads,
-        head_dim=model.head_dim,
-    )
-    return _Sizes(info, kv_cache, dtype, native)
-
-
-def _allocate_attention(sizes: _Sizes, device: torch.device) -> AttentionBackend:
+def _allocate_attention(sizes: Sizes, device: torch.device, *, native: bool) -> AttentionBackend:
     try:
-        if sizes.native:
+        if native:
             return NativeAttention(sizes.kv_cache, dtype=sizes.dtype)
         return ReferenceAttention(sizes.kv_cache, dtype=sizes.dtype, device=device)
     # torch has no class of its own for a CPU that is out of memory.
@@ -298,29 +235,6 @@ def _allocate_attention(sizes: _Sizes, device: torch.device) -> AttentionBackend
         ) from error
 
 
-def _choose_dtype(asked: str | None, saved: str, device: torch.device) -> str:
-    if asked is None:
-        if device.type != "cpu":
-            return saved
-        # Never less precise than the weights; without units for it, bfloat16 is the slower one.
-        return "bfloat16" if saved == "bfloat16" and cpu_probe.bfloat16_wins() else "float32"
-    if asked not in DTYPES:
-        raise EngineError(f"dtype {asked!r} is not supported; choose one of {', '.join(DTYPES)}")
-    return asked
-
-
-def _find_device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise EngineError(f"no device is called {name!r}; choose cpu or cuda") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise EngineError(f"no CUDA device is there for device {name!r}; choose cpu")
-    if device.type not in ("cpu", "cuda"):
-        raise EngineError(f"device {name!r} is not supported; choose cpu or cuda")
-    return device
-
-
 def _can_use_native(
     config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device
 ) -> bool:
@@ -328,29 +242,8 @@ def _can_use_native(
     return wanted and NativeDecoder.supports(model, dtype) and library.load()
 
 
-def _load_model(
-    config: EngineConfig,
-    model_config: ModelConfig,
-    dtype: torch.dtype,
-    device: torch.device,
-    *,
-    native: bool,
-) -> Decoder:
-    factory: type[Decoder] = load_model_class(model_config.architecture)
-    weights = open_weights(
-        config.model_dir,
-        load_format=config.load_format,
-        dtype=dtype,
-        device=device,
-        seed=config.seed,
-    )
+def _lay_out(decoder: Decoder, config: EngineConfig, *, native: bool) -> None:
     try:
-        decoder = factory(model_config, weights)
-        if device.type == "cpu":
-            cpu_probe.lay_out(decoder.linears(), native=native)
-        return decoder
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise ModelError(
-            f"{config.model_dir}: its weights do not fit into memory as {dtype}; "
-            "choose a smaller model or dtype"
-        ) from error
+        cpu_probe.lay_out(decoder.linears(), native=native)
+    except MemoryError as error:
+        raise weights_do_not_fit(config, decoder.embedding.dtype) from error
