@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m scheduler.
         native=args.native,
         peers=args.peers,
         profile_out=args.profile_out,
+        step_tokens=args.step_tokens,
     )
     runs = suite(options) if args.suite else [(options, args.workload or DEFAULT_WORKLOADS)]
     directory = args.out or (BENCHMARKS_DIR if BENCHMARKS_DIR.is_dir() else None)
@@ -92,7 +93,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         "--workload",
         action="append",
         choices=WORKLOADS,
-        help="default: all but profile and step-sweep",
+        help=f"default: {', '.join(DEFAULT_WORKLOADS)}",
     )
     parser.add_argument("--load-format", choices=("auto", "dummy"), default="auto")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"))
@@ -107,9 +108,14 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--batch", type=_batches, metavar="N[,N…]", help="batches of decode-sweep and profile"
     )
+    parser.add_argument(
+        "--step-tokens", type=_positive, metavar="N", help="tokens that a step computes at most"
+    )
     parser.add_argument("--rounds", type=_positive, default=5, help="after one that warms up")
     parser.add_argument(
-        "--scale", type=_scale, help="of nano's requests and lengths; 0.125 on a CPU, 1 on a GPU"
+        "--scale",
+        type=_scale,
+        help="of nano's and 1k1k's requests and lengths; 0.125 on a CPU, 1 on a GPU",
     )
     parser.add_argument(
         "--no-peers", dest="peers", action="store_false", help="leave transformers out"

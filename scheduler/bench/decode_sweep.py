@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from scheduler.bench.drive import BenchError, Job, Step, median_step_s
+from scheduler.bench.gpu_goals import at_least_on_gpu
 from scheduler.bench.part import Part, Row
 from scheduler.bench.report import Figure, at_least
 from scheduler.bench.setup import Bench
 
 _NUM_TOKENS = 64
 _CONTINUOUS_BATCHING_GOAL = 4.0
+# Of the ceiling, on a GPU and for weights as they are saved: batch → share.
+_ROOFLINE_GOALS = {1: 0.60, 256: 0.78}
 
 # By (shape, dtype, compiled operators): batch → how much faster than transformers' `generate`.
 _RATIO_GOALS: Mapping[tuple[str, str, bool], Mapping[int, float]] = {
@@ -37,8 +40,23 @@ def decode_sweep(bench: Bench) -> Part:
     for these take ten times as long, and most of the memory. Raises: `BenchError`: a batch is
     larger than what the engine runs at once.
     """
-    on_gpu = bench.options.device != "cpu"
-    batches = bench.options.batches or ((1, 8, 32, 128, 256) if on_gpu else (1, 8, 32))
+    batches = bench.options.batches
+    return _sweep(bench, batches or ((1, 8, 32, 128, 256) if bench.options.on_gpu else (1, 8, 32)))
+
+
+def compare_peer(bench: Bench) -> Part:
+    """State only how much faster than transformers the largest batch is, in the same rounds.
+
+    Raises: `BenchError`: there is no peer, or the batch is larger than what the engine runs.
+    """
+    if bench.peer is None:
+        raise BenchError("there is no peer: install transformers, and let its weights be saved")
+    part = _sweep(bench, bench.options.batches or ((256,) if bench.options.on_gpu else (32,)))
+    ratios = {key: figure for key, figure in part.figures.items() if key.endswith("_ratio")}
+    return Part(ratios, part.samples, part.rows)
+
+
+def _sweep(bench: Bench, batches: Sequence[int]) -> Part:
     if max(batches) > bench.info.max_num_seqs:
         raise BenchError(f"batches go up to the engine's {bench.info.max_num_seqs} rows")
     part = Part()
@@ -84,7 +102,9 @@ def _sweep_batch(bench: Bench, batch: int, part: Part, *, continuous: bool) -> N
     part.figures |= {
         f"{name}_output_tokens_per_s": Figure(median(rates.own), "tokens/s"),
         f"{name}_step_ms": Figure(step_ms, "ms"),
-        f"{name}_roofline_share": Figure(share, "share"),
+        f"{name}_roofline_share": at_least_on_gpu(
+            bench, share, _ROOFLINE_GOALS.get(batch), "share"
+        ),
     }
     part.samples[f"b{batch}"] = {"output_tokens_per_s": rates.own}
     _compare(bench, batch, rates, part)
@@ -122,7 +142,9 @@ def _compare(bench: Bench, batch: int, rates: _Rates, part: Part) -> None:
         run = bench.driver().run([_job(prompt) for prompt in prompts])
         elapsed_s, _ = bench.peer.generate_batch(prompts, _NUM_TOKENS, warm=False)
         plain.append((run.output_tokens_per_s, batch * _NUM_TOKENS / elapsed_s))
-    goal = _CONTINUOUS_BATCHING_GOAL if bench.subject == "llama_30m" else None
+    on_gpu = bench.options.on_gpu
+    has_goal = bench.subject == ("qwen3_0_6b" if on_gpu else "llama_30m")
+    goal = _CONTINUOUS_BATCHING_GOAL if has_goal else None
     own, peer = zip(*plain, strict=True)
     part.figures[_ratio_name(bench, batch, peer="transformers_cb")] = _ratio(own, peer, goal)
     sample["transformers_cb_output_tokens_per_s"] = peer

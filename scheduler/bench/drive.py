@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from engine.contract import Engine, SamplingParams, StepPlan, StepResult
+from engine.step_cost import StepFeatures
 from scheduler.config import first_come
 from scheduler.core import Scheduler
 from scheduler.inline import InlineLoop
@@ -27,12 +28,27 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Describe one step; `wall_s` is the time since the step before it came back."""
+    """Describe one step; `wall_s` is the time since the step before it came back.
 
-    num_decodes: int
-    num_prefill_tokens: int
-    num_context_tokens: int
+    `num_draws` tokens were drawn.
+    """
+
+    features: StepFeatures
+    num_draws: int
     wall_s: float
+
+    @property
+    def num_decodes(self) -> int:
+        return self.features.num_decode_tokens
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        return self.features.num_prefill_tokens
+
+    @property
+    def num_context_tokens(self) -> int:
+        """Count what the decodes attend to: all up to their own tokens."""
+        return self.features.decode_context_tokens + self.num_decodes
 
 
 @dataclass(slots=True)
@@ -141,10 +157,8 @@ class Driver:
         now = time.perf_counter()
         self._run.steps.append(
             Step(
-                len(plan.decodes),
-                sum(piece.n_tokens for piece in plan.slices),
-                # What a decode attends to: all up to its own token.
-                sum(plan.decodes.positions) + len(plan.decodes),
+                StepFeatures.of_plan(plan),
+                len(plan.decodes) + sum(piece.sample for piece in plan.slices),
                 now - self._step_started_s,
             )
         )

@@ -9,14 +9,17 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from scheduler.bench.decode_sweep import decode_sweep
+from scheduler.bench.decode_sweep import compare_peer, decode_sweep
+from scheduler.bench.host_share import host_share
+from scheduler.bench.long_prompt import long_prompt
+from scheduler.bench.loop_lag import loop_lag
 from scheduler.bench.part import Part, Row
 from scheduler.bench.report import Figure
 from scheduler.bench.roofline import Ceilings
 from scheduler.bench.setup import DEMO, Bench, Options, open_bench, run_conditions
 from scheduler.bench.step_profile import profile
 from scheduler.bench.step_sweep import step_sweep
-from scheduler.bench.workloads import mixed, nano, prefill, shared_prefix
+from scheduler.bench.workloads import mixed, nano, one_k_one_k, prefill, shared_prefix
 
 WORKLOADS: Mapping[str, Callable[[Bench], Part]] = {
     "decode-sweep": decode_sweep,
@@ -26,7 +29,14 @@ WORKLOADS: Mapping[str, Callable[[Bench], Part]] = {
     "nano": nano,
     "profile": profile,
     "step-sweep": step_sweep,
+    "1k1k": one_k_one_k,
+    "64k": long_prompt,
+    "peer": compare_peer,
+    "host-share": host_share,
+    "loop-lag": loop_lag,
 }
+# What a GPU is measured by beside the default ones.
+GPU_WORKLOADS = ("1k1k", "64k", "peer", "host-share", "loop-lag")
 DEFAULT_WORKLOADS = ("decode-sweep", "prefill", "mixed", "shared-prefix", "nano")
 
 

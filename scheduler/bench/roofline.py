@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.models.hf_config import ModelConfig
+from engine.step_cost import StepFeatures
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,24 @@ class ModelWork:
 
     def decode(self, num_decodes: int, num_context_tokens: int) -> StepWork:
         """Count a step that decodes rows; `num_context_tokens` is the sum over the rows."""
-        kv = 2 * self._num_layers * self._kv_size * num_context_tokens
-        attend = 4 * self._num_layers * self._query_size * num_context_tokens
+        features = StepFeatures(
+            num_decode_tokens=num_decodes, decode_context_tokens=num_context_tokens - num_decodes
+        )
+        return self.step(features, num_decodes)
+
+    def step(self, features: StepFeatures, num_draws: int) -> StepWork:
+        """Count any step, of which `num_draws` tokens are drawn; each context is read once."""
+        contexts = features.decode_context_tokens + features.prefill_context_tokens
+        attended = (
+            features.decode_context_tokens
+            + features.num_decode_tokens
+            + features.prefill_attended_tokens
+        )
+        kv = 2 * self._num_layers * self._kv_size * (contexts + features.num_tokens)
+        attend = 4 * self._num_layers * self._query_size * attended
         return StepWork(
             (self.num_parameters + kv) * self._itemsize,
-            2 * self.num_parameters * num_decodes + attend,
+            2 * (self._num_body * features.num_tokens + self._num_head * num_draws) + attend,
         )
 
     def prefill(self, num_tokens: int) -> StepWork:

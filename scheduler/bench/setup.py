@@ -37,7 +37,8 @@ class Options:
 
     `model_dir` is measured instead of `shape` where it is given; without weights in it, or with
     `dummy`, they are random, and there is no peer with `dummy`. `scale` multiplies the requests of
-    `nano` and their lengths. `step-sweep` writes its profile to `profile_out`.
+    `nano` and `1k1k` and their lengths. `step_tokens` are what a step computes at most.
+    `step-sweep` writes its profile to `profile_out`.
     """
 
     shape: str = "llama-30m"
@@ -52,6 +53,11 @@ class Options:
     native: str = "auto"
     peers: bool = True
     profile_out: Path | None = None
+    step_tokens: int | None = None
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.startswith("cuda")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,27 +111,29 @@ def open_bench(options: Options) -> Iterator[Bench]:
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as scratch:
         model_dir, load_format = _prepare(options, Path(scratch))
         config = load_model_config(model_dir)
-        engine, uses_native = _load_engine(
+        wants_peer = options.peers and load_format == "auto" and is_installed()
+        engine = load_engine(
             EngineConfig(
                 model_dir=model_dir,
                 load_format=load_format,
                 dtype=options.dtype,
                 device=options.device,
-                kv_cache_bytes=_kv_cache_bytes(options.device),
+                kv_cache_bytes=_kv_cache_bytes(options.device, shared=wants_peer),
                 num_threads=options.num_threads,
                 native=options.native,
+                **_given(max_num_batched_tokens=options.step_tokens),
             )
         )
         peer = None
         try:
             dtype = engine.info.dtype
-            if options.peers and load_format == "auto" and is_installed():
+            if wants_peer:
                 peer = TransformersPeer(model_dir, dtype=dtype, device=options.device)
             name = options.shape if options.model_dir is None else options.model_dir.resolve().name
             yield Bench(
                 options=options,
                 slug=re.sub(r"[^a-z0-9]+", "_", name.lower()),
-                uses_native=uses_native,
+                uses_native=getattr(engine, "uses_native", False),
                 own_dtype=config.dtype,
                 engine=engine,
                 peer=peer,
@@ -184,20 +192,26 @@ def _prepare(options: Options, scratch: Path) -> tuple[Path, str]:
     return scratch, "auto"
 
 
-def _load_engine(config: EngineConfig) -> tuple[Engine, bool]:
-    """Load the model, and tell whether the compiled operators compute it."""
+def load_engine(config: EngineConfig) -> Engine:
+    """Load the model on the engine that serves its device; all benches get theirs here."""
     from engine.runner import TorchEngine
 
-    engine = TorchEngine(config)
-    return engine, engine.uses_native
+    return TorchEngine(config)
 
 
-def _kv_cache_bytes(device: str) -> int:
-    """Take enough for every workload: on a GPU half of what is free, before the weights come."""
+def _given(**sizes: int | None) -> dict[str, Any]:
+    """Keep what was said, so that the rest is as the engine has it by itself."""
+    return {name: value for name, value in sizes.items() if value is not None}
+
+
+def _kv_cache_bytes(device: str, *, shared: bool) -> int | None:
+    """Take enough for every workload: on a GPU what the engine finds free, or half with a peer."""
     import torch
 
     if not device.startswith("cuda") or not torch.cuda.is_available():
         return _KV_CACHE_BYTES_CPU
+    if not shared:
+        return None
     free_bytes, _ = torch.cuda.mem_get_info(device)
     return int(free_bytes) // 2
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from statistics import median
 
 from scheduler.bench.drive import Job, Run, percentile
+from scheduler.bench.gpu_goals import at_least_on_gpu
 from scheduler.bench.part import Part, Row
 from scheduler.bench.report import Figure, at_least
 from scheduler.bench.setup import Bench
@@ -18,11 +19,18 @@ _SHARED_PREFIX_TOKENS = 1000
 _NANO_REQUESTS = 256
 _NANO_TOKENS = (100, 1024)
 _SHARED_PREFIX_GOAL = 6.7
+# Prompts of 8,192 tokens on a GPU, of what a large matrix product reaches there.
+_MATMUL_GOAL = 0.55
+# On a GPU, output tokens/s by model.
+_NANO_GOALS = {"qwen3_0_6b": 27_000}
+_1K1K_GOALS = {"qwen3_8b": 9_000}
+_1K1K_REQUESTS = 256
+_1K1K_TOKENS = 1024
 
 
 def prefill(bench: Bench) -> Part:
-    """Compute prompts of 512 tokens (2,048 on a GPU), one token drawn from each."""
-    num_prompts, num_tokens = (8, 2048) if bench.options.device != "cpu" else (4, 512)
+    """Compute prompts of 512 tokens (8,192 on a GPU), one token drawn from each."""
+    num_prompts, num_tokens = (8, 8192) if bench.options.on_gpu else (4, 512)
     num_tokens = min(num_tokens, bench.info.max_model_len - 1)
 
     def jobs() -> list[Job]:
@@ -32,13 +40,19 @@ def prefill(bench: Bench) -> Part:
 
     runs = _rounds(bench, jobs)
     rates = [run.num_prompt_tokens / run.wall_s for run in runs]
-    floor_s = num_prompts * bench.work.prefill(num_tokens).floor_s(bench.ceilings)
-    share = median(floor_s / run.wall_s for run in runs)
+    work = bench.work.prefill(num_tokens)
+    floor_s = num_prompts * work.floor_s(bench.ceilings)
+    wall_s = median(run.wall_s for run in runs)
+    share = floor_s / wall_s
+    matmul_share = num_prompts * work.flop / wall_s / bench.ceilings.flop_per_s
     name = f"prefill_{bench.subject}"
     return Part(
         {
             f"{name}_tokens_per_s": Figure(median(rates), "tokens/s"),
             f"{name}_roofline_share": Figure(share, "share"),
+            f"{name}_matmul_share": at_least_on_gpu(
+                bench, matmul_share, _MATMUL_GOAL if num_tokens == 8192 else None, "share"
+            ),
         },
         {"tokens_per_s": rates, "num_prompts": num_prompts, "num_prompt_tokens": num_tokens},
         [
@@ -147,10 +161,54 @@ def nano(bench: Bench) -> Part:
     runs = _rounds(bench, jobs)
     rates = [run.output_tokens_per_s for run in runs]
     return Part(
-        {f"nano_{bench.subject}_output_tokens_per_s": Figure(median(rates), "tokens/s")},
+        {
+            f"nano_{bench.subject}_output_tokens_per_s": at_least_on_gpu(
+                bench, median(rates), _NANO_GOALS.get(bench.subject), "tokens/s"
+            )
+        },
         {"output_tokens_per_s": rates, "num_requests": num_requests, "num_tokens": [low, high]},
         [Row(f"{num_requests} × {low}–{high} in and out", median(rates))],
     )
+
+
+def one_k_one_k(bench: Bench) -> Part:
+    """Run 256 requests at once, 1,024 tokens in and 1,024 out, both times `scale`."""
+    num_requests = max(1, round(_1K1K_REQUESTS * bench.options.scale))
+    num_tokens = max(2, round(_1K1K_TOKENS * bench.options.scale))
+
+    def jobs() -> list[Job]:
+        return [
+            Job(prompt=bench.prompt(num_tokens), num_output_tokens=num_tokens)
+            for _ in range(num_requests)
+        ]
+
+    runs = _rounds(bench, jobs)
+    rates = [run.output_tokens_per_s for run in runs]
+    shares = [_share_of_floor(bench, run) for run in runs]
+    name = f"{bench.subject}_1k1k"
+    goal = _1K1K_GOALS.get(bench.subject) if bench.options.scale == 1 else None
+    return Part(
+        {
+            f"{name}_output_tokens_per_s": at_least_on_gpu(bench, median(rates), goal, "tokens/s"),
+            f"{name}_roofline_share": Figure(median(shares), "share"),
+        },
+        {"output_tokens_per_s": rates, "num_requests": num_requests, "num_tokens": num_tokens},
+        [
+            Row(
+                f"{num_requests} × {num_tokens} in and out",
+                median(rates),
+                share_of_ceiling=median(shares),
+            )
+        ],
+    )
+
+
+def _share_of_floor(bench: Bench, run: Run) -> float:
+    """Return the least time that the steps of a run could take, over the time that it took."""
+    floors_s = (
+        bench.work.step(step.features, step.num_draws).floor_s(bench.ceilings) for step in run.steps
+    )
+    return sum(floors_s) / run.wall_s
 
 
 def _rounds(bench: Bench, jobs: Callable[[], list[Job]]) -> list[Run]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.models.hf_config import load_model_config
+from engine.step_cost import StepFeatures
 from scheduler.bench.roofline import Ceilings, ModelWork, StepWork
 from scheduler.bench.shapes import SHAPES, write_config
 
@@ -34,6 +35,21 @@ def test_prefill_draws_once(work: ModelWork) -> None:
     """A prompt's tokens all pass the layers, the head is computed for its last one alone."""
     body, head = 10 * (4 * 384 * 384 + 3 * 384 * 1024), 32_000 * 384
     assert work.prefill(100).flop == 2 * (100 * body + head) + 2 * 10 * 384 * 100 * 100
+
+
+def test_step_of_decodes_and_a_chunk(work: ModelWork) -> None:
+    """A mixed step reads every context once, and attends token by token."""
+    features = StepFeatures(
+        num_prefill_tokens=10,
+        num_decode_tokens=2,
+        prefill_context_tokens=20,
+        decode_context_tokens=100,
+    )
+    step = work.step(features, 3)
+    body, head = 10 * (4 * 384 * 384 + 3 * 384 * 1024), 32_000 * 384
+    attended = 102 + 10 * 20 + 55
+    assert step.size_bytes == 4 * (29_982_720 + 2 * 10 * 384 * (120 + 12))
+    assert step.flop == 2 * (12 * body + 3 * head) + 4 * 10 * 384 * attended
 
 
 def test_floor_is_the_larger_of_two_times() -> None:
