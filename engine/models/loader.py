@@ -125,15 +125,16 @@ class DummyWeights:
     def __init__(self, *, dtype: torch.dtype, device: torch.device, seed: int) -> None:
         self._dtype = dtype
         self._device = device
-        self._generator = torch.Generator().manual_seed(seed)
+        # Made where they are used: a CPU takes a minute for what a GPU makes in a second.
+        self._generator = torch.Generator(device).manual_seed(seed)
 
     def take(self, name: str, *shape: int) -> Tensor:
         if len(shape) == 1:
             value = 0.0 if name.endswith(".bias") else 1.0
             return torch.full(shape, value, dtype=self._dtype, device=self._device)
         # Scaled by fan-in, so that activations and logits keep a natural size at any width.
-        weights = torch.randn(shape, generator=self._generator) / math.sqrt(shape[-1])
-        return weights.to(device=self._device, dtype=self._dtype)
+        weights = torch.randn(shape, generator=self._generator, device=self._device)
+        return weights.div_(math.sqrt(shape[-1])).to(self._dtype)
 
     def refuse_rest_of(self, prefix: str) -> None:
         pass  # What is asked for is made; there is no rest.

@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 # Before torch is imported: on a CPU, waiting threads must not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -20,11 +19,15 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import transformers
 
 from engine.errors import EngineError
+from scheduler.bench.drive import BenchError
+from scheduler.bench.engine_bench import WORKLOADS
 from scheduler.bench.part import Part, print_part
 from scheduler.bench.report import BENCHMARKS_DIR, update_report
 from scheduler.bench.setup import describe_device
 from tests.gpu import bench, correctness, soak, tune
+from tests.gpu.asked import Asked
 from tests.gpu.deadline import Deadline
+from tests.gpu.shapes import MODELS
 
 _MINUTES = 8.0  # of nine: the last thing begun may take a while
 _QUICK_SOAK_S = 0.5
@@ -32,15 +35,15 @@ _QUICK_SOAK_S = 0.5
 Parts = Iterator[tuple[str, Part]]
 
 
-def _one(run: Callable[..., Part]) -> Callable[..., Parts]:
-    def parts(device: str, deadline: Deadline, **options: Any) -> Parts:
-        yield run.__module__.rpartition(".")[2], run(device, deadline, **options)
+def _one(run: Callable[[Asked], Part]) -> Callable[[Asked], Parts]:
+    def parts(asked: Asked) -> Parts:
+        yield run.__module__.rpartition(".")[2], run(asked)
 
     return parts
 
 
-PARTS: dict[str, Callable[..., Parts]] = {
-    "correctness": _one(correctness.run),
+PARTS: dict[str, Callable[[Asked], Parts]] = {
+    "correctness": correctness.run,
     "tune": _one(tune.run),
     "bench": bench.run,
     "soak": _one(soak.run),
@@ -54,6 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda", help="cuda or cpu")
     parser.add_argument("--minutes", type=float, default=_MINUTES, help="for each part")
     parser.add_argument("--quick", action="store_true", help="seconds, at a token size")
+    parser.add_argument(
+        "--model", choices=MODELS, action="append", help="of bench and tune; default: all"
+    )
+    parser.add_argument(
+        "--workload", choices=WORKLOADS, action="append", help="of bench; default: all"
+    )
     parser.add_argument("--out", type=Path, help="where the report goes")
     parser.add_argument("--commit", help="for a tree without its history")
     args = parser.parse_args(argv)
@@ -65,11 +74,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in args.part or PARTS:
             sys.stderr.write(f"{name} …\n")
             soaks_quickly = args.quick and name == "soak"
-            deadline = Deadline(_QUICK_SOAK_S if soaks_quickly else args.minutes * 60)
-            for title, part in PARTS[name](args.device, deadline, quick=args.quick):
+            asked = Asked(
+                device=args.device,
+                deadline=Deadline(_QUICK_SOAK_S if soaks_quickly else args.minutes * 60),
+                quick=args.quick,
+                models=tuple(args.model or ()),
+                workloads=tuple(args.workload or ()),
+                out=args.out,
+            )
+            for title, part in PARTS[name](asked):
                 _publish(title, part, args.device, directory, args.commit)
                 met = met and all(figure.met is not False for figure in part.figures.values())
-    except EngineError as exc:
+    except (EngineError, BenchError) as exc:
         sys.stderr.write(f"python -m tests.gpu: {exc}\n")
         return 1
     return 0 if met else 1

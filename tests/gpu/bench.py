@@ -1,55 +1,97 @@
-"""The engine bench on a device, with random weights in the shapes of real models."""
+"""The engine bench on a device, with random weights in the shapes of real models.
+
+The figures that the documents quote come first, so that a run that is cut short has them. A model
+is loaded anew for each stage: that takes seconds, for random weights are made where they are used.
+"""
 
 from __future__ import annotations
 
-import json
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
 
-from engine.models.registry import known_architectures
 from scheduler.bench.engine_bench import measure
 from scheduler.bench.part import Part
 from scheduler.bench.setup import DEMO, Options
-from tests.gpu.deadline import Deadline
-
-_WORKLOADS = ("nano", "decode-sweep", "shared-prefix", "prefill", "mixed")
-CONFIGS = sorted((Path(__file__).parent / "configs").glob("*.json"))
+from tests.gpu.asked import Asked
+from tests.gpu.shapes import model_directory
 
 
-def run(device: str, deadline: Deadline, *, quick: bool) -> Iterator[tuple[str, Part]]:
-    """Measure each shape that the registry can serve, until the deadline."""
-    if quick:
-        options = Options(
-            shape=DEMO,
-            device=device,
-            num_threads=1,
-            batches=(1, 2),
-            rounds=1,
-            scale=0.01,
-            peers=False,
-        )
-        yield from measure(options, ("decode-sweep", "nano"))
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Name workloads that share an engine."""
+
+    model: str
+    workloads: tuple[str, ...]
+    rounds: int = 2
+
+
+STAGES = (
+    Stage("qwen3-0.6b", ("nano",)),
+    Stage("qwen3-8b", ("1k1k",), rounds=1),
+    Stage("qwen3-0.6b", ("decode-sweep",)),
+    Stage("qwen3-0.6b", ("peer",)),
+    Stage("qwen3-8b", ("prefill",)),
+    Stage("qwen3-0.6b", ("host-share", "loop-lag")),
+    Stage("llama-3.2-1b", ("decode-sweep", "nano", "prefill", "64k")),
+    Stage("qwen3-8b", ("decode-sweep", "64k", "nano")),
+    Stage("qwen3-4b", ("decode-sweep", "nano", "prefill")),
+    Stage("llama-3.1-8b", ("decode-sweep", "prefill", "64k")),
+    Stage("qwen3-0.6b", ("shared-prefix", "mixed", "prefill", "1k1k")),
+    Stage("llama-3.1-8b", ("1k1k",), rounds=1),
+)
+_QUICK_WORKLOADS = ("decode-sweep", "nano", "1k1k", "loop-lag")
+
+
+def run(asked: Asked) -> Iterator[tuple[str, Part]]:
+    """Measure stage after stage until the deadline; what it did not suffice for is named."""
+    if asked.quick:
+        yield from measure(_quick_options(asked), _QUICK_WORKLOADS)
         return
-    for number, path in enumerate(CONFIGS):
-        share = Deadline(deadline.left_s / (len(CONFIGS) - number))
-        [architecture] = json.loads(path.read_text())["architectures"]
-        if architecture not in known_architectures():
-            sys.stderr.write(f"{path.stem}: {architecture} cannot be served yet\n")
+    for stage in choose(asked):
+        if asked.deadline.passed:
+            sys.stderr.write(f"no time for {stage.model}: {', '.join(stage.workloads)}\n")
             continue
-        with tempfile.TemporaryDirectory(prefix="sluice-gpu-") as name:
-            model_dir = Path(name) / path.stem
-            model_dir.mkdir()
-            (model_dir / "config.json").write_bytes(path.read_bytes())
-            yield from _measure(model_dir, device, share)
+        with model_directory(stage.model) as directory:
+            options = Options(
+                model_dir=directory,
+                device=asked.device,
+                rounds=stage.rounds,
+                scale=1.0,
+                # The peer needs weights that are saved.
+                dummy="peer" not in stage.workloads,
+            )
+            for title, part in measure(options, stage.workloads):
+                yield title, part
+                if asked.deadline.passed:
+                    sys.stderr.write(f"the time was up after {title}\n")
+                    break
 
 
-def _measure(model_dir: Path, device: str, deadline: Deadline) -> Iterator[tuple[str, Part]]:
-    """Measure one shape, the figures that the documents quote first."""
-    options = Options(model_dir=model_dir, device=device, rounds=2, scale=1.0, dummy=True)
-    for title, part in measure(options, _WORKLOADS):
-        yield title, part
-        if deadline.passed:
-            sys.stderr.write(f"the time was up after {title}\n")
-            return
+def choose(asked: Asked) -> list[Stage]:
+    """Pick the stages of the models and workloads that are asked for, in their order.
+
+    A model and a workload that no stage has together are measured all the same.
+    """
+    chosen = []
+    for stage in STAGES:
+        workloads = tuple(w for w in stage.workloads if w in (asked.workloads or stage.workloads))
+        if asked.wants(stage.model) and workloads:
+            chosen.append(Stage(stage.model, workloads, stage.rounds))
+    found = {(stage.model, workload) for stage in chosen for workload in stage.workloads}
+    for model in asked.models:
+        missing = [w for w in asked.workloads if (model, w) not in found]
+        chosen += [Stage(model, (workload,)) for workload in missing]
+    return chosen
+
+
+def _quick_options(asked: Asked) -> Options:
+    return Options(
+        shape=DEMO,
+        device=asked.device,
+        num_threads=1,
+        batches=(1, 2),
+        rounds=1,
+        scale=0.01,
+        peers=False,
+    )

@@ -20,14 +20,15 @@ import torch
 import transformers
 
 from engine.config import EngineConfig
-from engine.contract import SamplingParams
+from engine.contract import Engine, SamplingParams
 from engine.models.registry import known_architectures
-from engine.runner import TorchEngine
 from scheduler.bench.drive import Driver, Job
 from scheduler.bench.part import Part
 from scheduler.bench.report import Figure, at_most
+from scheduler.bench.setup import load_engine
 from tests.checkpoints import make_tiny
-from tests.gpu.deadline import Deadline
+from tests.gpu.asked import Asked
+from tests.gpu.kernel_tests import run_kernel_tests
 from tests.gpu.prompt_scores import prompt_logprobs
 from tests.plan_driver import PlanDriver
 
@@ -54,20 +55,28 @@ _BFLOAT16_BOUND = 5e-2
 class Case:
     """Name one way to run a batch that must not change its tokens."""
 
-    chunk: int | None
     block_size: int
+    graphs: bool
+    chunk: int | None
     preempt: bool
     prefix_cache: bool
 
 
-def run(device: str, deadline: Deadline, *, quick: bool) -> Part:
+def run(asked: Asked) -> Iterator[tuple[str, Part]]:
+    """Run the kernels' own tests where they are compiled, then check the engine on all families."""
+    if asked.on_gpu:
+        yield "kernels", run_kernel_tests(timeout_s=asked.deadline.left_s / 2)
+    yield "correctness", _check_families(asked)
+
+
+def _check_families(asked: Asked) -> Part:
     """Check all families; what the time did not suffice for is counted as left out."""
     part = Part()
     results: list[dict[str, Any]] = []
     left_out = wrong = 0
     errors = {"float32": 0.0, "bfloat16": 0.0}
-    for architecture, overrides in _checkpoints(quick):
-        if deadline.passed:
+    for architecture, overrides in _checkpoints(asked.quick):
+        if asked.deadline.passed:
             left_out += 1
             continue
         with tempfile.TemporaryDirectory(prefix="sluice-gpu-") as name:
@@ -75,7 +84,7 @@ def run(device: str, deadline: Deadline, *, quick: bool) -> Part:
             make_tiny(
                 model_dir, getattr(transformers, architecture), eos_token_id=None, **overrides
             )
-            result = _check(model_dir, device, quick=quick)
+            result = _check(model_dir, asked)
         results.append({"architecture": architecture, "overrides": overrides, **result})
         wrong += len(result["wrong"])
         for dtype, error in result["error"].items():
@@ -99,31 +108,38 @@ def _checkpoints(quick: bool) -> Iterator[tuple[str, dict[str, Any]]]:
             yield from ((architecture, overrides) for overrides in _VARIANTS.get(architecture, ()))
 
 
-def _cases(quick: bool) -> list[Case]:
-    if quick:
-        return [Case(None, 16, False, False), Case(7, 16, True, True)]
-    sizes = product((None, 1, 7, 17), (16, 64), (False, True), (False, True))
-    return [Case(*values) for values in sizes]
+def _cases(asked: Asked) -> dict[tuple[int, bool], list[Case]]:
+    """List the cases by what needs an engine of its own: block size, and graphs on a GPU."""
+    if asked.quick:
+        return {(16, True): [Case(16, True, None, False, False), Case(16, True, 7, True, True)]}
+    engines = [(16, True), (64, True)] + ([(32, False)] if asked.on_gpu else [])
+    ways = list(product((None, 1, 7, 17), (False, True), (False, True)))
+    return {engine: [Case(*engine, *way) for way in ways] for engine in engines}
 
 
-def _check(model_dir: Path, device: str, *, quick: bool) -> dict[str, Any]:
+def _check(model_dir: Path, asked: Asked) -> dict[str, Any]:
     """Compare one checkpoint's log-probabilities and tokens; names the cases that differ."""
+    device = asked.device
     model = transformers.AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     model = model.to(device).eval()
     draw = random.Random(5)
     prompts = [[draw.randrange(3, 128) for _ in range(n)] for n in (1, 15, 16, 17, 40, 70)]
     prompts += [prompts[-1][:50] + prompt[:9] for prompt in prompts[:3]]
     expected = [_greedy(model, prompt) for prompt in prompts]
-    wrong = [
-        str(case) for case in _cases(quick) if _tokens(model_dir, device, case, prompts) != expected
-    ]
+    wrong = []
+    num_cases = 1
+    for (block_size, graphs), cases in _cases(asked).items():
+        num_cases += len(cases)
+        engine = _load(model_dir, device, block_size, graphs=graphs)
+        wrong += [str(case) for case in cases if _tokens(engine, case, prompts) != expected]
+        engine.close()
     if _scheduled(model_dir, device, prompts) != expected:
         wrong.append("scheduler, few blocks")
     error = {
         dtype: _logprob_error(model, model_dir, device, dtype, prompts[5])
         for dtype in ("float32", "bfloat16")
     }
-    return {"cases": len(_cases(quick)) + 1, "wrong": wrong, "error": error}
+    return {"cases": num_cases, "wrong": wrong, "error": error}
 
 
 @torch.inference_mode()
@@ -137,20 +153,23 @@ def _greedy(model: torch.nn.Module, prompt: Sequence[int]) -> list[int]:
     return tokens[len(prompt) :]
 
 
-def _tokens(
-    model_dir: Path, device: str, case: Case, prompts: Sequence[Sequence[int]]
-) -> list[list[int]]:
-    engine = TorchEngine(
+def _load(model_dir: Path, device: str, block_size: int, *, graphs: bool) -> Engine:
+    return load_engine(
         EngineConfig(
             model_dir=model_dir,
             device=device,
             dtype="float32",
-            block_size=case.block_size,
+            block_size=block_size,
             num_blocks=128,
             max_num_seqs=16,
             num_threads=1,
+            graphs=graphs,
         )
     )
+
+
+def _tokens(engine: Engine, case: Case, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+    engine.reset()
     driver = PlanDriver(
         engine,
         chunk=case.chunk,
@@ -159,14 +178,12 @@ def _tokens(
         preempt=case.preempt,
     )
     params = SamplingParams(max_tokens=_NUM_NEW_TOKENS, temperature=0)
-    tokens = driver.run(prompts, params)
-    engine.close()
-    return tokens
+    return driver.run(prompts, params)
 
 
 def _scheduled(model_dir: Path, device: str, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
     """Let the scheduler drive, with so few blocks that it must preempt."""
-    engine = TorchEngine(
+    engine = load_engine(
         EngineConfig(
             model_dir=model_dir,
             device=device,

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.contract import NewSequence, SamplingParams, SequenceSlice, StepPlan
-from engine.runner import TorchEngine
+from scheduler.bench.setup import load_engine
 
 
 def prompt_logprobs(model_dir: Path, device: str, dtype: str, prompt: Sequence[int]) -> list[float]:
     """Score all tokens of `prompt` but the first, in one step."""
-    engine = TorchEngine(
+    engine = load_engine(
         EngineConfig(
             model_dir=model_dir,
             device=device,

@@ -17,30 +17,30 @@ from pathlib import Path
 from transformers import LlamaForCausalLM
 
 from engine.config import EngineConfig
-from engine.contract import SamplingParams
-from engine.runner import TorchEngine
+from engine.contract import Engine, SamplingParams
 from scheduler.bench.drive import Driver, Job
 from scheduler.bench.part import Part
 from scheduler.bench.report import Figure, at_least, at_most
+from scheduler.bench.setup import load_engine
 from scheduler.config import first_come
 from scheduler.core import Scheduler
 from scheduler.inline import InlineLoop
 from scheduler.request import Admit, FinishReason, Request, RequestOutput
 from tests.checkpoints import make_tiny
-from tests.gpu.deadline import Deadline
+from tests.gpu.asked import Asked
 
 _MAX_TOKENS = 48
 _WAVE = 40
 
 
-def run(device: str, deadline: Deadline, *, quick: bool) -> Part:
+def run(asked: Asked) -> Part:
     """Soak until the deadline, in waves that each end idle."""
     with tempfile.TemporaryDirectory(prefix="sluice-gpu-") as name:
         model_dir = Path(name)
         make_tiny(model_dir, LlamaForCausalLM, eos_token_id=None)
         config = EngineConfig(
             model_dir=model_dir,
-            device=device,
+            device=asked.device,
             dtype="float32",
             block_size=16,
             num_blocks=32,
@@ -48,10 +48,10 @@ def run(device: str, deadline: Deadline, *, quick: bool) -> Part:
             max_num_batched_tokens=64,
             num_threads=1,
         )
-        soak = _Soak(TorchEngine(config), random.Random(11))
+        soak = _Soak(load_engine(config), random.Random(11))
         started_s = time.monotonic()
         # Two waves at least: the second meets what the first has left in the cache.
-        while not deadline.passed or soak.num_waves < 2:
+        while not asked.deadline.passed or soak.num_waves < 2:
             soak.wave()
         soak.engine.close()
     snapshot = soak.scheduler.snapshot()
@@ -85,7 +85,7 @@ class _Live:
 class _Soak:
     """Offer and cancel at random, and check what comes back."""
 
-    def __init__(self, engine: TorchEngine, draw: random.Random) -> None:
+    def __init__(self, engine: Engine, draw: random.Random) -> None:
         self.engine = engine
         self.num_requests = self.num_cancelled = self.num_waves = self.blocks_lost = 0
         self.wrong: list[str] = []

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.models.hf_config import load_model_config
 from engine.models.registry import load_model_class
-from tests.gpu.bench import CONFIGS
+from tests.gpu.shapes import MODELS, config_path
 
 # From the models' own pages, embeddings included; a head that is tied counts once.
 PARAMETERS = {
@@ -37,11 +37,12 @@ class CountingWeights:
         """What is asked for is all there is."""
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_parameters_are_those_of_the_public_model(tmp_path: Path, path: Path) -> None:
+@pytest.mark.parametrize("model", MODELS)
+def test_parameters_are_those_of_the_public_model(tmp_path: Path, model: str) -> None:
     """A config makes the architecture's decoder with as many parameters as the model has."""
-    (tmp_path / "config.json").write_bytes(path.read_bytes())
+    (tmp_path / "config.json").write_bytes(config_path(model).read_bytes())
     config = load_model_config(tmp_path)
+    assert config.dtype == "bfloat16"
     weights = CountingWeights()
     load_model_class(config.architecture)(config, weights)
-    assert weights.count == PARAMETERS[path.stem]
+    assert weights.count == PARAMETERS[model]

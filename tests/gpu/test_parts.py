@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.models.hf_config import load_model_config
+from scheduler.bench.engine_bench import WORKLOADS
 from tests.gpu.__main__ import PARTS, main
-from tests.gpu.bench import CONFIGS
+from tests.gpu.asked import Asked
+from tests.gpu.bench import STAGES, Stage, choose
+from tests.gpu.deadline import Deadline
+from tests.gpu.kernel_tests import run_kernel_tests
+from tests.gpu.shapes import MODELS
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,8 +52,38 @@ def test_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
-def test_shapes_of_real_models_can_be_served(tmp_path: Path, config: Path) -> None:
-    """The configs that the bench measures are ones that the engine takes."""
-    (tmp_path / "config.json").write_bytes(config.read_bytes())
-    assert load_model_config(tmp_path).dtype == "bfloat16"
+def asked(**narrowed: tuple[str, ...]) -> Asked:
+    return Asked(device="cuda", deadline=Deadline(60), **narrowed)  # type: ignore[arg-type]
+
+
+def test_bench_can_be_narrowed_down() -> None:
+    """A model, a workload, or both are picked from the stages, and what none has is added."""
+    assert choose(asked()) == list(STAGES)
+    assert {stage.model for stage in choose(asked(models=("qwen3-4b",)))} == {"qwen3-4b"}
+    assert {stage.workloads for stage in choose(asked(workloads=("peer",)))} == {("peer",)}
+    assert choose(asked(models=("qwen3-8b",), workloads=("1k1k",))) == [
+        Stage("qwen3-8b", ("1k1k",), rounds=1)
+    ]
+    assert choose(asked(models=("qwen3-4b",), workloads=("mixed",))) == [
+        Stage("qwen3-4b", ("mixed",))
+    ]
+
+
+def test_stages_name_what_there_is() -> None:
+    """Every stage of the bench is of a model that has a config, and of workloads that exist."""
+    assert {stage.model for stage in STAGES} == set(MODELS)
+    assert {workload for stage in STAGES for workload in stage.workloads} <= set(WORKLOADS)
+
+
+def test_kernel_tests_are_counted(tmp_path: Path) -> None:
+    """Tests are run in a process without the interpreter; those that fail are named."""
+    (tmp_path / "test_some.py").write_text(
+        "import os\n"
+        "def test_good(): assert 'TRITON_INTERPRET' not in os.environ\n"
+        "def test_bad(): assert False\n"
+    )
+    part = run_kernel_tests(timeout_s=60, directory=tmp_path)
+    assert part.figures["correctness_kernel_tests_passed"].value == 1
+    assert part.figures["correctness_kernel_tests_failed"].met is False
+    assert part.samples["failed"] == ["test_bad"]
+    assert "assert False" in part.samples["output"]

@@ -13,21 +13,25 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from engine.config import EngineConfig
-from engine.runner import TorchEngine
+from engine.contract import Engine
 from scheduler.bench.drive import Driver, Job, median_step_s
 from scheduler.bench.part import Part
 from scheduler.bench.report import Figure
+from scheduler.bench.setup import load_engine
 from scheduler.bench.shapes import SHAPES, write_config
-from tests.gpu.deadline import Deadline
+from tests.gpu.asked import Asked
+from tests.gpu.tune_kernels import tune_kernels
 
 _BLOCK_SIZES = (16, 32, 64)
 _STEP_TOKENS = (512, 2048, 8192)
 
 
-def run(device: str, deadline: Deadline, *, quick: bool) -> Part:
-    """Time decode steps by block size, then prefills by the tokens of a step, two rounds each."""
+def run(asked: Asked) -> Part:
+    """Tune the kernels; time decode steps by block size, then prefills by a step's tokens."""
+    device, quick = asked.device, asked.quick
     name = "llama-30m" if quick or device == "cpu" else "qwen3-0.5b"
     part = Part(samples={"shape": name})
+    tune_kernels(asked, part)
     with TemporaryDirectory(prefix="sluice-gpu-") as scratch:
         write_config(SHAPES[name], Path(scratch))
         rounds = 1 if quick else 2
@@ -38,7 +42,7 @@ def run(device: str, deadline: Deadline, *, quick: bool) -> Part:
         _state(part, "block_size", "ms", block_sizes, best=min)
         step_tokens: dict[int, list[float]] = {}
         for size in _STEP_TOKENS[: 1 if quick else None]:
-            if not deadline.passed:
+            if not asked.deadline.passed:
                 step_tokens[size] = [
                     _prefill_rate(scratch, device, size, quick=quick) for _ in range(rounds)
                 ]
@@ -75,8 +79,8 @@ def _prefill_rate(model_dir: str, device: str, step_tokens: int, *, quick: bool)
     return run.num_prompt_tokens / run.wall_s
 
 
-def _load(model_dir: str, device: str, **sizes: int) -> TorchEngine:
-    return TorchEngine(
+def _load(model_dir: str, device: str, **sizes: int) -> Engine:
+    return load_engine(
         EngineConfig(
             model_dir=Path(model_dir),
             load_format="dummy",

@@ -1,0 +1,48 @@
+"""What the kernels' sweep is made of, where there is no kernel."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from engine.kernels.twins.operations import TorchOperations
+from tests.gpu.attention_cases import AttentionBatch, AttentionCase, Heads
+from tests.gpu.tune_kernels import choose_best
+
+CPU = torch.device("cpu")
+
+
+def test_a_case_is_a_batch_that_can_be_computed() -> None:
+    """Prefills and decodes of a case attend causally over all of their contexts."""
+    heads = Heads(4, 2, 16)
+    for case in (AttentionCase(3, 1, 100), AttentionCase(2, 70, 100)):
+        batch = AttentionBatch(case, heads, dtype=torch.float32, device=CPU)
+        found = batch.attend(TorchOperations())
+        inputs = batch.inputs
+        k_cache, v_cache = batch._caches[0]
+        blocks = inputs.block_tables[1].long()
+        places = (blocks[:, None] * 64 + torch.arange(64)).flatten()[:100]
+        queries = batch.q[case.num_queries : 2 * case.num_queries]
+        seen = torch.arange(100) <= inputs.positions[inputs.token_rows == 1][:, None]
+        expected = F.scaled_dot_product_attention(
+            queries.transpose(0, 1),
+            k_cache[places].transpose(0, 1),
+            v_cache[places].transpose(0, 1),
+            attn_mask=seen,
+            enable_gqa=True,
+        )
+        ours = found[case.num_queries : 2 * case.num_queries].view(case.num_queries, 4, 16)
+        torch.testing.assert_close(ours.transpose(0, 1), expected)
+
+
+def test_best_is_relative_to_the_default() -> None:
+    """A short batch counts as much as a long one, and what gains nothing is not kept."""
+    short, long = {"num_warps": 2}, {"num_warps": 8}
+    best = choose_best([1.0, 100.0], [(short, [0.5, 101.0]), (long, [1.5, 90.0])])
+    assert best is not None
+    assert best[0] == short
+    assert math.isclose(best[1], 2 / 1.51)
+    assert choose_best([1.0], [(short, [0.995])]) is None
+    assert choose_best([1.0], []) is None
