@@ -1,0 +1,68 @@
+"""Add to the residual stream and norm what it is then, a program a row.
+
+A row is read once and stays in registers, padded to a power of two. The arithmetic is float32; the
+norm sees the sum as it is stored, as it would if the two were apart.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+def add_rms_norm(
+    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Add `residual` to `x` and norm the rows; see `Operations.add_rms_norm`."""
+    num_tokens, size = x.shape
+    normed = torch.empty((num_tokens, size), dtype=x.dtype, device=x.device)
+    total = x if residual is None else torch.empty_like(normed)
+    if num_tokens:
+        block = triton.next_power_of_2(size)
+        _add_rms_norm_kernel[(num_tokens,)](
+            x,
+            x if residual is None else residual,
+            weight,
+            normed,
+            total,
+            x.stride(0),
+            0 if residual is None else residual.stride(0),
+            eps,
+            HAS_RESIDUAL=residual is not None,
+            SIZE=size,
+            BLOCK=block,
+            # Eight elements a thread: 16 bytes of bfloat16.
+            num_warps=min(max(block // 256, 1), 16),
+        )
+    return normed, total
+
+
+@triton.jit
+def _add_rms_norm_kernel(
+    x: tl.tensor,
+    residual: tl.tensor,
+    weight: tl.tensor,
+    normed: tl.tensor,
+    total: tl.tensor,
+    x_stride: tl.tensor,
+    residual_stride: tl.tensor,
+    eps: tl.tensor,
+    HAS_RESIDUAL: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < SIZE
+    values = tl.load(x + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    if HAS_RESIDUAL:
+        added = tl.load(residual + row * residual_stride + columns, mask=inside, other=0.0)
+        rounded = (values + added.to(tl.float32)).to(total.dtype.element_ty)
+        tl.store(total + row * SIZE + columns, rounded, mask=inside)
+        values = rounded.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(values * values, axis=0) / SIZE + eps)
+    weights = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    scaled = values * scale * weights
+    tl.store(normed + row * SIZE + columns, scaled.to(normed.dtype.element_ty), mask=inside)
