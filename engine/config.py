@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+DEFAULT_KV_CACHE_BYTES = 1 << 30
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
@@ -12,8 +14,10 @@ class EngineConfig:
 
     `load_format` is `auto` (safetensors in `model_dir`) or `dummy` (random weights in the shape
     of its config.json, for load tests). `block_size` is in tokens. `kv_cache_bytes` bounds the
-    KV pool where `num_blocks` does not say. `num_threads` are torch's intra-op threads. `native`
-    is `auto` (the compiled operators where they have been built, see `engine.native`) or `off`.
+    KV pool where `num_blocks` does not say; None is 1 GiB on a CPU, and on a GPU what is free.
+    `num_threads` are torch's intra-op threads. `native` is `auto` (the compiled operators where
+    they have been built, see `engine.native`) or `off`. `graphs` and `overlap` are of a GPU: whole
+    steps are captured and replayed, and a step is launched before the one before has come back.
     """
 
     model_dir: Path
@@ -22,13 +26,15 @@ class EngineConfig:
     device: str = "cpu"
     block_size: int = 64
     num_blocks: int | None = None
-    kv_cache_bytes: int = 1 << 30
+    kv_cache_bytes: int | None = None
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     max_model_len: int | None = None
     num_threads: int | None = None
     seed: int = 0
     native: str = "auto"
+    graphs: bool = True
+    overlap: bool = True
 
     def __post_init__(self) -> None:
         if self.block_size not in (16, 32, 64):

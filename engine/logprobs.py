@@ -6,7 +6,8 @@ filter: what vLLM calls raw logprobs, and what an evaluation of the model wants.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -46,6 +47,56 @@ class PromptRows:
     num_top: NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Hold what was measured of tokens, on the device; the likeliest ones as many as any wants.
+
+    `logprobs`, `ranks`: [n]. `top_ids`, `top_logprobs`: [n, width].
+    """
+
+    logprobs: Tensor
+    ranks: Tensor
+    top_ids: Tensor
+    top_logprobs: Tensor
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Scores:
+        """Apply a function to every tensor."""
+        return Scores(*(change(getattr(self, part.name)) for part in fields(self)))
+
+    def read(self, token_ids: NDArray[np.int64], num_top: NDArray[np.int64]) -> list[TokenLogprobs]:
+        """Put them into the contract's words; both [n]."""
+        rows = zip(
+            token_ids.tolist(),
+            self.logprobs.tolist(),
+            self.ranks.tolist(),
+            self.top_ids.tolist(),
+            self.top_logprobs.tolist(),
+            num_top.tolist(),
+            strict=True,
+        )
+        return [
+            TokenLogprobs(token_id, logprob, rank, tuple(zip(ids[:n], top[:n], strict=True)))
+            for token_id, logprob, rank, ids, top, n in rows
+        ]
+
+
+@torch.inference_mode()
+def measure(logits: Tensor, token_ids: Tensor, width: int) -> Scores:
+    """Measure one token a row and the `width` likeliest, without reading anything back.
+
+    Args: `logits`: float32, [n, vocab_size]. `token_ids`: [n].
+    """
+    chosen = logits.gather(1, token_ids.long()[:, None])
+    norms = logits.logsumexp(dim=-1, keepdim=True)
+    largest = torch.topk(logits, min(width, logits.shape[-1]), dim=-1)
+    return Scores(
+        (chosen - norms).squeeze(1),
+        (logits > chosen).sum(dim=-1) + 1,
+        largest.indices,
+        largest.values - norms,
+    )
+
+
 @torch.inference_mode()
 def score_tokens(
     logits: Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int64]
@@ -65,23 +116,5 @@ def score_tokens(
 def _score_part(
     logits: Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int64]
 ) -> list[TokenLogprobs]:
-    index = torch.from_numpy(token_ids).to(logits.device)[:, None]
-    chosen = logits.gather(1, index)
-    norms = logits.logsumexp(dim=-1, keepdim=True)
-    ranks = ((logits > chosen).sum(dim=-1) + 1).tolist()
-    logprobs = (chosen - norms).squeeze(1).tolist()
-    width = min(int(num_top.max()), logits.shape[-1])
-    if width == 0:
-        return [
-            TokenLogprobs(token_id, logprob, rank)
-            for token_id, logprob, rank in zip(token_ids.tolist(), logprobs, ranks, strict=True)
-        ]
-    largest = torch.topk(logits, width, dim=-1)
-    tops = (largest.values - norms).tolist()
-    top_ids = largest.indices.tolist()
-    return [
-        TokenLogprobs(token_id, logprob, rank, tuple(zip(ids[:n], top[:n], strict=True)))
-        for token_id, logprob, rank, ids, top, n in zip(
-            token_ids.tolist(), logprobs, ranks, top_ids, tops, num_top.tolist(), strict=True
-        )
-    ]
+    index = torch.from_numpy(token_ids).to(logits.device)
+    return measure(logits, index, int(num_top.max())).read(token_ids, num_top)

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from engine import cpu_probe
 from engine.attention.backend import AttentionBackend
 from engine.attention.reference import ReferenceAttention
-from engine.config import EngineConfig
+from engine.config import DEFAULT_KV_CACHE_BYTES, EngineConfig
 from engine.contract import (
     DecodeRows,
     EngineInfo,
@@ -70,7 +70,12 @@ class TorchEngine:
         model_config = load_model_config(config.model_dir)
         torch.set_num_threads(config.num_threads or cpu_probe.choose_num_threads())
         dtype = choose_dtype(config.dtype, model_config.dtype, device)
-        sizes = fit(config, model_config, dtype, kv_cache_bytes=config.kv_cache_bytes)
+        sizes = fit(
+            config,
+            model_config,
+            dtype,
+            kv_cache_bytes=config.kv_cache_bytes or DEFAULT_KV_CACHE_BYTES,
+        )
         # Nothing longer runs here, so no table of positions need be longer.
         model_config = replace(model_config, max_position_embeddings=sizes.info.max_model_len)
         self._info = sizes.info

@@ -114,9 +114,10 @@ def _engine(settings: Settings, source: _Source, tokenizer: Tokenizer) -> Engine
         num_threads=settings.num_threads,
         native=settings.native,
     )
-    from engine.runner import TorchEngine
+    # Not before: it loads torch.
+    from engine.gpu.load import open_engine
 
-    return TorchEngine(config)
+    return open_engine(config)
 
 
 def _demo_dtype(source: _Source) -> str | None:

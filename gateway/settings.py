@@ -101,7 +101,11 @@ class Settings(BaseSettings):
     )
     block_size: Literal[16, 32, 64] = Field(default=64, description="Tokens in a KV block.")
     num_blocks: int | None = Field(default=None, ge=1, description="KV blocks; unset: by memory.")
-    kv_cache_bytes: int = Field(default=1 << 30, ge=1, description="Memory for the KV cache.")
+    kv_cache_bytes: int | None = Field(
+        default=None,
+        ge=1,
+        description="Memory for the KV cache; unset: 1 GiB, or what is free on a GPU.",
+    )
     max_model_len: int | None = Field(
         default=None, ge=1, description="Longest context; unset: the model's."
     )

@@ -300,6 +300,6 @@ def _check_params(index: int, params: SamplingParams) -> None:
 
 
 def _load_engine(config: EngineConfig) -> Engine:
-    from engine.runner import TorchEngine
+    from engine.gpu.load import open_engine
 
-    return TorchEngine(config)
+    return open_engine(config)

@@ -64,6 +64,17 @@ class Linear:
         out = torch.addmm(residual, x, self.plain)
         return out if self.bias is None else out.add_(self.bias)
 
+    def into(self, out: Tensor, x: Tensor) -> Tensor:
+        """Apply it and leave the result in `out`, [n, out_features]; from plain, without a bias."""
+        assert self.plain is not None
+        assert self.bias is None
+        return torch.mm(x, self.plain, out=out)
+
+    def lay_out_by_column(self) -> None:
+        """Keep plain as `[out, in]` in memory, which a GPU's kernels for few rows are made for."""
+        assert self.plain is not None
+        self.plain = self.plain.t().contiguous().t()
+
     def lay_out(self, layout: Layout) -> None:
         """Keep the weight as `layout` says; from plain only."""
         assert self.plain is not None

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from engine.config import DEFAULT_KV_CACHE_BYTES
 from gateway.doctor.finding import Finding, broken, ok, warning
 from gateway.settings import Settings
 
@@ -72,7 +73,7 @@ def check_memory(settings: Settings, weights_bytes: int, *, is_running: bool) ->
     if settings.engine == "simulated":
         return ok("memory", "a simulated engine needs none to speak of")
     total, available = _memory_bytes()
-    needed = weights_bytes + settings.kv_cache_bytes
+    needed = weights_bytes + (settings.kv_cache_bytes or DEFAULT_KV_CACHE_BYTES)
     what = f"{_gib(needed)} for weights and KV cache, {_gib(available)} of {_gib(total)} available"
     mend = "set SLUICE_KV_CACHE_BYTES lower, or serve a smaller model"
     if needed > total:

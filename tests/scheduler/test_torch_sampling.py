@@ -261,7 +261,7 @@ def test_prompt_logprobs_equal_transformers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A prompt's logprobs come once and whole, whatever the chunks, the hits, the preemptions."""
-    monkeypatch.setattr("engine.runner._MAX_PROMPT_LOGITS", max_prompt_logits)
+    monkeypatch.setattr("engine.sizes._MAX_PROMPT_LOGITS", max_prompt_logits)
     params = [
         greedy(ignore_eos=True, prompt_logprobs=None if index == 5 else index)
         for index in range(len(prompts))

@@ -1,0 +1,55 @@
+"""The sizes that steps are padded to, so that each is a graph that was captured before.
+
+Steps that only decode come in many sizes, as padding costs them most; steps with slices in a few
+sizes of tokens. What is larger than the largest runs as it is, uncaptured: its kernels take longer
+than their launches.
+
+Source: vLLM's list of captured sizes (`vllm/config/compilation.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.kernels.operations import PREFILL_QUERIES
+
+_MIXED_TOKENS = (128, 256, 512, 1024, 2048)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Bucket:
+    """Say how many rows and tokens fit; `num_tiles` is 0 where every row has one token."""
+
+    num_tokens: int
+    num_rows: int
+    num_tiles: int = 0
+
+    def holds(self, other: Bucket) -> bool:
+        """Tell whether a step of another size can run as this one."""
+        return (
+            self.num_tokens >= other.num_tokens
+            and self.num_rows >= other.num_rows
+            and (self.num_tiles > 0) == (other.num_tiles > 0)
+            and self.num_tiles >= other.num_tiles
+        )
+
+
+def decode_buckets(max_num_seqs: int) -> list[Bucket]:
+    """List the sizes of steps that only decode, the smallest first."""
+    sizes = [1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)]
+    largest = min(max_num_seqs, sizes[-1])
+    return [Bucket(size, size) for size in sizes if size < largest] + [Bucket(largest, largest)]
+
+
+def mixed_buckets(max_num_seqs: int, max_num_tokens: int) -> list[Bucket]:
+    """List the sizes of steps with slices, the smallest first."""
+    return [
+        Bucket(size, min(max_num_seqs, size), _most_tiles(size, min(max_num_seqs, size)))
+        for size in _MIXED_TOKENS
+        if size <= max_num_tokens
+    ]
+
+
+def _most_tiles(num_tokens: int, num_rows: int) -> int:
+    """Bound the tiles of any slices: each may end in one that is not full."""
+    return num_tokens // PREFILL_QUERIES + min(num_rows, num_tokens // 2)

@@ -1,0 +1,248 @@
+"""The engine on a GPU: plans in, sampled tokens out, two steps in flight.
+
+`launch` writes what a plan changes, fills a buffer, uploads it and replays the graphs of the step's
+size; it waits for nothing. `collect` waits for the event behind the step's tokens. In between the
+sampled ids stay on the device, where the next step finds them, so a step is launched while the one
+before it computes.
+
+One stream does everything in the order of the launches: uploads, the step, the copy of its tokens
+back. So a block, a slot or a buffer that a later step takes over cannot be written while an earlier
+one still reads it, which is where engines that overlap their steps break. The price is the copy of
+a few hundred bytes between two steps.
+
+What few rows ask for (biases, penalties, log-probabilities) is done launch by launch between the
+two graphs of a step; the rest of the step is captured all the same.
+
+Failures are as in `engine.runner`. A fault of the device comes out of `collect` or a later launch,
+and `reset`, which computes two small steps, says whether the device can go on.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.config import DEFAULT_KV_CACHE_BYTES, EngineConfig
+from engine.contract import (
+    DecodeRows,
+    EngineInfo,
+    NewSequence,
+    SamplingParams,
+    SequenceSlice,
+    StepPlan,
+    StepResult,
+    TokenLogprobs,
+)
+from engine.errors import EngineOutOfMemory
+from engine.gpu.fused_decoder import FusedDecoder
+from engine.gpu.kv_cache import KVCache, free_bytes
+from engine.gpu.program import Parts, Program
+from engine.gpu.programs import Programs
+from engine.gpu.prompt_scores import PromptScores, ScoredPrompts
+from engine.gpu.sampling_columns import SamplingColumns
+from engine.gpu.slot_table import SlotTable
+from engine.gpu.staging import Staging
+from engine.gpu.step_tail import Tail, TailResult
+from engine.gpu.stopwatch import Stopwatch
+from engine.kernels.operations import choose_operations
+from engine.models.hf_config import load_model_config
+from engine.models.load import load_decoder
+from engine.out_of_memory import is_out_of_memory
+from engine.row_faults import RowFaults
+from engine.sizes import choose_dtype, find_device, fit
+
+_NOT_FINITE = "the logits are not finite"
+
+
+@dataclass(slots=True)
+class _Step:
+    """Hold a step that was launched: who draws, where its tokens arrive, and who failed before."""
+
+    step_id: int
+    slots: NDArray[np.int32]
+    watch: Stopwatch
+    tokens: Tensor
+    failed: Mapping[int, str]
+    tail: TailResult | None = None
+    prompts: ScoredPrompts | None = None
+
+
+class GpuEngine:
+    """Implement `engine.contract.Engine` for a Hugging Face directory on a GPU.
+
+    Raises: `ModelError`: the directory cannot be served. `EngineError`: the sizes do not fit, or
+    the device is not there. Both in one line.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        device = self._device = find_device(config.device)
+        model_config = load_model_config(config.model_dir)
+        dtype = choose_dtype(config.dtype, model_config.dtype, device)
+        decoder = load_decoder(config, model_config, dtype, device)
+        sizes = fit(
+            config,
+            model_config,
+            dtype,
+            kv_cache_bytes=config.kv_cache_bytes
+            or (free_bytes(config, model_config, device) if device.type == "cuda" else 0)
+            or DEFAULT_KV_CACHE_BYTES,
+            depth=2 if config.overlap else 1,
+        )
+        info = self._info = sizes.info
+        if device.type == "cuda":
+            for linear in decoder.linears():
+                linear.lay_out_by_column()
+        operations = choose_operations(device)
+        cache = KVCache(sizes.kv_cache, dtype=dtype, device=device)
+        self._table = SlotTable(
+            max_num_seqs=info.max_num_seqs,
+            max_model_len=info.max_model_len,
+            block_size=info.block_size,
+            device=device,
+        )
+        self._columns = SamplingColumns(
+            max_num_seqs=info.max_num_seqs,
+            vocab_size=info.vocab_size,
+            eos_token_ids=frozenset(i for i in info.eos_token_ids if i < info.vocab_size),
+            device=device,
+        )
+        self._staging = Staging(Programs.num_words(info), device)
+        parts = Parts(
+            decoder=FusedDecoder(decoder, operations, cache),
+            operations=operations,
+            table=self._table,
+            columns=self._columns,
+            words=self._staging.words,
+            logits=torch.empty(info.max_num_seqs, info.vocab_size, dtype=dtype, device=device),
+        )
+        self._tail = Tail(operations, self._columns)
+        self._prompts = PromptScores(device)
+        self._row_faults = RowFaults(vocab_size=info.vocab_size)
+        self._arrivals = [self._arrival() for _ in range(2)]
+        self._programs = Programs(parts, info, graphs=config.graphs)
+        self._programs.capture(self._fill_padding)
+        self._prove()
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    def launch(self, plan: StepPlan) -> object:
+        try:
+            return self._launch(plan)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise EngineOutOfMemory(
+                    f"a step of {plan.num_tokens} tokens found no memory"
+                ) from error
+            raise
+
+    def collect(self, handle: object) -> StepResult:
+        assert isinstance(handle, _Step), "collect takes what launch returned"
+        step = handle
+        step_s = step.watch.wait_s()
+        token_ids = step.tokens.numpy()[: len(step.slots)].astype(np.int32)
+        reasons = dict(step.failed)
+        prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
+        if step.prompts is not None:
+            prompt_logprobs, bad = step.prompts.read()
+            reasons |= dict.fromkeys(bad, _NOT_FINITE)
+        reasons |= dict.fromkeys(step.slots[token_ids < 0].tolist(), _NOT_FINITE)
+        logprobs = None if step.tail is None else step.tail.read(token_ids)
+        slots = step.slots
+        if reasons:
+            good = ~np.isin(slots, list(reasons))
+            slots, token_ids = slots[good], token_ids[good]
+            if logprobs is not None:
+                logprobs = [logprobs[row] for row in np.flatnonzero(good)]
+        return StepResult(
+            step.step_id,
+            array("i", slots.tobytes()),
+            array("i", token_ids.tobytes()),
+            step_s,
+            failed=reasons,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+        )
+
+    def reset(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            torch.cuda.empty_cache()
+        self._clear()
+        self._prove()
+
+    def close(self) -> None:
+        del self._programs, self._tail, self._table, self._columns, self._staging
+
+    def _launch(self, plan: StepPlan) -> _Step:
+        watch = Stopwatch(self._device)
+        plan, refused = self._row_faults.screen(plan)
+        self._columns.release(plan.released)
+        self._prompts.release(plan.released)
+        self._table.apply(plan)
+        self._columns.admit(plan.admitted)
+        self._prompts.admit(plan.admitted)
+        self._arrivals.reverse()
+        tokens = self._arrivals[0]
+        if plan.is_empty:
+            watch.stop()
+            return _Step(plan.step_id, np.empty(0, np.int32), watch, tokens, refused)
+        program = self._programs.choose(self._table.bucket_of(plan))
+        arrays = self._programs.host_arrays(self._staging.begin(), program)
+        slots = self._table.fill(plan, arrays)
+        self._staging.upload(self._programs.words_of(program))
+        scored = self._prompts.rows_of(plan)
+        program.run_model(None if scored is None else scored.logit_rows)
+        step = _Step(plan.step_id, slots, watch, tokens, refused)
+        if scored is not None:
+            step.prompts = scored.measure(program.logits[program.bucket.num_rows :])
+        positions = arrays.draw_positions[: len(slots)]
+        step.tail = self._tail.run(program, slots, positions)
+        if step.tail is None:
+            program.run_draw()
+        tokens[: len(program.drawn)].copy_(program.drawn, non_blocking=True)
+        watch.stop()
+        return step
+
+    def _arrival(self) -> Tensor:
+        """Make room for the drawn tokens of a step, on the host."""
+        return torch.zeros(
+            self._info.max_num_seqs, dtype=torch.int32, pin_memory=self._device.type == "cuda"
+        )
+
+    def _fill_padding(self, program: Program) -> None:
+        """Upload a step of this size that only pads."""
+        arrays = self._programs.host_arrays(self._staging.begin(), program)
+        self._table.fill(StepPlan(0), arrays)
+        self._staging.upload(self._programs.words_of(program))
+
+    def _clear(self) -> None:
+        # The cache keeps its bytes: without a table that names them, nothing reads them.
+        self._table.clear()
+        self._columns.clear()
+        self._prompts.clear()
+        self._row_faults.clear()
+
+    def _prove(self) -> None:
+        """Run a prefill and a decode, which raise where the device cannot compute, and forget."""
+        n = min(8, self._info.max_model_len - 1, self._info.max_num_batched_tokens)
+        if n < 1:
+            return
+        params = SamplingParams(max_tokens=2, top_k=2, top_p=0.9)
+        sequence = NewSequence(0, "warm-up", array("i", [0] * n), n, 0, (), params)
+        prefill = SequenceSlice(0, 0, n, (0,), True)
+        decodes = DecodeRows()
+        decodes.append(0, n)
+        for plan in (
+            StepPlan(0, admitted=(sequence,), slices=(prefill,)),
+            StepPlan(1, decodes=decodes),
+        ):
+            self.collect(self.launch(plan))
+        self._clear()

@@ -1,0 +1,129 @@
+"""One step at one size: the model, then the draw, over buffers that stay where they are.
+
+On a GPU a program is captured as two CUDA graphs, because between them comes what only some steps
+need: biases, penalties, log-probabilities. All graphs share one pool of memory, which is safe as no
+two run at once. A program without graphs does the same, launch by launch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.gpu.bucket import Bucket
+from engine.gpu.fused_decoder import FusedDecoder
+from engine.gpu.layout import StepArrays, arrays_of
+from engine.gpu.sampling_columns import SamplingColumns
+from engine.gpu.slot_table import SlotTable
+from engine.kernels.operations import Operations, StepInputs
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Hold what all programs of an engine share.
+
+    `words`: where steps are uploaded to. `logits`: where programs leave theirs, as one buffer for
+    each would take gigabytes; [max_num_seqs, vocab_size], in the model's dtype.
+    """
+
+    decoder: FusedDecoder
+    operations: Operations
+    table: SlotTable
+    columns: SamplingColumns
+    words: Tensor
+    logits: Tensor
+
+
+class Program:
+    """Run steps of one size; `logits` and `drawn` hold what the last one made.
+
+    `logits`: [num_rows, vocab_size], with those of `extra_logit_rows` behind them. `drawn`: int32,
+    [num_rows].
+    """
+
+    logits: Tensor
+    drawn: Tensor
+
+    def __init__(self, parts: Parts, bucket: Bucket) -> None:
+        self.bucket = bucket
+        self._parts = parts
+        self.arrays: StepArrays[Tensor] = arrays_of(parts.words, bucket)
+        arrays = self.arrays
+        self._inputs = StepInputs(
+            slots=arrays.slots,
+            query_starts=arrays.query_starts,
+            context_lens=arrays.context_lens,
+            token_rows=arrays.token_rows,
+            positions=arrays.positions,
+            tiles=arrays.tiles if bucket.num_tiles else None,
+            block_tables=parts.table.blocks,
+        )
+        self._graphs: tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph] | None = None
+
+    def run_model(self, extra_logit_rows: Tensor | None = None) -> None:
+        """Compute `logits`; with rows beyond those that draw, the graph is left aside."""
+        if self._graphs is not None and extra_logit_rows is None:
+            self.logits = self._parts.logits[: self.bucket.num_rows]
+            self._graphs[0].replay()
+        else:
+            self._model(extra_logit_rows)
+
+    def run_draw(self) -> None:
+        """Draw from `logits`, and store what was drawn."""
+        if self._graphs is not None:
+            self._graphs[1].replay()
+            self.drawn = self._drawn_by_graph
+        else:
+            self._draw()
+
+    @torch.inference_mode()
+    def land(self, drawn: Tensor) -> None:
+        """Store what was drawn as the newest tokens; a row that failed has 0 from then on."""
+        arrays, tokens = self.arrays, self._parts.table.tokens
+        tokens[arrays.draw_slots, arrays.draw_positions] = drawn.clamp(min=0)
+        self.drawn = drawn
+
+    def capture(self, pool: Any) -> None:
+        """Record both graphs. The buffers must hold a step that only pads."""
+        assert self._graphs is None, "a program is captured once"
+        # What is compiled or chosen at a first call must not be so while a graph is recorded.
+        for _ in range(2):
+            self._model(None)
+            self._draw()
+        torch.cuda.synchronize()
+        graphs = (torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[0], pool=pool):
+            self._model(None)
+        with torch.cuda.graph(graphs[1], pool=pool):
+            self._draw()
+        self._graphs = graphs
+        self._drawn_by_graph = self.drawn
+
+    @torch.inference_mode()
+    def _model(self, extra_logit_rows: Tensor | None) -> None:
+        arrays, table = self.arrays, self._parts.table
+        table.blocks[arrays.slots, arrays.block_columns] = arrays.new_blocks
+        # A token that pads has row -1, which is the last: its slot is anybody's, its token unread.
+        token_ids = table.tokens[arrays.slots[arrays.token_rows], arrays.positions]
+        rows, out = arrays.logit_rows, self._parts.logits[: self.bucket.num_rows]
+        if extra_logit_rows is not None:
+            rows = torch.cat((rows, extra_logit_rows))
+            out = out.new_empty(len(rows), out.shape[1])
+        self.logits = self._parts.decoder.forward(token_ids, self._inputs, rows, out)
+        if extra_logit_rows is not None:
+            # Where the draw looks for them.
+            n = self.bucket.num_rows
+            self._parts.logits[:n].copy_(out[:n])
+
+    @torch.inference_mode()
+    def _draw(self) -> None:
+        arrays, parts = self.arrays, self._parts
+        logits = parts.logits[: self.bucket.num_rows]
+        self.land(
+            parts.operations.draw(
+                logits, parts.columns.draw, arrays.draw_slots, arrays.draw_positions
+            )
+        )

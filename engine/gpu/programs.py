@@ -1,0 +1,65 @@
+"""Which program a step runs as: the smallest that it fits, or one of its own size."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine.contract import EngineInfo
+from engine.gpu.bucket import Bucket, decode_buckets, mixed_buckets
+from engine.gpu.layout import StepArrays, arrays_of, num_words
+from engine.gpu.program import Parts, Program
+from engine.kernels.operations import PREFILL_QUERIES
+
+
+class Programs:
+    """Hold the programs of all sizes; without `graphs` every step runs at its own size."""
+
+    def __init__(self, parts: Parts, info: EngineInfo, *, graphs: bool) -> None:
+        self._parts = parts
+        self._captured: list[list[Program]] = [[], []]
+        if graphs:
+            buckets = (
+                decode_buckets(info.max_num_seqs),
+                mixed_buckets(info.max_num_seqs, info.max_num_batched_tokens),
+            )
+            self._captured = [[Program(parts, bucket) for bucket in each] for each in buckets]
+
+    @staticmethod
+    def num_words(info: EngineInfo) -> int:
+        """Count the words of the largest step."""
+        tokens = max(info.max_num_batched_tokens, info.max_num_seqs)
+        tiles = tokens // PREFILL_QUERIES + info.max_num_seqs
+        return num_words(Bucket(tokens, info.max_num_seqs, tiles))
+
+    def capture(self, fill_padding: Callable[[Program], None]) -> None:
+        """Record the graphs, the largest first, so that the smaller ones fit into its memory."""
+        if self._parts.words.device.type != "cuda":
+            return
+        pool = torch.cuda.graph_pool_handle()
+        for program in reversed([program for each in self._captured for program in each]):
+            fill_padding(program)
+            program.capture(pool)
+
+    def choose(self, size: Bucket) -> Program:
+        """Return the program of a step."""
+        programs = self._captured[size.num_tiles > 0]
+        at = bisect_left(programs, size, key=lambda program: program.bucket)
+        for program in programs[at:]:
+            if program.bucket.holds(size):
+                return program
+        return Program(self._parts, size)
+
+    def host_arrays(
+        self, words: NDArray[np.int32], program: Program
+    ) -> StepArrays[NDArray[np.int32]]:
+        """Read the host's buffer as a step of a program."""
+        return arrays_of(words, program.bucket)
+
+    def words_of(self, program: Program) -> int:
+        """Count the words that a program reads."""
+        return num_words(program.bucket)

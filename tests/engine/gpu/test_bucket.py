@@ -1,0 +1,38 @@
+"""Every step fits a size that was captured, or is larger than all of them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.gpu.bucket import Bucket, decode_buckets, mixed_buckets
+from engine.kernels.operations import PREFILL_QUERIES
+
+
+@given(st.integers(1, 600), st.data())
+def test_decodes_are_padded_by_little(max_num_seqs: int, data: st.DataObject) -> None:
+    """Any number of rows up to 512 fits, and at most doubles, or gains fifteen."""
+    buckets = decode_buckets(max_num_seqs)
+    assert buckets == sorted(set(buckets))
+    num_rows = data.draw(st.integers(1, min(max_num_seqs, 512)))
+    chosen = next(one for one in buckets if one.holds(Bucket(num_rows, num_rows)))
+    assert chosen.num_rows <= max_num_seqs
+    assert chosen.num_rows <= max(2 * num_rows, num_rows + 15)
+
+
+@given(st.integers(1, 512), st.lists(st.integers(1, 700), min_size=1, max_size=40))
+def test_slices_fit_with_their_tiles(max_num_seqs: int, lens: list[int]) -> None:
+    """However the tokens of a step are cut into rows, a size that has the tokens has the tiles."""
+    lens = lens[:max_num_seqs]
+    tiles = sum(-(-n // PREFILL_QUERIES) for n in lens if n > 1)
+    step = Bucket(sum(lens), len(lens), tiles)
+    buckets = mixed_buckets(max_num_seqs, 2048)
+    if step.num_tokens <= 2048 and tiles:
+        assert any(one.holds(step) for one in buckets)
+    assert not any(one.holds(step) for one in decode_buckets(max_num_seqs)) or not tiles
+
+
+def test_a_small_budget_has_no_mixed_sizes() -> None:
+    """What no step can have is not captured."""
+    assert mixed_buckets(8, 100) == []
+    assert [one.num_tokens for one in mixed_buckets(8, 600)] == [128, 256, 512]
