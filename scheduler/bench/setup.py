@@ -194,9 +194,9 @@ def _prepare(options: Options, scratch: Path) -> tuple[Path, str]:
 
 def load_engine(config: EngineConfig) -> Engine:
     """Load the model on the engine that serves its device; all benches get theirs here."""
-    from engine.runner import TorchEngine
+    from engine.gpu.load import open_engine
 
-    return TorchEngine(config)
+    return open_engine(config)
 
 
 def _given(**sizes: int | None) -> dict[str, Any]:
