@@ -13,11 +13,14 @@ from engine.contract import EngineInfo
 from engine.gpu.bucket import Bucket, decode_buckets, mixed_buckets
 from engine.gpu.layout import StepArrays, arrays_of, num_words
 from engine.gpu.program import Parts, Program
-from engine.kernels.operations import PREFILL_QUERIES
+from engine.kernels.operations import PREFILL_QUERIES, triton_is_here
 
 
 class Programs:
-    """Hold the programs of all sizes; without `graphs` every step runs at its own size."""
+    """Hold the programs of all sizes; without `graphs` every step runs at its own size.
+
+    The twins of the kernels read from the host, so without Triton nothing is captured.
+    """
 
     def __init__(self, parts: Parts, info: EngineInfo, *, graphs: bool) -> None:
         self._parts = parts
@@ -38,7 +41,7 @@ class Programs:
 
     def capture(self, fill_padding: Callable[[Program], None]) -> None:
         """Record the graphs, the largest first, so that the smaller ones fit into its memory."""
-        if self._parts.words.device.type != "cuda":
+        if self._parts.words.device.type != "cuda" or not triton_is_here():
             return
         pool = torch.cuda.graph_pool_handle()
         for program in reversed([program for each in self._captured for program in each]):

@@ -73,7 +73,9 @@ class SlotTable:
         """Write a plan that was applied as the arrays of a bucket; return the slots that draw."""
         pieces, decodes = plan.slices, plan.decodes
         num_decodes = len(decodes)
-        slots = np.array([*decodes.slots, *(piece.slot for piece in pieces)], np.int32)
+        slots = np.array(decodes.slots, np.int32)
+        if pieces:
+            slots = np.concatenate((slots, np.array([piece.slot for piece in pieces], np.int32)))
         lens = np.array([piece.n_tokens for piece in pieces], np.int32)
         starts = np.array([piece.start for piece in pieces], np.int32)
         decode_positions = np.array(decodes.positions, np.int32)
