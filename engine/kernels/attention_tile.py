@@ -1,0 +1,126 @@
+"""What the attention kernels share: a tile of the paged cache, and one step of an online softmax.
+
+A tile is some keys of one sequence and one key head, in neighbouring positions that may lie in
+several blocks: each key's place is looked up in the block table. A key that is masked is not read,
+and counts as 0, values too: 0 times a NaN of a block that nobody owns would be NaN.
+
+Scores are kept in units of log2, and `top` is their largest so far: the weights are 2 ** (score -
+top), `total` is their sum, `acc` the sum of values by weight, all float32.
+
+Source: FlashAttention-2, Dao 2023; Triton's fused attention tutorial.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+from torch import Tensor, float32
+
+
+@dataclass(frozen=True, slots=True)
+class HeadShape:
+    """Name what attention kernels are compiled for, beside tile sizes.
+
+    `window` 0 is none. `upcast`: compute in float32, as the interpreter's bfloat16 is wrong.
+    """
+
+    head_dim: int
+    group: int
+    block_size: int
+    window: int
+    precise: bool
+    upcast: bool
+
+    def constants(self) -> dict[str, object]:
+        return {
+            "HEAD_DIM": self.head_dim,
+            "BLOCK_D": triton.next_power_of_2(self.head_dim),
+            "GROUP": self.group,
+            "BLOCK_SIZE": self.block_size,
+            "WINDOW": self.window,
+            # The factor on scores: softmax in powers of two, where e costs another product.
+            "SCALE": self.head_dim**-0.5 * math.log2(math.e),
+            # Float32 products by tensor cores lose 13 bits unless they are made of three.
+            "PRECISION": "tf32x3" if self.precise else "tf32",
+            "UPCAST": self.upcast,
+        }
+
+
+def head_shape(q: Tensor, k_cache: Tensor, *, block_size: int, window: int | None) -> HeadShape:
+    """Describe what is to be computed: arguments as `Operations.attend` has them."""
+    return HeadShape(
+        head_dim=q.shape[2],
+        group=q.shape[1] // k_cache.shape[1],
+        block_size=block_size,
+        window=window or 0,
+        precise=q.dtype == float32,
+        upcast=bool(triton.knobs.runtime.interpret),
+    )
+
+
+def tile_key(q: Tensor, k_cache: Tensor) -> str:
+    """Name the size of heads and the types of queries and cache, as keys of tuned settings do.
+
+    Such as "d128-bfloat16", and "d128-bfloat16-float8_e4m3fn" where they differ.
+    """
+    types = dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in (q, k_cache))
+    return "-".join((f"d{q.shape[2]}", *types))
+
+
+@triton.jit
+def find_places(
+    table: tl.tensor,
+    keys: tl.tensor,
+    there: tl.tensor,
+    BLOCK_SIZE: tl.constexpr,
+) -> tl.tensor:
+    """Look up where the cache holds keys, [BLOCK_N] int64; those that are not there are 0."""
+    blocks = tl.load(table + keys // BLOCK_SIZE, mask=there, other=0)
+    return tl.where(there, blocks.to(tl.int64) * BLOCK_SIZE + keys % BLOCK_SIZE, 0)
+
+
+@triton.jit
+def load_tile(
+    pointers: tl.tensor,
+    mask: tl.tensor,
+    MASKED: tl.constexpr,
+) -> tl.tensor:
+    """Load keys or values; what is masked is 0."""
+    if MASKED:
+        tile = tl.load(pointers, mask=mask, other=0.0)
+    else:
+        tile = tl.load(pointers)
+    return tile
+
+
+@triton.jit
+def accumulate(
+    acc: tl.tensor,
+    top: tl.tensor,
+    total: tl.tensor,
+    scores: tl.tensor,
+    values: tl.tensor,
+    SCALE: tl.constexpr,
+    GUARDED: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Add a tile to what queries have gathered: float32 [BLOCK_M, BLOCK_D], and twice [BLOCK_M].
+
+    Args: `scores`: not scaled, -inf where a query does not see a key, [BLOCK_M, BLOCK_N]. `values`:
+        [BLOCK_N, BLOCK_D]. `GUARDED`: a query may have seen nothing until now.
+    Returns: the new `acc`, `top` and `total`.
+    """
+    new_top = tl.maximum(top, tl.max(scores, 1) * SCALE)
+    shift = new_top
+    if GUARDED:
+        # -inf less -inf is NaN.
+        shift = tl.where(new_top == float("-inf"), 0.0, new_top)
+    weights = tl.exp2(scores * SCALE - shift[:, None])
+    fade = tl.exp2(top - shift)
+    total = total * fade + tl.sum(weights, 1)
+    acc = acc * fade[:, None]
+    acc = tl.dot(weights.to(values.dtype), values, acc, input_precision=PRECISION)
+    return acc, new_top, total

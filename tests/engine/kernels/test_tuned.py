@@ -1,0 +1,72 @@
+"""How kernels are launched: defaults, what a bench saved, and what it sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.kernels import tuned
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A place for saved settings that is the test's own."""
+    monkeypatch.setattr(tuned, "DIRECTORY", tmp_path)
+    tuned.forget()
+    yield tmp_path
+    tuned.forget()
+
+
+def test_the_most_special_default_counts() -> None:
+    """What was never measured is launched by a default, which depends on the key."""
+    wide = tuned.settings("prefill_attention", "d128-bfloat16-h2", CPU)
+    assert wide == {"BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
+    assert tuned.settings("prefill_attention", "d128-bfloat16-h1", CPU)["num_warps"] == 4
+    assert tuned.settings("prefill_attention", "d64-float32-h1", CPU)["BLOCK_N"] == 32
+    eight_bits = tuned.settings("decode_attention", "d128-bfloat16-float8_e4m3fn", CPU)
+    assert eight_bits["num_stages"] == 3
+
+
+def test_what_was_saved_counts_for_its_key(directory: Path) -> None:
+    """Saved settings serve one kernel and key, and leave what was saved before."""
+    first = {"BLOCK_N": 128, "num_warps": 2, "num_stages": 5}
+    second = {"BLOCK_N": 32, "num_warps": 2, "num_stages": 2}
+    default = tuned.settings("decode_attention", "d96-bfloat16", CPU)
+    path = tuned.save("decode_attention", "d128-bfloat16", CPU, first)
+    tuned.save("decode_attention", "d64-bfloat16", CPU, second)
+    assert path == directory / "cpu.json"
+    assert tuned.settings("decode_attention", "d128-bfloat16", CPU) == first
+    assert tuned.settings("decode_attention", "d64-bfloat16", CPU) == second
+    assert tuned.settings("decode_attention", "d96-bfloat16", CPU) == default
+
+
+def test_another_triton_was_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured with one version of Triton says nothing of another."""
+    key = "d128-bfloat16"
+    default = tuned.settings("decode_attention", key, CPU)
+    tuned.save("decode_attention", key, CPU, {"BLOCK_N": 32, "num_warps": 2, "num_stages": 2})
+    monkeypatch.setattr("triton.__version__", "99.0.0")
+    tuned.forget()
+    assert tuned.settings("decode_attention", key, CPU) == default
+
+
+def test_a_bench_tries_what_it_likes() -> None:
+    """A trial outdoes all else, and only while it lasts."""
+    default = tuned.settings("decode_attention", "d128-bfloat16", CPU)
+    for candidate in tuned.candidates("decode_attention"):
+        with tuned.trying("decode_attention", candidate):
+            assert tuned.settings("decode_attention", "d128-bfloat16", CPU) == candidate
+    assert tuned.settings("decode_attention", "d128-bfloat16", CPU) == default
+
+
+@pytest.mark.parametrize("kernel", ["decode_attention", "combine_attention", "prefill_attention"])
+def test_candidates_have_the_default(kernel: str) -> None:
+    """A sweep cannot end worse than it began: it has the default, and everything once."""
+    found = tuned.candidates(kernel)
+    assert tuned.settings(kernel, "d128-bfloat16", CPU) in found
+    assert len({tuple(candidate.items()) for candidate in found}) == len(found)
