@@ -15,6 +15,7 @@ class EngineConfig:
     `load_format` is `auto` (safetensors in `model_dir`) or `dummy` (random weights in the shape
     of its config.json, for load tests). `block_size` is in tokens. `kv_cache_bytes` bounds the
     KV pool where `num_blocks` does not say; None is 1 GiB on a CPU, and on a GPU what is free.
+    `weight_dtype` and `kv_dtype` are `fp8` or None, which is `dtype`: see `engine.quantization`.
     `num_threads` are torch's intra-op threads. `native` is `auto` (the compiled operators where
     they have been built, see `engine.native`) or `off`. `graphs` and `overlap` are of a GPU: whole
     steps are captured and replayed, and a step is launched before the one before has come back.
@@ -27,6 +28,8 @@ class EngineConfig:
     block_size: int = 64
     num_blocks: int | None = None
     kv_cache_bytes: int | None = None
+    weight_dtype: str | None = None
+    kv_dtype: str | None = None
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     max_model_len: int | None = None
@@ -41,6 +44,9 @@ class EngineConfig:
             raise ValueError(f"block_size must be 16, 32 or 64, not {self.block_size}")
         if self.load_format not in ("auto", "dummy"):
             raise ValueError(f"load_format must be auto or dummy, not {self.load_format!r}")
+        for name in ("weight_dtype", "kv_dtype"):
+            if getattr(self, name) not in (None, "fp8"):
+                raise ValueError(f"{name} must be fp8 or None, not {getattr(self, name)!r}")
         if self.max_num_batched_tokens < 1 or self.max_num_seqs < 1:
             raise ValueError("max_num_batched_tokens and max_num_seqs must be at least 1")
         if self.native not in ("auto", "off"):

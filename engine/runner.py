@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from engine import cpu_probe
 from engine.attention.backend import AttentionBackend
 from engine.attention.reference import ReferenceAttention
+from engine.attention.rounded import RoundedKV
 from engine.config import DEFAULT_KV_CACHE_BYTES, EngineConfig
 from engine.contract import (
     DecodeRows,
@@ -86,6 +87,8 @@ class TorchEngine:
             _lay_out(decoder, config, native=self.uses_native)
         self._model: CausalLM = NativeDecoder(decoder) if self.uses_native else decoder
         self._attention = _allocate_attention(sizes, device, native=self.uses_native)
+        if config.kv_dtype == "fp8":
+            self._attention = RoundedKV(self._attention)
         self._state = DeviceState(
             max_num_seqs=self._info.max_num_seqs,
             max_model_len=self._info.max_model_len,
@@ -243,7 +246,8 @@ def _allocate_attention(sizes: Sizes, device: torch.device, *, native: bool) -> 
 def _can_use_native(
     config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device
 ) -> bool:
-    wanted = config.native == "auto" and device.type == "cpu"
+    eight_bits = "fp8" in (config.weight_dtype, config.kv_dtype)
+    wanted = config.native == "auto" and device.type == "cpu" and not eight_bits
     return wanted and NativeDecoder.supports(model, dtype) and library.load()
 
 

@@ -84,6 +84,7 @@ class GpuEngine:
         device = self._device = find_device(config.device)
         model_config = load_model_config(config.model_dir)
         dtype = choose_dtype(config.dtype, model_config.dtype, device)
+        kv_dtype = torch.float8_e4m3fn if config.kv_dtype == "fp8" else dtype
         decoder = load_decoder(config, model_config, dtype, device)
         sizes = fit(
             config,
@@ -92,6 +93,7 @@ class GpuEngine:
             kv_cache_bytes=config.kv_cache_bytes
             or (free_bytes(config, model_config, device) if device.type == "cuda" else 0)
             or DEFAULT_KV_CACHE_BYTES,
+            kv_itemsize=kv_dtype.itemsize,
             depth=2 if config.overlap else 1,
         )
         info = self._info = sizes.info
@@ -99,7 +101,7 @@ class GpuEngine:
             for linear in decoder.linears():
                 linear.lay_out_by_column()
         operations = choose_operations(device)
-        cache = KVCache(sizes.kv_cache, dtype=dtype, device=device)
+        cache = KVCache(sizes.kv_cache, dtype=kv_dtype, device=device)
         self._table = SlotTable(
             max_num_seqs=info.max_num_seqs,
             max_model_len=info.max_model_len,

@@ -63,9 +63,10 @@ class Decoder:
         self._logits = torch.empty(0)
 
     def linears(self) -> list[Linear]:
-        """List the linear layers, for whoever chooses their layout."""
+        """List the linear layers whose layout is to be chosen: none that has 8 bits."""
         per_layer = [(x.qkv, x.out, x.gate_up, x.down) for x in self.layers]
-        return [linear for layer in per_layer for linear in layer] + [self.head]
+        every = [linear for layer in per_layer for linear in layer] + [self.head]
+        return [linear for linear in every if linear.has_layouts]
 
     @torch.inference_mode()
     def forward(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +39,8 @@ class Linear:
     """
 
     __slots__ = ("bias", "few_rows", "max_few_rows", "packed", "plain")
+    # Whether one of the layouts is to be chosen; one of 8 bits has a layout of its own.
+    has_layouts: ClassVar[bool] = True
 
     def __init__(self, plain: Tensor, bias: Tensor | None = None) -> None:
         self.plain: Tensor | None = plain

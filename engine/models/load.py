@@ -10,12 +10,18 @@ from engine.models.decoder import Decoder
 from engine.models.hf_config import ModelConfig
 from engine.models.loader import open_weights
 from engine.models.registry import load_model_class
+from engine.quantization import quantize_linears, refuse_fp8_without_units
 
 
 def load_decoder(
     config: EngineConfig, model_config: ModelConfig, dtype: torch.dtype, device: torch.device
 ) -> Decoder:
-    """Build a model with its weights. Raises: `ModelError`: they cannot be read, or do not fit."""
+    """Build a model with its weights, in 8 bits where the config says so.
+
+    Raises: `ModelError`: they cannot be read, or do not fit. `EngineError`: the device, or a size,
+    is none for 8 bits.
+    """
+    refuse_fp8_without_units(config, device)
     factory: type[Decoder] = load_model_class(model_config.architecture)
     weights = open_weights(
         config.model_dir,
@@ -25,7 +31,10 @@ def load_decoder(
         seed=config.seed,
     )
     try:
-        return factory(model_config, weights)
+        decoder = factory(model_config, weights)
+        if config.weight_dtype == "fp8":
+            quantize_linears(decoder)
+        return decoder
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise weights_do_not_fit(config, dtype) from error
 
