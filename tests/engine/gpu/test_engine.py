@@ -352,3 +352,26 @@ def test_sizes_that_do_not_fit_are_refused(
     with pytest.raises(EngineError, match=message) as caught:
         make(model_dir, **overrides)
     assert "\n" not in str(caught.value)
+
+
+def test_steps_that_only_pad_touch_nobody(
+    model_dir: Path, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
+    """What is run to record graphs, at every size, leaves sequences and their blocks as they are."""
+    engine = make(model_dir)
+    assert isinstance(engine, GpuEngine)
+    programs = [program for each in engine._programs._captured for program in each]
+    assert len(programs) > 5
+    launch = engine.launch
+
+    def launch_among_padding(plan: StepPlan) -> object:
+        for program in programs:
+            engine._fill_padding(program)
+            program.run_model()
+            program.run_draw()
+        return launch(plan)
+
+    engine.launch = launch_among_padding  # type: ignore[method-assign]
+    few = SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True)
+    found = PlanDriver(engine, chunk=33).run(prompts, few)
+    assert found == [one[:4] for one in expected]

@@ -1,0 +1,46 @@
+"""The GPU engine over the kernels themselves: what each computes is what the next one expects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from checkpoints import load_reference, make_tiny_llama, reference_greedy
+from engine.config import EngineConfig
+from engine.contract import SamplingParams
+from engine.gpu.engine import GpuEngine
+from plan_driver import PlanDriver
+
+# What the interpreter does with NumPy.
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def test_greedy_tokens_equal_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks, decodes and rows that pad, through every kernel, give the reference's tokens."""
+    from engine.kernels.triton_operations import TritonOperations
+
+    make_tiny_llama(tmp_path, num_hidden_layers=1, eos_token_id=None)
+    monkeypatch.setattr("engine.gpu.engine.choose_operations", lambda _: TritonOperations())
+    model = load_reference(tmp_path)
+    prompts = [[5], list(range(3, 38))]
+    engine = GpuEngine(
+        EngineConfig(
+            model_dir=tmp_path,
+            device=DEVICE,
+            dtype="float32",
+            block_size=16,
+            num_blocks=16,
+            max_num_seqs=2,
+            max_num_batched_tokens=48,
+            num_threads=1,
+        )
+    )
+    params = SamplingParams(max_tokens=3, temperature=0.0)
+    expected = [reference_greedy(model, prompt, 3) for prompt in prompts]
+    assert PlanDriver(engine, chunk=17).run(prompts, params) == expected
+    drawn = SamplingParams(max_tokens=3, temperature=0.7, top_k=9, seed=4, repetition_penalty=1.2)
+    assert PlanDriver(engine).run(prompts, drawn) == PlanDriver(engine, chunk=9).run(prompts, drawn)
