@@ -357,7 +357,7 @@ def test_sizes_that_do_not_fit_are_refused(
 def test_steps_that_only_pad_touch_nobody(
     model_dir: Path, prompts: list[list[int]], expected: list[list[int]]
 ) -> None:
-    """What is run to record graphs, at every size, leaves sequences and their blocks as they are."""
+    """What is run to record graphs, at every size, leaves sequences and blocks as they are."""
     engine = make(model_dir)
     assert isinstance(engine, GpuEngine)
     programs = [program for each in engine._programs._captured for program in each]
