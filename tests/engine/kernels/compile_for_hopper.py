@@ -1,0 +1,131 @@
+"""Compile every kernel for Hopper as it would be launched, without a GPU; a program of its own.
+
+The operations run on tensors of the CPU, with a driver that names a Hopper GPU and launches
+nothing. It prints each kernel that was compiled, and how much shared memory it takes.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import JITFunction
+
+from engine.kernels.attention import attend
+from engine.kernels.operations import DrawColumns, PenaltyColumns, StepInputs
+from engine.kernels.triton_operations import TritonOperations
+
+BLOCK_SIZE = 16
+NUM_SLOTS = 8
+VOCAB_SIZE = 151_936
+
+
+class NoGPU:
+    """Stand in for Triton's driver."""
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+
+def compile_instead_of_launching() -> None:
+    launch = JITFunction.run
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        kernel = launch(self, *args, grid=grid, warmup=True, **options)
+        sys.stdout.write(f"{self.__name__} {kernel.metadata.shared}\n")
+
+    triton.runtime.driver.set_active(NoGPU())
+    JITFunction.run = run
+
+
+def ints(*sizes: int) -> Tensor:
+    return torch.zeros(sizes, dtype=torch.int32)
+
+
+def make_inputs() -> StepInputs:
+    return StepInputs(
+        slots=ints(4),
+        query_starts=ints(5),
+        context_lens=ints(4),
+        token_rows=ints(32),
+        positions=ints(32),
+        tiles=ints(3, 2),
+        block_tables=ints(NUM_SLOTS + 1, 64),
+    )
+
+
+def compile_layer(
+    num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, cache: torch.dtype
+) -> None:
+    """Compile what a decoder's layer takes, for heads and numbers of one kind."""
+    operations, inputs = TritonOperations(), make_inputs()
+    hidden = torch.zeros(32, 1024, dtype=dtype)
+    operations.add_rms_norm(hidden, hidden, hidden[0], 1e-6)
+    operations.add_rms_norm(hidden, None, hidden[0], 1e-6)
+    operations.silu_mul(hidden)
+    qkv = torch.zeros(32, num_heads + 2 * num_kv_heads, head_dim, dtype=dtype)
+    angles = torch.zeros(64, head_dim, dtype=dtype)
+    k_cache = torch.zeros(64 * BLOCK_SIZE, num_kv_heads, head_dim, dtype=cache)
+    for qk_norm in (None, qkv[0, : num_heads + num_kv_heads]):
+        q = operations.rotate_and_write(
+            qkv,
+            qk_norm,
+            1e-6,
+            angles,
+            angles,
+            inputs,
+            k_cache,
+            k_cache,
+            block_size=BLOCK_SIZE,
+        )
+    for window, num_splits in ((None, 4), (128, 1)):
+        attend(
+            q,
+            k_cache,
+            k_cache,
+            inputs,
+            block_size=BLOCK_SIZE,
+            window=window,
+            num_splits=num_splits,
+        )
+
+
+def compile_sampling(logits: Tensor) -> None:
+    """Compile what follows the decoder."""
+    operations, floats = TritonOperations(), torch.zeros(NUM_SLOTS + 1)
+    draws = DrawColumns(
+        temperature=floats,
+        top_k=ints(NUM_SLOTS + 1),
+        top_p=floats,
+        min_p=floats,
+        seeds=torch.zeros(NUM_SLOTS + 1, dtype=torch.int64),
+    )
+    penalties = PenaltyColumns(
+        repetition=floats,
+        frequency=floats,
+        presence=floats,
+        counts=torch.zeros(NUM_SLOTS + 1, VOCAB_SIZE, dtype=torch.int16),
+    )
+    slots = ints(len(logits))
+    token_ids = operations.draw(logits, draws, slots, slots)
+    operations.penalise(logits.float(), penalties, slots)
+    operations.count(penalties, slots, token_ids)
+
+
+if __name__ == "__main__":
+    compile_instead_of_launching()
+    compile_layer(16, 8, 128, torch.bfloat16, torch.bfloat16)
+    compile_layer(14, 2, 64, torch.bfloat16, torch.float8_e4m3fn)
+    compile_layer(8, 8, 96, torch.bfloat16, torch.bfloat16)
+    for dtype in (torch.float32, torch.bfloat16):
+        compile_sampling(torch.zeros(4, VOCAB_SIZE, dtype=dtype))
