@@ -45,6 +45,8 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m scheduler.
         peers=args.peers,
         profile_out=args.profile_out,
         step_tokens=args.step_tokens,
+        weight_dtype=args.weight_dtype,
+        kv_dtype=args.kv_dtype,
     )
     runs = suite(options) if args.suite else [(options, args.workload or DEFAULT_WORKLOADS)]
     directory = args.out or (BENCHMARKS_DIR if BENCHMARKS_DIR.is_dir() else None)
@@ -97,6 +99,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--load-format", choices=("auto", "dummy"), default="auto")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"))
+    parser.add_argument("--weight-dtype", choices=("fp8",), help="of linear layers")
+    parser.add_argument("--kv-dtype", choices=("fp8",), help="of the KV cache")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--threads", type=_positive, help="torch's threads; default: the engine's")
     parser.add_argument(

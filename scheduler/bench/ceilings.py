@@ -5,8 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from statistics import median
+from typing import TYPE_CHECKING
 
 from scheduler.bench.roofline import Ceilings
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 _ROUNDS = 5
 _Work = Callable[[], object]
@@ -27,13 +32,31 @@ def measure_ceilings(*, device: str, dtype: str) -> Ceilings:
     # Random content: zeros run faster than real data would on some devices.
     source = torch.rand(num_bytes // 4, generator=generator, device=target)
     copy = torch.empty_like(source)
-    a = torch.randn(size, size, generator=generator, device=target).to(getattr(torch, dtype))
-    b = torch.randn(size, size, generator=generator, device=target).to(getattr(torch, dtype))
-    product = torch.empty_like(a)
+    a, b = (torch.randn(size, size, generator=generator, device=target) for _ in range(2))
     time_s = _time_on_device_s if large else _time_on_host_s
     copy_s = _best_s(time_s, lambda: copy.copy_(source))
-    product_s = _best_s(time_s, lambda: torch.mm(a, b, out=product))
+    product_s = _best_s(time_s, _product(a, b, getattr(torch, dtype)))
     return Ceilings(2 * num_bytes / copy_s, 2 * size**3 / product_s)
+
+
+def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> _Work:
+    """Prepare a product in a type; one of 8 bits as linear layers have it, scaled by row."""
+    import torch
+
+    if dtype != torch.float8_e4m3fn:
+        a, b = a.to(dtype), b.to(dtype)
+        out = torch.empty_like(a)
+        return lambda: torch.mm(a, b, out=out)
+    left, right = a.to(dtype), b.to(dtype).t()
+    scales = torch.ones(len(a), 1, device=a.device)
+    return lambda: torch._scaled_mm(
+        left,
+        right,
+        scale_a=scales,
+        scale_b=scales.t(),
+        out_dtype=torch.bfloat16,
+        use_fast_accum=False,
+    )
 
 
 def _best_s(time_s: Callable[[_Work], float], work: _Work) -> float:

@@ -103,7 +103,10 @@ def _sweep_batch(bench: Bench, batch: int, part: Part, *, continuous: bool) -> N
         f"{name}_output_tokens_per_s": Figure(median(rates.own), "tokens/s"),
         f"{name}_step_ms": Figure(step_ms, "ms"),
         f"{name}_roofline_share": at_least_on_gpu(
-            bench, share, _ROOFLINE_GOALS.get(batch), "share"
+            bench,
+            share,
+            None if bench.options.eight_bits else _ROOFLINE_GOALS.get(batch),
+            "share",
         ),
     }
     part.samples[f"b{batch}"] = {"output_tokens_per_s": rates.own}

@@ -46,13 +46,20 @@ def measure(options: Options, workloads: Sequence[str]) -> Iterator[tuple[str, P
         subject = f"{bench.slug} {bench.info.dtype}"
         if options.native == "off":
             subject += " torch alone"
+        subject += options.eight_bits.replace("_", " ")
         conditions = {**run_conditions(), "compiled_operators": bench.uses_native}
-        parts = [("ceilings", partial(ceilings_part, bench.ceilings, bench.dtype_name))]
+        parts = [("ceilings", partial(ceilings_part, bench.ceilings, _product_name(bench)))]
         parts += [(workload, partial(WORKLOADS[workload], bench)) for workload in workloads]
         for title, run in parts:
             part = run()
             part.samples["conditions"] = conditions | {"load_average": os.getloadavg()[0]}
             yield f"{title} {subject}", part
+
+
+def _product_name(bench: Bench) -> str:
+    """Name the type whose products were timed."""
+    in_eight_bits = bench.options.on_gpu and bench.options.weight_dtype == "fp8"
+    return "fp8" if in_eight_bits else bench.dtype_name
 
 
 def suite(options: Options) -> list[tuple[Options, tuple[str, ...]]]:

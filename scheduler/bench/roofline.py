@@ -34,9 +34,20 @@ class StepWork:
 
 
 class ModelWork:
-    """Count the work of steps of one model, in a dtype of `itemsize` bytes."""
+    """Count the work of steps of one model, in a dtype of `itemsize` bytes.
 
-    def __init__(self, config: ModelConfig, itemsize: int) -> None:
+    `body_itemsize` and `kv_itemsize` are those of the layers' weights and of the cache, where they
+    differ.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        itemsize: int,
+        *,
+        body_itemsize: int | None = None,
+        kv_itemsize: int | None = None,
+    ) -> None:
         heads = config.num_heads + 2 * config.num_kv_heads
         attention = config.hidden_size * config.head_dim * (heads + config.num_heads)
         mlp = 3 * config.hidden_size * config.intermediate_size
@@ -46,7 +57,10 @@ class ModelWork:
         self._num_layers = config.num_layers
         self._query_size = config.num_heads * config.head_dim
         self._kv_size = config.num_kv_heads * config.head_dim
-        self._itemsize = itemsize
+        self._kv_itemsize = kv_itemsize or itemsize
+        self._weight_bytes = (
+            self._num_body * (body_itemsize or itemsize) + self._num_head * itemsize
+        )
 
     @property
     def num_parameters(self) -> int:
@@ -71,7 +85,7 @@ class ModelWork:
         kv = 2 * self._num_layers * self._kv_size * (contexts + features.num_tokens)
         attend = 4 * self._num_layers * self._query_size * attended
         return StepWork(
-            (self.num_parameters + kv) * self._itemsize,
+            self._weight_bytes + kv * self._kv_itemsize,
             2 * (self._num_body * features.num_tokens + self._num_head * num_draws) + attend,
         )
 
@@ -80,6 +94,6 @@ class ModelWork:
         kv = 2 * self._num_layers * self._kv_size * num_tokens
         attend = 2 * self._num_layers * self._query_size * num_tokens * num_tokens
         return StepWork(
-            (self.num_parameters + kv) * self._itemsize,
+            self._weight_bytes + kv * self._kv_itemsize,
             2 * (self._num_body * num_tokens + self._num_head) + attend,
         )

@@ -38,7 +38,8 @@ class Options:
     `model_dir` is measured instead of `shape` where it is given; without weights in it, or with
     `dummy`, they are random, and there is no peer with `dummy`. `scale` multiplies the requests of
     `nano` and `1k1k` and their lengths. `step_tokens` are what a step computes at most.
-    `step-sweep` writes its profile to `profile_out`.
+    `step-sweep` writes its profile to `profile_out`. `weight_dtype` and `kv_dtype` are as in
+    `EngineConfig`.
     """
 
     shape: str = "llama-30m"
@@ -54,10 +55,18 @@ class Options:
     peers: bool = True
     profile_out: Path | None = None
     step_tokens: int | None = None
+    weight_dtype: str | None = None
+    kv_dtype: str | None = None
 
     @property
     def on_gpu(self) -> bool:
         return self.device.startswith("cuda")
+
+    @property
+    def eight_bits(self) -> str:
+        """Name in a figure what has 8 bits: nothing as it comes by itself."""
+        weights = "_fp8" if self.weight_dtype == "fp8" else ""
+        return f"{weights}_fp8kv" if self.kv_dtype == "fp8" else weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +99,7 @@ class Bench:
         """Name in a figure what is measured: the model, and what is not as it comes by itself."""
         torch_alone = "_torch" if self.options.native == "off" else ""
         dtype = "" if self.info.dtype == self.own_dtype else f"_{self.dtype_name}"
-        return f"{self.slug}{torch_alone}{dtype}"
+        return f"{self.slug}{torch_alone}{dtype}{self.options.eight_bits}"
 
     def driver(self) -> Driver:
         """Start over with an empty KV cache."""
@@ -121,6 +130,8 @@ def open_bench(options: Options) -> Iterator[Bench]:
                 kv_cache_bytes=_kv_cache_bytes(options.device, shared=wants_peer),
                 num_threads=options.num_threads,
                 native=options.native,
+                weight_dtype=options.weight_dtype,
+                kv_dtype=options.kv_dtype,
                 **_given(max_num_batched_tokens=options.step_tokens),
             )
         )
@@ -137,8 +148,13 @@ def open_bench(options: Options) -> Iterator[Bench]:
                 own_dtype=config.dtype,
                 engine=engine,
                 peer=peer,
-                work=ModelWork(config, 4 if dtype == "float32" else 2),
-                ceilings=_measure_ceilings(options.device, dtype),
+                work=ModelWork(
+                    config,
+                    4 if dtype == "float32" else 2,
+                    body_itemsize=1 if options.weight_dtype == "fp8" else None,
+                    kv_itemsize=1 if options.kv_dtype == "fp8" else None,
+                ),
+                ceilings=_measure_ceilings(options, dtype),
                 draw=random.Random(7),
             )
         finally:
@@ -216,7 +232,11 @@ def _kv_cache_bytes(device: str, *, shared: bool) -> int | None:
     return int(free_bytes) // 2
 
 
-def _measure_ceilings(device: str, dtype: str) -> Ceilings:
+def _measure_ceilings(options: Options, dtype: str) -> Ceilings:
+    """Measure the rate of the products that most of a step is."""
     from scheduler.bench.ceilings import measure_ceilings
 
-    return measure_ceilings(device=device, dtype=dtype)
+    in_eight_bits = options.on_gpu and options.weight_dtype == "fp8"
+    return measure_ceilings(
+        device=options.device, dtype="float8_e4m3fn" if in_eight_bits else dtype
+    )

@@ -24,7 +24,7 @@ from scheduler.bench.engine_bench import WORKLOADS
 from scheduler.bench.part import Part, print_part
 from scheduler.bench.report import BENCHMARKS_DIR, update_report
 from scheduler.bench.setup import describe_device
-from tests.gpu import bench, correctness, soak, tune
+from tests.gpu import bench, correctness, quality, soak, tune
 from tests.gpu.asked import Asked
 from tests.gpu.deadline import Deadline
 from tests.gpu.shapes import MODELS
@@ -45,6 +45,7 @@ def _one(run: Callable[[Asked], Part]) -> Callable[[Asked], Parts]:
 PARTS: dict[str, Callable[[Asked], Parts]] = {
     "correctness": correctness.run,
     "tune": _one(tune.run),
+    "quality": _one(quality.run),
     "bench": bench.run,
     "soak": _one(soak.run),
 }
@@ -63,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--workload", choices=WORKLOADS, action="append", help="of bench; default: all"
     )
+    parser.add_argument("--fp8", choices=("weights", "kv", "both"), default="", help="of bench")
     parser.add_argument("--out", type=Path, help="where the report goes")
     parser.add_argument("--commit", help="for a tree without its history")
     args = parser.parse_args(argv)
@@ -78,6 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 device=args.device,
                 deadline=Deadline(_QUICK_SOAK_S if soaks_quickly else args.minutes * 60),
                 quick=args.quick,
+                fp8=args.fp8,
                 models=tuple(args.model or ()),
                 workloads=tuple(args.workload or ()),
                 out=args.out,

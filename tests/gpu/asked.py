@@ -12,14 +12,16 @@ from tests.gpu.deadline import Deadline
 class Asked:
     """Say where a part runs, for how long, and what of it.
 
-    `models` and `workloads` narrow a part that has several down; empty is all. `out` is where files
-    go beside the report, where that is not their own place.
+    `models` and `workloads` narrow a part that has several down; empty is all. `fp8` is "weights",
+    "kv", "both" or nothing. `out` is where files go beside the report, where that is not their own
+    place.
     """
 
     device: str
     deadline: Deadline
     quick: bool = False
     models: tuple[str, ...] = ()
+    fp8: str = ""
     workloads: tuple[str, ...] = ()
     out: Path | None = None
 

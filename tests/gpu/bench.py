@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduler.bench.engine_bench import measure
 from scheduler.bench.part import Part
@@ -19,11 +19,12 @@ from tests.gpu.shapes import model_directory
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Name workloads that share an engine."""
+    """Name workloads that share an engine; `fp8` is "weights", "kv", "both" or nothing."""
 
     model: str
     workloads: tuple[str, ...]
     rounds: int = 2
+    fp8: str = ""
 
 
 STAGES = (
@@ -39,6 +40,9 @@ STAGES = (
     Stage("llama-3.1-8b", ("decode-sweep", "prefill", "64k")),
     Stage("qwen3-0.6b", ("shared-prefix", "mixed", "prefill", "1k1k")),
     Stage("llama-3.1-8b", ("1k1k",), rounds=1),
+    Stage("qwen3-8b", ("1k1k",), rounds=1, fp8="both"),
+    Stage("qwen3-8b", ("decode-sweep", "prefill"), fp8="weights"),
+    Stage("llama-3.1-8b", ("64k",), fp8="kv"),
 )
 _QUICK_WORKLOADS = ("decode-sweep", "nano", "1k1k", "loop-lag")
 
@@ -60,6 +64,8 @@ def run(asked: Asked) -> Iterator[tuple[str, Part]]:
                 scale=1.0,
                 # The peer needs weights that are saved.
                 dummy="peer" not in stage.workloads,
+                weight_dtype="fp8" if stage.fp8 in ("weights", "both") else None,
+                kv_dtype="fp8" if stage.fp8 in ("kv", "both") else None,
             )
             for title, part in measure(options, stage.workloads):
                 yield title, part
@@ -71,17 +77,21 @@ def run(asked: Asked) -> Iterator[tuple[str, Part]]:
 def choose(asked: Asked) -> list[Stage]:
     """Pick the stages of the models and workloads that are asked for, in their order.
 
-    A model and a workload that no stage has together are measured all the same.
+    A model and a workload that no stage has together are measured all the same. Where fp8 is asked
+    for, it is what all of them have.
     """
     chosen = []
     for stage in STAGES:
+        if asked.fp8 and stage.fp8:
+            continue
         workloads = tuple(w for w in stage.workloads if w in (asked.workloads or stage.workloads))
         if asked.wants(stage.model) and workloads:
-            chosen.append(Stage(stage.model, workloads, stage.rounds))
+            fp8 = asked.fp8 or stage.fp8
+            chosen.append(replace(stage, workloads=workloads, fp8=fp8))
     found = {(stage.model, workload) for stage in chosen for workload in stage.workloads}
     for model in asked.models:
         missing = [w for w in asked.workloads if (model, w) not in found]
-        chosen += [Stage(model, (workload,)) for workload in missing]
+        chosen += [Stage(model, (workload,), fp8=asked.fp8) for workload in missing]
     return chosen
 
 

@@ -52,7 +52,7 @@ def test_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not list(tmp_path.iterdir())
 
 
-def asked(**narrowed: tuple[str, ...]) -> Asked:
+def asked(**narrowed: tuple[str, ...] | str) -> Asked:
     return Asked(device="cuda", deadline=Deadline(60), **narrowed)  # type: ignore[arg-type]
 
 
@@ -62,7 +62,11 @@ def test_bench_can_be_narrowed_down() -> None:
     assert {stage.model for stage in choose(asked(models=("qwen3-4b",)))} == {"qwen3-4b"}
     assert {stage.workloads for stage in choose(asked(workloads=("peer",)))} == {("peer",)}
     assert choose(asked(models=("qwen3-8b",), workloads=("1k1k",))) == [
-        Stage("qwen3-8b", ("1k1k",), rounds=1)
+        Stage("qwen3-8b", ("1k1k",), rounds=1),
+        Stage("qwen3-8b", ("1k1k",), rounds=1, fp8="both"),
+    ]
+    assert choose(asked(models=("qwen3-8b",), workloads=("1k1k",), fp8="kv")) == [
+        Stage("qwen3-8b", ("1k1k",), rounds=1, fp8="kv")
     ]
     assert choose(asked(models=("qwen3-4b",), workloads=("mixed",))) == [
         Stage("qwen3-4b", ("mixed",))

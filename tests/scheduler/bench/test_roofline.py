@@ -52,6 +52,16 @@ def test_step_of_decodes_and_a_chunk(work: ModelWork) -> None:
     assert step.flop == 2 * (12 * body + 3 * head) + 4 * 10 * 384 * attended
 
 
+def test_eight_bits_move_fewer_bytes(tmp_path: Path) -> None:
+    """Layers and cache count by their own sizes, the head by that of the dtype."""
+    write_config(SHAPES["llama-30m"], tmp_path)
+    config = load_model_config(tmp_path)
+    work = ModelWork(config, 2, body_itemsize=1, kv_itemsize=1)
+    body, head = 10 * (4 * 384 * 384 + 3 * 384 * 1024), 32_000 * 384
+    assert work.decode(1, 100).size_bytes == body + 2 * head + 2 * 10 * 384 * 100
+    assert work.decode(1, 100).flop == ModelWork(config, 2).decode(1, 100).flop
+
+
 def test_floor_is_the_larger_of_two_times() -> None:
     """A step takes as long as its bytes or its operations, whichever take longer."""
     ceilings = Ceilings(copy_bytes_per_s=10.0, flop_per_s=100.0)
