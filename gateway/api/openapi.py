@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.api.errors import ErrorBody
+from gateway.api.idempotent import MAX_KEY_CHARS
 from gateway.api.schemas import (
     ChatCompletion,
     ChatRequest,
@@ -80,6 +81,15 @@ def endpoint(routes: Sequence[Route], *, version: str) -> Any:
     return show
 
 
+_IDEMPOTENCY_KEY: Final = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARS},
+    "description": "Runs and bills once: a retry with the same key and body gets the same answer.",
+}
+
+
 def _operation(
     path: str, summary: str, request: type | None, response: type | None
 ) -> dict[str, Any]:
@@ -89,6 +99,7 @@ def _operation(
             {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
         ]
     if request is not None:
+        operation["parameters"] = [_IDEMPOTENCY_KEY]
         operation["requestBody"] = {"required": True, "content": _content(request)}
     if response is not None:
         operation["security"] = [{"key": []}]

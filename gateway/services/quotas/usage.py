@@ -34,6 +34,8 @@ async def limit_uses(quotas: QuotaService, scope: ScopeQuota) -> Sequence[LimitU
     for index, limit in enumerate(limits.limits):
         left, whole_us, used, held, _ = seen[index * 5 : index * 5 + 5]
         resets_at_s = now_s + whole_us / 1_000_000 if whole_us else None
+        if limit.slot is not None:
+            resets_at_s = limit.slot.end_s
         uses.append(
             LimitUse(limit.metric, limit.amount, int(used), int(held), int(left), resets_at_s)
         )

@@ -29,6 +29,15 @@ async def test_every_route_is_described_and_guarded(client: httpx.AsyncClient) -
             assert response.status_code == (200 if path in PUBLIC else 401), path
 
 
+async def test_posts_say_that_they_can_be_repeated(client: httpx.AsyncClient) -> None:
+    """Whoever reads the description finds the header that makes a retry safe."""
+    document = (await client.get("/openapi.json", headers={"authorization": ""})).json()
+    posts = [each["post"] for each in document["paths"].values() if "post" in each]
+    assert len(posts) == 2
+    for post in posts:
+        assert [each["name"] for each in post["parameters"]] == ["Idempotency-Key"]
+
+
 async def test_probes(client: httpx.AsyncClient) -> None:
     """A healthy process has started, is live and is ready."""
     assert (await client.get("/startupz")).status_code == 200
