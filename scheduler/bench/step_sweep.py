@@ -3,14 +3,16 @@
 Plans are made by hand. First a library of contexts is computed; then every point of the grid
 admits its rows with prefixes from that library, as prefix hits, so that a step of any shape is a
 matter of one plan. What counts is the engine's own time for the step, which is also what the
-scheduler learns from. The grid is run over and over, so that a slow second does not fall on all
-the measurements of one point.
+scheduler learns from: on a GPU the device's, with the next step launched before, as in serving.
+The grid is run over and over, so that a slow second does not fall on all the measurements of one
+point.
 """
 
 from __future__ import annotations
 
 import random
 from array import array
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -29,7 +31,7 @@ from engine.step_cost import StepFeatures, attended_tokens
 from scheduler.bench.drive import BenchError
 from scheduler.bench.part import Part, Row
 from scheduler.bench.report import at_most, machine
-from scheduler.bench.setup import Bench, run_conditions
+from scheduler.bench.setup import Bench, describe_device, run_conditions
 from scheduler.step_fit import Fit, Sample, fit, save_profile
 
 _MAPE_GOAL = 0.10
@@ -112,6 +114,8 @@ class _Stage:
         self._draw = random.Random(11)
         self._step_id = -1
         self._held_slots: tuple[int, ...] = ()
+        self._in_flight: deque[object] = deque()
+        self._times_s: list[float] = []
         # Each row of a step computes into blocks of its own.
         num_own = 2 * info.max_num_seqs + -(-info.max_num_batched_tokens // info.block_size)
         num_library = info.num_blocks - num_own
@@ -136,17 +140,16 @@ class _Stage:
         decoding = [self._row(slot, point.decode_context, [7]) for slot in range(point.num_decodes)]
         decode_blocks = [next(own_blocks) for _ in decoding]
         prefilling, slices = self._prefills(point, own_blocks)
-        times_s = []
         for number in range(_NUM_WARM_STEPS + _NUM_STEPS):
             decodes = DecodeRows()
             for row, block_id in zip(decoding, decode_blocks, strict=True):
                 decodes.append(row.slot, row.num_computed + number, -1 if number else block_id)
             # Decodes go on, a prefill is a new one in every step.
             admitted = prefilling if number else decoding + prefilling
-            times_s.append(self._step(decodes, slices, admitted))
+            self._launch(decodes, slices, admitted)
             self._held_slots = tuple(row.slot for row in prefilling)
         self._held_slots += tuple(row.slot for row in decoding)
-        return times_s[_NUM_WARM_STEPS:]
+        return self._collect()[_NUM_WARM_STEPS:]
 
     def _prefills(
         self, point: _Point, own_blocks: Iterator[int]
@@ -188,23 +191,37 @@ class _Stage:
                 -(-start // self._info.block_size) : -(-end // self._info.block_size)
             ]
             piece = SequenceSlice(0, start, end - start, new_blocks, end == len(token_ids))
-            self._step(DecodeRows(), [piece], admitted)
+            self._launch(DecodeRows(), [piece], admitted)
             admitted = []
         self._held_slots = (0,)
+        self._collect()
         return token_ids, block_ids
 
-    def _step(
+    def _launch(
         self, decodes: DecodeRows, slices: Sequence[SequenceSlice], admitted: Sequence[NewSequence]
-    ) -> float:
+    ) -> None:
+        """Launch a step as a scheduler does: before the last came back, where it can."""
         self._step_id += 1
         plan = StepPlan(
             self._step_id, decodes, slices, admitted=admitted, released=self._held_slots
         )
         self._held_slots = ()
-        result = self._engine.collect(self._engine.launch(plan))
+        self._in_flight.append(self._engine.launch(plan))
+        if len(self._in_flight) == self._info.depth:
+            self._collect_oldest()
+
+    def _collect(self) -> list[float]:
+        """Wait for all steps; return the seconds of each since the last call, in order."""
+        while self._in_flight:
+            self._collect_oldest()
+        times_s, self._times_s = self._times_s, []
+        return times_s
+
+    def _collect_oldest(self) -> None:
+        result = self._engine.collect(self._in_flight.popleft())
         if result.failed:
             raise BenchError(f"a row failed: {next(iter(result.failed.values()))}")
-        return result.step_s
+        self._times_s.append(result.step_s)
 
 
 def _grid(stage: _Stage, info: EngineInfo) -> list[_Point]:
@@ -236,7 +253,8 @@ def _source(bench: Bench, found: Fit, num_points: int) -> str:
     conditions = run_conditions()
     threads = conditions["torch_threads"]
     compiled = "with" if bench.uses_native else "without"
-    device = machine()["cpu"] if bench.options.device == "cpu" else bench.options.device
+    _, described = describe_device(bench.options.device)
+    device = described.get("gpu", machine()["cpu"])
     return (
         f"Measured: {bench.slug} in {bench.info.dtype} on {device}, torch threads: {threads}, "
         f"{compiled} the compiled operators; fitted to {num_points} steps, mean error on steps "

@@ -24,7 +24,7 @@ from scheduler.bench.engine_bench import WORKLOADS
 from scheduler.bench.part import Part, print_part
 from scheduler.bench.report import BENCHMARKS_DIR, update_report
 from scheduler.bench.setup import describe_device
-from tests.gpu import bench, correctness, quality, soak, tune
+from tests.gpu import bench, correctness, quality, soak, step_profiles, tune
 from tests.gpu.asked import Asked
 from tests.gpu.deadline import Deadline
 from tests.gpu.shapes import MODELS
@@ -47,6 +47,7 @@ PARTS: dict[str, Callable[[Asked], Parts]] = {
     "tune": _one(tune.run),
     "quality": _one(quality.run),
     "bench": bench.run,
+    "profile": step_profiles.run,
     "soak": _one(soak.run),
 }
 

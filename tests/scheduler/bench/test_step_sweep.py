@@ -23,7 +23,9 @@ SMALL = LinearCost(0.004, 0.0, 3e-5, 2e-5, 2e-7, 1e-7, 4e-8)
 TWO_REGIMES = StepCost("two", SMALL, LinearCost(0.02, 0.0, 6e-5, 2e-5, 2e-7, 1e-7, 4e-8))
 
 
-def make_engine(cost: StepCost, *, num_blocks: int = 2048, block_size: int = 64) -> SimulatedEngine:
+def make_engine(
+    cost: StepCost, *, num_blocks: int = 2048, block_size: int = 64, depth: int = 1
+) -> SimulatedEngine:
     return SimulatedEngine(
         cost,
         vocab_size=100,
@@ -32,13 +34,16 @@ def make_engine(cost: StepCost, *, num_blocks: int = 2048, block_size: int = 64)
         max_num_batched_tokens=2048,
         num_blocks=num_blocks,
         block_size=block_size,
+        depth=depth,
     )
 
 
-@pytest.mark.parametrize("block_size", [16, 64])
-def test_costs_of_an_engine_are_found(block_size: int) -> None:
+@pytest.mark.parametrize(("block_size", "depth"), [(16, 1), (64, 1), (64, 2)])
+def test_costs_of_an_engine_are_found(block_size: int, depth: int) -> None:
     """Every plan of the grid is feasible, and the fit gives back what the engine was made of."""
-    engine = make_engine(TWO_REGIMES, num_blocks=131_072 // block_size, block_size=block_size)
+    engine = make_engine(
+        TWO_REGIMES, num_blocks=131_072 // block_size, block_size=block_size, depth=depth
+    )
     samples = measure_grid(engine, rounds=1)
     assert len({step for step, _ in samples}) == len(samples) > 100
     found = fit(samples, name="found", split_num_tokens=(128, 512))

@@ -1,0 +1,57 @@
+"""What steps of real models' shapes cost on this device, as profiles that a scheduler plans with.
+
+The goal is the error on steps that a fit did not see. A profile is written where the engine looks
+for them, or below `--out`; it says what it was measured on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from scheduler.bench.engine_bench import measure
+from scheduler.bench.part import Part
+from scheduler.bench.report import Figure
+from scheduler.bench.setup import DEMO, Options, describe_device
+from tests.gpu.asked import Asked
+from tests.gpu.shapes import MODELS, model_directory
+
+_PROFILES = Path(__file__).parents[2] / "engine" / "profiles"
+
+
+def run(asked: Asked) -> Iterator[tuple[str, Part]]:
+    """Sweep the steps of each model that is asked for, until the deadline."""
+    options = Options(device=asked.device, rounds=2, dummy=True)
+    if asked.quick:
+        yield from _quick(replace(options, shape=DEMO, dummy=False))
+        return
+    for model in filter(asked.wants, MODELS):
+        if asked.deadline.passed:
+            sys.stderr.write(f"no time for the steps of {model}\n")
+            continue
+        with model_directory(model) as directory:
+            path = profile_path(asked, model)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield from measure(
+                replace(options, model_dir=directory, profile_out=path), ("step-sweep",)
+            )
+
+
+def profile_path(asked: Asked, model: str) -> Path:
+    """Name the profile of a model on this device, such as `nvidia-h200-qwen3-8b.json`."""
+    name, _ = describe_device(asked.device)
+    directory = asked.out / "profiles" if asked.out else _PROFILES
+    return directory / f"{name.removeprefix('gpu-')}-{model}.json"
+
+
+def _quick(options: Options) -> Iterator[tuple[str, Part]]:
+    """Sweep few steps once: whether it runs, not what it says."""
+    for title, part in measure(
+        replace(options, peers=False, num_threads=1, rounds=1, step_tokens=128), ("step-sweep",)
+    ):
+        part.figures = {
+            key: Figure(figure.value, figure.unit) for key, figure in part.figures.items()
+        }
+        yield title, part
