@@ -42,7 +42,7 @@ def draw(
     sizes = {"VOCAB_SIZE": vocab_size, "PART": part, "BLOCK": block}
     grid = (num_rows, num_parts)
     _find_largest_kernel[grid](logits, partial, partial_ids, logits.stride(0), **sizes)
-    reach, largest = find_reach(logits, columns, slots, partial, block=2 * block)
+    reach, largest = find_reach(logits, columns, slots, partial)
     _find_noisy_kernel[grid](
         logits,
         reach,
