@@ -69,7 +69,7 @@ class Fp8Linear(Linear):
     def __call__(self, x: Tensor) -> Tensor:
         """Apply it; [n, in_features] → [n, out_features], in x's dtype."""
         values, scales = quantize_rows(x)
-        multiply = _multiply_on_gpu if x.is_cuda else multiply_twin
+        multiply = multiply_scaled if x.is_cuda else multiply_twin
         out = multiply(values, scales, self.weight, self.scales).to(x.dtype)
         return out if self.bias is None else out.add_(self.bias)
 
@@ -127,10 +127,10 @@ def multiply_twin(values: Tensor, scales: Tensor, weight: Tensor, weight_scales:
     return values.float() @ weight.float().t() * scales * weight_scales
 
 
-def _multiply_on_gpu(
+def multiply_scaled(
     values: Tensor, scales: Tensor, weight: Tensor, weight_scales: Tensor
 ) -> Tensor:
-    """Do so with tensor cores, to bfloat16, the one type that scales by row have there."""
+    """Do so with tensor cores, to bfloat16, the one type that scales by row have on a GPU."""
     out: Tensor = torch._scaled_mm(
         values,
         weight.t(),

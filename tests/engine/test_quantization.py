@@ -18,6 +18,8 @@ from engine.models.load import load_decoder
 from engine.quantization import (
     FP8,
     Fp8Linear,
+    multiply_scaled,
+    multiply_twin,
     quantize_rows_twin,
     refuse_fp8_without_units,
 )
@@ -70,6 +72,17 @@ def test_product_is_close_to_the_float32_one(dtype: torch.dtype) -> None:
     error = (found.float() - x.float() @ plain.float()).abs() / terms
     assert error.max() < 2 / 16 + 1 / 256
     assert error.mean() < 0.005
+
+
+def test_products_of_torch_are_those_of_the_twin() -> None:
+    """What torch multiplies on a GPU, run here on a CPU, differs by bfloat16's rounding alone."""
+    linear = Fp8Linear(Linear(random(256, 96, seed=1) * torch.logspace(-3, 3, 96)))
+    values, scales = quantize_rows_twin(random(7, 256, seed=2) * 100)
+    operands = values, scales, linear.weight, linear.scales
+    expected = multiply_twin(*operands)
+    bound = 2**-8 * values.float().abs() @ linear.weight.float().abs().t()
+    error = (multiply_scaled(*operands).float() - expected).abs()
+    assert (error <= 2**-8 * expected.abs() + 1e-5 * bound * scales * linear.scales).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

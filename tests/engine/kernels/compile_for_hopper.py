@@ -17,6 +17,7 @@ from triton.runtime.jit import JITFunction
 
 from engine.kernels.attention import attend
 from engine.kernels.operations import DrawColumns, PenaltyColumns, StepInputs
+from engine.kernels.quantize_rows import quantize_rows
 from engine.kernels.triton_operations import TritonOperations
 
 BLOCK_SIZE = 16
@@ -127,5 +128,7 @@ if __name__ == "__main__":
     compile_layer(16, 8, 128, torch.bfloat16, torch.bfloat16)
     compile_layer(14, 2, 64, torch.bfloat16, torch.float8_e4m3fn)
     compile_layer(8, 8, 96, torch.bfloat16, torch.bfloat16)
+    for size in (1024, 14_336):
+        quantize_rows(torch.zeros(4, size, dtype=torch.bfloat16))
     for dtype in (torch.float32, torch.bfloat16):
         compile_sampling(torch.zeros(4, VOCAB_SIZE, dtype=dtype))

@@ -21,6 +21,7 @@ KERNELS = {
     "_find_noisy_kernel",
     "_penalise_kernel",
     "_prefill_attention",
+    "_quantize_rows_kernel",
     "_reach_kernel",
     "_rotary_write_kernel",
     "_silu_mul_kernel",
