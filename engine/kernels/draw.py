@@ -135,12 +135,15 @@ def _find_noisy_kernel(
     for begin in range(0, PART, BLOCK):
         ids = part * PART + begin + lanes
         is_token = ids < VOCAB_SIZE
-        values = tl.load(logits + row * stride + ids, mask=is_token, other=-float("inf"))
-        tempered = tl.div_rn(values.to(tl.float32) - largest, temperature)
-        values = tempered + _gumbel_noise(ids, low, high)
-        is_better = (tempered >= -reach) & (values > best)
-        best = tl.where(is_better, values, best)
-        best_ids = tl.where(is_better, ids, best_ids)
+        bare = tl.load(logits + row * stride + ids, mask=is_token, other=-float("inf"))
+        tempered = tl.div_rn(bare.to(tl.float32) - largest, temperature)
+        is_near = tempered >= -reach
+        # Noise costs more than all else, and filters leave little that needs it.
+        if tl.max(is_near.to(tl.int32), axis=0) > 0:
+            values = tempered + _gumbel_noise(ids, low, high)
+            is_better = is_near & (values > best)
+            best = tl.where(is_better, values, best)
+            best_ids = tl.where(is_better, ids, best_ids)
     _store_first(best, best_ids, noisy, noisy_ids, row, part)
 
 
