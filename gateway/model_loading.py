@@ -111,6 +111,8 @@ def _engine(settings: Settings, source: _Source, tokenizer: Tokenizer) -> Engine
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_model_len=settings.max_model_len,
+        weight_dtype=settings.weight_dtype,
+        kv_dtype=settings.kv_dtype,
         num_threads=settings.num_threads,
         native=settings.native,
     )

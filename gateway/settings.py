@@ -99,6 +99,12 @@ class Settings(BaseSettings):
     dtype: Literal["float32", "bfloat16"] | None = Field(
         default=None, description="Type of weights and KV cache; unset: what computes fastest."
     )
+    weight_dtype: Literal["fp8"] | None = Field(
+        default=None, description="`fp8`: linear layers in 8 bits; unset: as SLUICE_DTYPE."
+    )
+    kv_dtype: Literal["fp8"] | None = Field(
+        default=None, description="`fp8`: the KV cache in 8 bits; unset: as SLUICE_DTYPE."
+    )
     block_size: Literal[16, 32, 64] = Field(default=64, description="Tokens in a KV block.")
     num_blocks: int | None = Field(default=None, ge=1, description="KV blocks; unset: by memory.")
     kv_cache_bytes: int | None = Field(

@@ -30,6 +30,8 @@ SPELLED = {
     "engine": "simulated",
     "engine_profile": "p",
     "dtype": "bfloat16",
+    "weight_dtype": "fp8",
+    "kv_dtype": "fp8",
     "block_size": "16",
     "num_blocks": "7",
     "kv_cache_bytes": "1000000",
