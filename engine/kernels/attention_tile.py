@@ -37,7 +37,8 @@ class HeadShape:
     def constants(self) -> dict[str, object]:
         return {
             "HEAD_DIM": self.head_dim,
-            "BLOCK_D": triton.next_power_of_2(self.head_dim),
+            # Tensor cores multiply 16 at least.
+            "BLOCK_D": max(16, triton.next_power_of_2(self.head_dim)),
             "GROUP": self.group,
             "BLOCK_SIZE": self.block_size,
             "WINDOW": self.window,

@@ -147,6 +147,12 @@ def test_prompts_of_two_key_heads(device: torch.device) -> None:
     check(batch, compute(batch))
 
 
+def test_tiny_heads_are_padded(device: torch.device) -> None:
+    """Heads of 8 are fewer than tensor cores multiply."""
+    batch = typed(make_batch(Heads(group=3, head_dim=8), MIXED[:5], device))
+    check(batch, compute(batch, num_splits=2))
+
+
 def test_bfloat16_is_close(device: torch.device) -> None:
     """Queries, cache and output of 16 bits lose no more than their type does."""
     batch = make_batch(Heads(group=4, num_kv_heads=2), MIXED[:5], device)
