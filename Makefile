@@ -16,8 +16,18 @@ install: $(VENV)/.installed  ## Make the virtual environment and install Sluice
 serve: $(VENV)/.installed    ## Start the gateway with its demo model
 	@$(BIN)/sluice serve $(ARGS)
 
+# What only computes shares the cores; what watches servers and clocks has them to itself.
+COMPUTING := tests/engine tests/scheduler
+
 test: $(VENV)/.tested        ## Run every test that needs no GPU (ARGS="tests/engine -k kv")
+ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
+else
+	@status=0; \
+	  $(BIN)/python -m pytest -n 2 --dist loadfile $(COMPUTING) || status=1; \
+	  $(BIN)/python -m pytest $(COMPUTING:%=--ignore=%) || status=1; \
+	  exit $$status
+endif
 
 soak: $(VENV)/.tested        ## Run the promises at full size; writes docs/benchmarks/*.json
 	@$(BIN)/python -m tests.soak $(ARGS)

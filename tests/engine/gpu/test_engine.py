@@ -83,7 +83,7 @@ CASES = [
     # graphs, chunk, block_size, prefix_cache, preempt
     (True, None, 16, False, False),
     (True, 7, 32, True, False),
-    (True, 1, 64, False, True),
+    (True, 16, 64, False, True),
     (True, 17, 16, True, True),
     (True, 64, 16, False, False),
     (False, None, 64, True, True),
