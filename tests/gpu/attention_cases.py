@@ -40,15 +40,21 @@ class AttentionBatch:
     """Hold the tensors of a case, random ones; `attend` goes on to the next cache each time."""
 
     def __init__(
-        self, case: AttentionCase, heads: Heads, *, dtype: torch.dtype, device: torch.device
+        self,
+        case: AttentionCase,
+        heads: Heads,
+        *,
+        dtype: torch.dtype,
+        kv_dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self.inputs = make_inputs(case, device)
         places = self.inputs.block_tables.numel() * _BLOCK_SIZE
         shape = (places, heads.num_kv_heads, heads.head_dim)
-        num_bytes = 2 * places * heads.num_kv_heads * heads.head_dim * dtype.itemsize
+        num_bytes = 2 * places * heads.num_kv_heads * heads.head_dim * kv_dtype.itemsize
         self.num_caches = max(1, _ROTATED_BYTES // num_bytes) if device.type == "cuda" else 1
         self._caches = [
-            (_randn(shape, dtype, device), _randn(shape, dtype, device))
+            (_randn(shape, kv_dtype, device), _randn(shape, kv_dtype, device))
             for _ in range(self.num_caches)
         ]
         num_tokens = case.num_rows * case.num_queries

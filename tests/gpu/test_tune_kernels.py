@@ -18,7 +18,7 @@ def test_a_case_is_a_batch_that_can_be_computed() -> None:
     """Prefills and decodes of a case attend causally over all of their contexts."""
     heads = Heads(4, 2, 16)
     for case in (AttentionCase(3, 1, 100), AttentionCase(2, 70, 100)):
-        batch = AttentionBatch(case, heads, dtype=torch.float32, device=CPU)
+        batch = AttentionBatch(case, heads, dtype=torch.float32, kv_dtype=torch.float32, device=CPU)
         found = batch.attend(TorchOperations())
         inputs = batch.inputs
         k_cache, v_cache = batch._caches[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from engine.kernels.tuned import Settings
 
 _CALLS, _REPLAYS = 20, 5
+_KV_DTYPES = (torch.bfloat16, torch.float8_e4m3fn)
 _CASES: Mapping[str, Sequence[AttentionCase]] = {
     "decode_attention": DECODES,
     "combine_attention": DECODES[:2],
@@ -42,21 +44,25 @@ def tune_kernels(asked: Asked, part: Part) -> None:
         part.samples["kernels"] = "left out: kernels are timed on a GPU with Triton"
         return
     device = torch.device(asked.device)
-    for kernel in _CASES:
-        for heads in _shapes(asked):
-            if asked.deadline.passed:
-                sys.stderr.write(f"no time for {kernel} of heads of {heads.head_dim}\n")
-                continue
-            _tune(kernel, heads, device, asked, part)
+    for kv_dtype, kernel, heads in product(_KV_DTYPES, _CASES, _shapes(asked)):
+        # What combines splits reads no cache.
+        if kernel == "combine_attention" and kv_dtype != torch.bfloat16:
+            continue
+        if asked.deadline.passed:
+            sys.stderr.write(f"no time for {kernel} of heads of {heads.head_dim}, {kv_dtype}\n")
+            continue
+        batches = [
+            AttentionBatch(case, heads, dtype=torch.bfloat16, kv_dtype=kv_dtype, device=device)
+            for case in _CASES[kernel]
+        ]
+        _tune(kernel, batches, asked, part)
 
 
-def _tune(kernel: str, heads: Heads, device: torch.device, asked: Asked, part: Part) -> None:
+def _tune(kernel: str, batches: Sequence[AttentionBatch], asked: Asked, part: Part) -> None:
     from engine.kernels import tuned
 
+    device = batches[0].q.device
     operations = choose_operations(device)
-    batches = [
-        AttentionBatch(case, heads, dtype=torch.bfloat16, device=device) for case in _CASES[kernel]
-    ]
     key = _key(kernel, batches[0])
     default = _times_ms(lambda batch: batch.attend(operations), batches)
     assert default is not None, "the default fits"
@@ -79,6 +85,7 @@ def _tune(kernel: str, heads: Heads, device: torch.device, asked: Asked, part: P
         return
     chosen, gain = best
     directory = asked.out / "tuned_settings" if asked.out else tuned.DIRECTORY
+    directory.mkdir(parents=True, exist_ok=True)
     tuned.save(kernel, key, device, chosen, directory=directory)
     part.figures[f"{name}_gain"] = Figure(gain, "ratio")
     part.rows.append(Row(f"{kernel} {key}", None, note=f"{chosen}, {gain:.2f}× the default"))
