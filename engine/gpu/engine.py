@@ -58,6 +58,15 @@ from engine.row_faults import RowFaults
 from engine.sizes import choose_dtype, find_device, fit
 
 _NOT_FINITE = "the logits are not finite"
+_RARE = SamplingParams(
+    max_tokens=2,
+    temperature=0.5,
+    top_p=0.9,
+    repetition_penalty=1.1,
+    logit_bias=((0, 0.5),),
+    logprobs=1,
+    prompt_logprobs=1,
+)
 
 
 @dataclass(slots=True)
@@ -130,6 +139,8 @@ class GpuEngine:
         self._programs = Programs(parts, info, graphs=config.graphs)
         self._programs.capture(self._fill_padding)
         self._prove()
+        # What few ask for is compiled now, not when the first one asks.
+        self._run_alone(_RARE)
 
     @property
     def info(self) -> EngineInfo:
@@ -233,11 +244,14 @@ class GpuEngine:
         self._row_faults.clear()
 
     def _prove(self) -> None:
-        """Run a prefill and a decode, which raise where the device cannot compute, and forget."""
+        """Compute two steps, which raise where the device cannot."""
+        self._run_alone(SamplingParams(max_tokens=2, top_k=2, top_p=0.9))
+
+    def _run_alone(self, params: SamplingParams) -> None:
+        """Run a prefill and a decode, and forget them."""
         n = min(8, self._info.max_model_len - 1, self._info.max_num_batched_tokens)
         if n < 1:
             return
-        params = SamplingParams(max_tokens=2, top_k=2, top_p=0.9)
         sequence = NewSequence(0, "warm-up", array("i", [0] * n), n, 0, (), params)
         prefill = SequenceSlice(0, 0, n, (0,), True)
         decodes = DecodeRows()

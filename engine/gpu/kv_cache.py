@@ -38,11 +38,11 @@ def free_bytes(config: EngineConfig, model: ModelConfig, device: torch.device) -
     """Return what is left for the cache once the weights are there, in bytes.
 
     A step's own memory is that of its largest tensors: hidden states twice, queries, keys and
-    values, the MLP's gate and product, and logits of every row, also as float32.
+    values, the MLP's gate and product, and for every row its logits, also as float32, and counts.
     """
     free, total = torch.cuda.mem_get_info(device)
     heads = (2 * model.num_heads + 2 * model.num_kv_heads) * model.head_dim
     of_token = 2 * (4 * model.hidden_size + heads + 3 * model.intermediate_size)
-    of_row = model.vocab_size * (2 + 4 + 4)
+    of_row = model.vocab_size * (2 + 4 + 4 + 2)
     step = config.max_num_batched_tokens * of_token + config.max_num_seqs * of_row
     return max(0, free - step - max(_RESERVED_BYTES, int(total * _RESERVED_SHARE)))
