@@ -29,10 +29,9 @@ class Stage:
 
 STAGES = (
     Stage("qwen3-0.6b", ("nano",)),
-    Stage("qwen3-8b", ("1k1k",), rounds=1),
+    Stage("qwen3-8b", ("1k1k", "prefill"), rounds=1),
     Stage("qwen3-0.6b", ("decode-sweep",)),
     Stage("qwen3-0.6b", ("peer",)),
-    Stage("qwen3-8b", ("prefill",)),
     Stage("qwen3-0.6b", ("host-share", "loop-lag")),
     Stage("llama-3.2-1b", ("decode-sweep", "nano", "prefill", "64k")),
     Stage("qwen3-8b", ("decode-sweep", "64k", "nano")),

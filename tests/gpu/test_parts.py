@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tests.gpu.bench import STAGES, Stage, choose
 from tests.gpu.deadline import Deadline
 from tests.gpu.kernel_tests import run_kernel_tests
 from tests.gpu.shapes import MODELS
+from tests.gpu.step_profiles import profile_path
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,6 +79,13 @@ def test_stages_name_what_there_is() -> None:
     """Every stage of the bench is of a model that has a config, and of workloads that exist."""
     assert {stage.model for stage in STAGES} == set(MODELS)
     assert {workload for stage in STAGES for workload in stage.workloads} <= set(WORKLOADS)
+
+
+def test_profiles_are_written_where_asked(tmp_path: Path) -> None:
+    """A profile is called after its device and model, and `--out` moves it."""
+    options = Asked(device="cpu", deadline=Deadline(60), out=tmp_path)
+    assert profile_path(options, "qwen3-8b") == tmp_path / "profiles" / "engine-cpu-qwen3-8b.json"
+    assert profile_path(replace(options, out=None), "qwen3-8b").parent == ROOT / "engine/profiles"
 
 
 def test_kernel_tests_are_counted(tmp_path: Path) -> None:

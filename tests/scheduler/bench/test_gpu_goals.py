@@ -17,9 +17,10 @@ from scheduler.bench.roofline import Ceilings, ModelWork
 from scheduler.bench.setup import Bench, Options
 
 
-def make_bench(device: str) -> Bench:
+def make_bench(device: str, *, eight_bits: bool = False) -> Bench:
+    fp8 = "fp8" if eight_bits else None
     return Bench(
-        options=Options(device=device, rounds=1),
+        options=Options(device=device, rounds=1, weight_dtype=fp8, kv_dtype=fp8),
         slug="tiny",
         uses_native=False,
         own_dtype="float32",
@@ -39,6 +40,12 @@ def test_goal_is_there_on_a_gpu_alone() -> None:
     assert at_least_on_gpu(gpu, 1.0, None, "share") == Figure(1.0, "share")
     assert at_least_on_gpu(gpu, 1.0, 2.0, "share").met is False
     assert at_most_on_gpu(gpu, 1.0, 2.0, "share").met is True
+
+
+def test_eight_bits_have_figures_of_their_own() -> None:
+    """What has 8 bits is named in a figure, so that no other's goal or value is taken for it."""
+    plain, small = make_bench("cuda"), make_bench("cuda", eight_bits=True)
+    assert small.subject == f"{plain.subject}_fp8_fp8kv"
 
 
 def test_no_peer_is_said() -> None:
