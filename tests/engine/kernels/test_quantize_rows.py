@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from engine.kernels.quantize_rows import quantize_rows
-from engine.quantization import quantize_rows_twin
+from engine.models.linear import Linear
+from engine.quantization import Fp8Linear, multiply_scaled, multiply_twin, quantize_rows_twin
 
 
 def test_kernel_is_as_its_twin(device: torch.device) -> None:
@@ -34,3 +36,16 @@ def test_no_rows(device: torch.device) -> None:
     values, scales = quantize_rows(torch.empty(0, 32, device=device))
     assert values.shape == (0, 32)
     assert scales.shape == (0, 1)
+
+
+@pytest.mark.parametrize("num_rows", [1, 7, 130])
+def test_products_on_the_device(device: torch.device, num_rows: int) -> None:
+    """However many rows, the device's product is the twin's, but for how it adds and rounds."""
+    generator = torch.Generator().manual_seed(num_rows)
+    linear = Fp8Linear(Linear(torch.randn(1024, 96, generator=generator).to(device)))
+    values, scales = quantize_rows_twin(torch.randn(num_rows, 1024, generator=generator) * 50)
+    operands = values.to(device), scales.to(device), linear.weight, linear.scales
+    expected = multiply_twin(*operands)
+    terms = values.to(device).float().abs() @ linear.weight.float().abs().t()
+    bound = expected.abs() * 2**-8 + terms * operands[1] * operands[3] * 2**-11
+    assert ((multiply_scaled(*operands).float() - expected).abs() <= bound).all()
