@@ -13,7 +13,7 @@ from engine.contract import EngineInfo
 from engine.gpu.bucket import Bucket, decode_buckets, mixed_buckets
 from engine.gpu.layout import StepArrays, arrays_of, num_words
 from engine.gpu.program import Parts, Program
-from engine.kernels.operations import PREFILL_QUERIES, triton_is_here
+from engine.kernels.operations import PREFILL_QUERIES, can_run_kernels
 
 
 class Programs:
@@ -41,7 +41,7 @@ class Programs:
 
     def capture(self, fill_padding: Callable[[Program], None]) -> None:
         """Record the graphs, the largest first, so that the smaller ones fit into its memory."""
-        if self._parts.words.device.type != "cuda" or not triton_is_here():
+        if not can_run_kernels(self._parts.words.device):
             return
         pool = torch.cuda.graph_pool_handle()
         for program in reversed([program for each in self._captured for program in each]):

@@ -41,6 +41,8 @@ class StepInputs:
     block_tables: Tensor
 
 
+# Ampere.
+_LEAST_CAPABILITY = (8, 0)
 # Queries of one row in a tile of prefill attention.
 PREFILL_QUERIES = 64
 
@@ -171,9 +173,16 @@ def triton_is_here() -> bool:
     return True
 
 
+def can_run_kernels(device: torch.device) -> bool:
+    """Tell whether a device is one that Triton's kernels are for: a GPU with bfloat16 products."""
+    if device.type != "cuda" or not triton_is_here():
+        return False
+    return torch.cuda.get_device_capability(device) >= _LEAST_CAPABILITY
+
+
 def choose_operations(device: torch.device) -> Operations:
-    """Return Triton's kernels on a GPU that has Triton, and their twins elsewhere."""
-    if device.type == "cuda" and triton_is_here():
+    """Return Triton's kernels where they can run, and their twins elsewhere."""
+    if can_run_kernels(device):
         from engine.kernels.triton_operations import TritonOperations
 
         return TritonOperations()

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.config import EngineConfig
+from engine.contract import Engine
+from engine.gpu.engine import GpuEngine
 from scheduler.bench.engine_bench import WORKLOADS
 from tests.gpu.__main__ import PARTS, main
 from tests.gpu.asked import Asked
@@ -34,6 +37,23 @@ def test_part_runs_and_reports(tmp_path: Path, part: str) -> None:
         assert set(figure) == {"value", "unit", "goal", "met"}
     assert report["machine"]
     assert report["versions"]["torch"]
+
+
+@pytest.mark.parametrize("part", ["correctness", "soak", "bench"])
+def test_part_holds_the_gpu_engine_to_its_goals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """What will drive the engine of a GPU there drives its logic here, two steps in flight."""
+    opened = []
+
+    def open_engine(config: EngineConfig) -> Engine:
+        opened.append(GpuEngine(config))
+        return opened[-1]
+
+    monkeypatch.setattr("engine.gpu.load.open_engine", open_engine)
+    arguments = ["--part", part, "--device", "cpu", "--quick", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    assert opened[0].info.depth == 2
 
 
 def test_needs_nothing_of_the_gateway() -> None:
