@@ -158,7 +158,12 @@ async def _assemble(
     services = admin_services(store, auth, scheduling, prices)
     organisation = await store.organisations.default()
     admin_auth = AdminAuthenticator(
-        store.admin_tokens, store.secrets, organisation.id, local_token=local_token, keys=auth
+        store.admin_tokens,
+        store.secrets,
+        organisation.id,
+        local_token=local_token,
+        keys=auth,
+        grace_s=settings.auth_grace_s,
     )
     inference = InferenceService(salt_key=store.secrets.kv_salt_key)
     stack.callback(inference.close)

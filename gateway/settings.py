@@ -78,7 +78,7 @@ class Settings(BaseSettings):
     auth_grace_s: float = Field(
         default=300.0,
         ge=0,
-        description="Seconds that a known key stays good while PostgreSQL does not answer.",
+        description="Seconds that a known key or token is good while PostgreSQL does not answer.",
     )
 
     model: Path | None = Field(

@@ -2,8 +2,9 @@
 
 Three credentials open the admin API: tokens in the store, each with its role; the one that this
 process made for its own machine, an owner's; and keys of tenants that have `admin_read`, which
-read what a viewer of their tenant may. Every refusal is the same `AuthenticationFailed`. Nothing is
-cached but what `Authenticator` keeps of keys: a token that is revoked is dead at once, everywhere.
+read what a viewer of their tenant may. Every refusal is the same `AuthenticationFailed`. A token is
+looked up every time, so one that is revoked is dead at once, everywhere. Only while the store does
+not answer is one good that was when it last did, for a grace time: metrics are watched then most.
 """
 
 from __future__ import annotations
@@ -15,18 +16,20 @@ from typing import Final
 from uuid import UUID
 
 from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, Secrets, Token, parse_token
-from gateway.domain.admin import Admin, AdminRole
-from gateway.errors import AuthenticationFailed
+from gateway.domain.admin import Admin, AdminRole, AdminTokenRecord
+from gateway.errors import AuthenticationFailed, StoreUnavailable
 from gateway.ports import AdminTokenStore, Clock
 from gateway.services.auth import Authenticator
 
 LOCAL: Final = "local"
+_MAX_SEEN: Final = 1000
 
 
 class AdminAuthenticator:
     """Tell who an admin token speaks for.
 
-    `keys` lets in tenants' keys with `admin_read`; without it there are tokens alone.
+    `keys` lets in tenants' keys with `admin_read`; without it there are tokens alone. `grace_s` is
+    how long a token is good that the store last knew, while it does not answer.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class AdminAuthenticator:
         local_token: Token | None = None,
         keys: Authenticator | None = None,
         clock: Clock = time,
+        grace_s: float = 0.0,
     ) -> None:
         self._tokens = tokens
         self._secrets = secrets
@@ -45,6 +49,9 @@ class AdminAuthenticator:
         self._local_mac = None if local_token is None else secrets.admin_mac(local_token)
         self._keys = keys
         self._clock = clock
+        self._grace_s = grace_s
+        # By kid: when the store answered last, and what.
+        self._seen: dict[str, tuple[float, AdminTokenRecord]] = {}
 
     async def authenticate(self, text: str) -> Admin:
         """Return who speaks. Raises: `AuthenticationFailed`, `StoreUnavailable`."""
@@ -56,7 +63,7 @@ class AdminAuthenticator:
         mac = self._secrets.admin_mac(token)
         if self._local_mac is not None and hmac.compare_digest(mac, self._local_mac):
             return Admin(LOCAL, AdminRole.OWNER, self._organisation_id)
-        record = await self._tokens.find(token.kid)
+        record = await self._find(token.kid)
         same = hmac.compare_digest(mac, bytes(32) if record is None else record.mac)
         if record is None or not same or record.pepper_id != self._secrets.pepper_id:
             raise AuthenticationFailed(detail=f"not an admin token: {token.kid}")
@@ -67,6 +74,21 @@ class AdminAuthenticator:
         ):
             raise AuthenticationFailed(detail=f"not a live admin token: {token.kid}")
         return Admin(known.name, known.role, self._organisation_id, known.tenant_id)
+
+    async def _find(self, kid: str) -> AdminTokenRecord | None:
+        try:
+            record = await self._tokens.find(kid)
+        except StoreUnavailable:
+            seen = self._seen.get(kid)
+            if seen is None or self._clock.monotonic() - seen[0] > self._grace_s:
+                raise
+            return seen[1]
+        self._seen.pop(kid, None)
+        if record is not None:
+            if len(self._seen) >= _MAX_SEEN:
+                del self._seen[next(iter(self._seen))]
+            self._seen[kid] = (self._clock.monotonic(), record)
+        return record
 
     async def _reader(self, keys: Authenticator, text: str) -> Admin:
         principal = await keys.authenticate(text)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 
 from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, new_token
-from gateway.domain.admin import Admin, AdminRole
-from gateway.errors import AuthenticationFailed, InvalidRequest, NotFound, PermissionDenied
+from gateway.domain.admin import Admin, AdminRole, AdminTokenRecord
+from gateway.errors import (
+    AuthenticationFailed,
+    InvalidRequest,
+    NotFound,
+    PermissionDenied,
+    StoreUnavailable,
+)
+from gateway.ports import AdminTokenStore
 from gateway.services.admin_auth import AdminAuthenticator
 from gateway.store import Store
 from tests.gateway.admin_app import ACTOR, Process, new_process
@@ -67,6 +75,39 @@ async def test_a_token_ends_by_itself(store: Store, ours: Process, owner: Admin)
     )
     with pytest.raises(AuthenticationFailed):
         await auth.authenticate(issued.text)
+
+
+async def test_a_known_token_outlives_its_store_for_a_while(
+    store: Store, ours: Process, owner: Admin
+) -> None:
+    """While the store does not answer it is good for the grace; a revoked or unknown one is not."""
+    known, revoked, unknown = [
+        await ours.services.tokens.create(owner, ACTOR, name=name, role=AdminRole.VIEWER)
+        for name in ("known", "revoked", "unknown")
+    ]
+    tokens, clock = _Tokens(store.admin_tokens), _At(datetime.now(UTC).timestamp())
+    auth = AdminAuthenticator(
+        cast(AdminTokenStore, tokens),
+        store.secrets,
+        owner.organisation_id,
+        clock=clock,
+        grace_s=60,
+    )
+    for issued in (known, revoked):
+        await auth.authenticate(issued.text)
+    await ours.services.tokens.revoke(owner, ACTOR, revoked.admin_token.kid)
+    with pytest.raises(AuthenticationFailed):
+        await auth.authenticate(revoked.text)
+    tokens.is_away = True
+    clock.now_s += 59
+    assert (await auth.authenticate(known.text)).name == "known"
+    with pytest.raises(AuthenticationFailed):
+        await auth.authenticate(revoked.text)
+    with pytest.raises(StoreUnavailable):
+        await auth.authenticate(unknown.text)
+    clock.now_s += 2
+    with pytest.raises(StoreUnavailable):
+        await auth.authenticate(known.text)
 
 
 async def test_the_machines_own_token_is_an_owners(store: Store, owner: Admin) -> None:
@@ -172,14 +213,27 @@ async def test_an_unknown_token_is_not_revoked(ours: Process, owner: Admin, toke
         await ours.services.tokens.revoke(owner, ACTOR, token_id)
 
 
+class _Tokens:
+    """Find tokens, until the store is away."""
+
+    def __init__(self, store: AdminTokenStore) -> None:
+        self._store = store
+        self.is_away = False
+
+    async def find(self, kid: str) -> AdminTokenRecord | None:
+        if self.is_away:
+            raise StoreUnavailable(detail="away")
+        return await self._store.find(kid)
+
+
 class _At:
     """Stand still."""
 
     def __init__(self, now_s: float) -> None:
-        self._now_s = now_s
+        self.now_s = now_s
 
     def time(self) -> float:
-        return self._now_s
+        return self.now_s
 
     def monotonic(self) -> float:
-        return self._now_s
+        return self.now_s
