@@ -9,6 +9,7 @@ not answer is one good that was when it last did, for a grace time: metrics are 
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import time
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from gateway.services.auth import Authenticator
 
 LOCAL: Final = "local"
 _MAX_SEEN: Final = 1000
+_PATIENCE_S: Final = 1.0
 
 
 class AdminAuthenticator:
@@ -52,6 +54,7 @@ class AdminAuthenticator:
         self._grace_s = grace_s
         # By kid: when the store answered last, and what.
         self._seen: dict[str, tuple[float, AdminTokenRecord]] = {}
+        self._asking: dict[str, asyncio.Task[AdminTokenRecord | None]] = {}
 
     async def authenticate(self, text: str) -> Admin:
         """Return who speaks. Raises: `AuthenticationFailed`, `StoreUnavailable`."""
@@ -76,19 +79,35 @@ class AdminAuthenticator:
         return Admin(known.name, known.role, self._organisation_id, known.tenant_id)
 
     async def _find(self, kid: str) -> AdminTokenRecord | None:
+        """Ask the store; a token that it knew in the grace time need not wait for its answer."""
+        seen = self._seen.get(kid)
+        if seen is None or self._clock.monotonic() - seen[0] > self._grace_s:
+            return await self._ask(kid)
+        task = self._asking.get(kid)
+        if task is None:
+            task = self._asking[kid] = asyncio.create_task(self._ask(kid))
+            task.add_done_callback(lambda done: self._asked(kid, done))
         try:
-            record = await self._tokens.find(kid)
-        except StoreUnavailable:
-            seen = self._seen.get(kid)
-            if seen is None or self._clock.monotonic() - seen[0] > self._grace_s:
-                raise
+            async with asyncio.timeout(_PATIENCE_S):
+                # Shielded: a query that is cut off costs a connection, and others may wait for it.
+                return await asyncio.shield(task)
+        except (StoreUnavailable, TimeoutError):
             return seen[1]
+
+    async def _ask(self, kid: str) -> AdminTokenRecord | None:
+        record = await self._tokens.find(kid)
         self._seen.pop(kid, None)
         if record is not None:
             if len(self._seen) >= _MAX_SEEN:
                 del self._seen[next(iter(self._seen))]
             self._seen[kid] = (self._clock.monotonic(), record)
         return record
+
+    def _asked(self, kid: str, task: asyncio.Task[AdminTokenRecord | None]) -> None:
+        del self._asking[kid]
+        if not task.cancelled():
+            # Told to whoever still waited.
+            task.exception()
 
     async def _reader(self, keys: Authenticator, text: str) -> Admin:
         principal = await keys.authenticate(text)

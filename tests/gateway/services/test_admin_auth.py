@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
@@ -99,10 +100,15 @@ async def test_a_known_token_outlives_its_store_for_a_while(
     with pytest.raises(AuthenticationFailed):
         await auth.authenticate(revoked.text)
     tokens.is_away = True
-    clock.now_s += 59
+    clock.now_s += 29
+    assert (await auth.authenticate(known.text)).name == "known"
+    # A server that is frozen answers nothing, not even that.
+    tokens.is_frozen = True
+    clock.now_s += 30
     assert (await auth.authenticate(known.text)).name == "known"
     with pytest.raises(AuthenticationFailed):
         await auth.authenticate(revoked.text)
+    tokens.is_frozen = False
     with pytest.raises(StoreUnavailable):
         await auth.authenticate(unknown.text)
     clock.now_s += 2
@@ -218,9 +224,11 @@ class _Tokens:
 
     def __init__(self, store: AdminTokenStore) -> None:
         self._store = store
-        self.is_away = False
+        self.is_away = self.is_frozen = False
 
     async def find(self, kid: str) -> AdminTokenRecord | None:
+        if self.is_frozen:
+            await asyncio.sleep(5)
         if self.is_away:
             raise StoreUnavailable(detail="away")
         return await self._store.find(kid)
