@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,6 +92,7 @@ class GpuEngine:
 
     def __init__(self, config: EngineConfig) -> None:
         device = self._device = find_device(config.device)
+        self._enter_device()
         model_config = load_model_config(config.model_dir)
         dtype = choose_dtype(config.dtype, model_config.dtype, device)
         kv_dtype = torch.float8_e4m3fn if config.kv_dtype == "fp8" else dtype
@@ -147,6 +149,7 @@ class GpuEngine:
         return self._info
 
     def launch(self, plan: StepPlan) -> object:
+        self._enter_device()
         try:
             return self._launch(plan)
         except Exception as error:
@@ -185,6 +188,7 @@ class GpuEngine:
         )
 
     def reset(self) -> None:
+        self._enter_device()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
             torch.cuda.empty_cache()
@@ -193,6 +197,11 @@ class GpuEngine:
 
     def close(self) -> None:
         del self._programs, self._tail, self._table, self._columns, self._staging
+        if self._device.type == "cuda":
+            # torch keeps what is freed, and whoever comes next would not find it; a device that
+            # has failed gives nothing back.
+            with suppress(RuntimeError):
+                torch.cuda.empty_cache()
 
     def _launch(self, plan: StepPlan) -> _Step:
         watch = Stopwatch(self._device)
@@ -223,6 +232,11 @@ class GpuEngine:
         tokens[: len(program.drawn)].copy_(program.drawn, non_blocking=True)
         watch.stop()
         return step
+
+    def _enter_device(self) -> None:
+        """Make the device this thread's: kernels and events go to the one that is."""
+        if self._device.type == "cuda" and self._device.index is not None:
+            torch.cuda.set_device(self._device)
 
     def _arrival(self) -> Tensor:
         """Make room for the drawn tokens of a step, on the host."""

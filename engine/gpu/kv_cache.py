@@ -40,6 +40,8 @@ def free_bytes(config: EngineConfig, model: ModelConfig, device: torch.device) -
     A step's own memory is that of its largest tensors: hidden states twice, queries, keys and
     values, the MLP's gate and product, and for every row its logits, also as float32, and counts.
     """
+    # What loading has used and freed is there again for the cache.
+    torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     heads = (2 * model.num_heads + 2 * model.num_kv_heads) * model.head_dim
     of_token = 2 * (4 * model.hidden_size + heads + 3 * model.intermediate_size)
