@@ -1,7 +1,8 @@
 """Where one step's numbers lie in one buffer, so that they are uploaded at once.
 
 The same layout is read over the host's buffer, which is filled, and over the device's, from which
-the kernels read.
+the kernels read. Every array begins at a multiple of 16 bytes: Triton compiles a kernel anew for a
+pointer that does not, and with offsets that vary by size a step would wait for it.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class StepArrays(Generic[Words]):
     tiles: Words
 
 
+# Words of 4 bytes.
+_ALIGNMENT = 4
 _OF_ROWS = (
     "slots",
     "context_lens",
@@ -55,7 +58,7 @@ _OF_ROWS = (
 
 def num_words(bucket: Bucket) -> int:
     """Count the words of a step of this size."""
-    return sum(_sizes(bucket).values())
+    return sum(map(_aligned, _sizes(bucket).values()))
 
 
 def arrays_of(words: Words, bucket: Bucket) -> StepArrays[Words]:
@@ -64,9 +67,13 @@ def arrays_of(words: Words, bucket: Bucket) -> StepArrays[Words]:
     begin = 0
     for name, size in _sizes(bucket).items():
         parts[name] = words[begin : begin + size]
-        begin += size
+        begin += _aligned(size)
     parts["tiles"] = parts["tiles"].reshape(-1, 2)
     return StepArrays(**parts)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def _sizes(bucket: Bucket) -> dict[str, int]:
