@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from engine.kernels.operations import PREFILL_QUERIES
 
 _MIXED_TOKENS = (128, 256, 512, 1024, 2048)
+_FEW_SLICES = 16
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,14 +43,22 @@ def decode_buckets(max_num_seqs: int) -> list[Bucket]:
 
 
 def mixed_buckets(max_num_seqs: int, max_num_tokens: int) -> list[Bucket]:
-    """List the sizes of steps with slices, the smallest first."""
-    return [
-        Bucket(size, min(max_num_seqs, size), _most_tiles(size, min(max_num_seqs, size)))
-        for size in _MIXED_TOKENS
-        if size <= max_num_tokens
-    ]
+    """List the sizes of steps with slices, the smallest first.
+
+    Each number of tokens comes with all rows, and with few: programs of attention that find nothing
+    to do take turns with those that do, and of 2,048 tokens most would, as a step seldom has more
+    than a few slices.
+    """
+    buckets = set[Bucket]()
+    for size in _MIXED_TOKENS:
+        if size <= max_num_tokens:
+            most = min(max_num_seqs, size)
+            few = min(most, _FEW_SLICES)
+            buckets |= {Bucket(size, rows, _most_tiles(size, few)) for rows in (few, most)}
+            buckets.add(Bucket(size, most, _most_tiles(size, most)))
+    return sorted(buckets)
 
 
-def _most_tiles(num_tokens: int, num_rows: int) -> int:
+def _most_tiles(num_tokens: int, num_slices: int) -> int:
     """Bound the tiles of any slices: each may end in one that is not full."""
-    return num_tokens // PREFILL_QUERIES + min(num_rows, num_tokens // 2)
+    return num_tokens // PREFILL_QUERIES + min(num_slices, num_tokens // 2)

@@ -36,3 +36,11 @@ def test_a_small_budget_has_no_mixed_sizes() -> None:
     """What no step can have is not captured."""
     assert mixed_buckets(8, 100) == []
     assert [one.num_tokens for one in mixed_buckets(8, 600)] == [128, 256, 512]
+
+
+def test_few_slices_leave_few_tiles_empty() -> None:
+    """A step of one long slice has tiles for few more, alone and beside many that decode."""
+    for num_decodes in (0, 200):
+        step = Bucket(1800 + num_decodes, 1 + num_decodes, -(-1800 // PREFILL_QUERIES))
+        chosen = next(one for one in mixed_buckets(256, 4096) if one.holds(step))
+        assert chosen.num_tiles <= step.num_tiles + 20
