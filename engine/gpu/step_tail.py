@@ -67,7 +67,7 @@ class Tail:
             return None
         device, arrays = program.logits.device, program.arrays
         # A copy: edits change logits in place, and log-probabilities are of the model's own.
-        logits = program.logits[: program.bucket.num_rows].float().clone()
+        logits = program.logits[: program.bucket.num_rows].to(torch.float32, copy=True)
         raw = None if asked is None else logits[upload(asked.rows, device)]
         if bias is not None:
             _add_bias(logits, bias)
