@@ -97,6 +97,9 @@ class GpuEngine:
         dtype = choose_dtype(config.dtype, model_config.dtype, device)
         kv_dtype = torch.float8_e4m3fn if config.kv_dtype == "fp8" else dtype
         decoder = load_decoder(config, model_config, dtype, device)
+        if device.type == "cuda":
+            for linear in decoder.linears():
+                linear.lay_out_by_column()
         sizes = fit(
             config,
             model_config,
@@ -108,9 +111,6 @@ class GpuEngine:
             depth=2 if config.overlap else 1,
         )
         info = self._info = sizes.info
-        if device.type == "cuda":
-            for linear in decoder.linears():
-                linear.lay_out_by_column()
         operations = choose_operations(device)
         cache = KVCache(sizes.kv_cache, dtype=kv_dtype, device=device)
         self._table = SlotTable(
