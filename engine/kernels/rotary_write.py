@@ -146,5 +146,7 @@ def _rotary_write_kernel(
 def _store(places: tl.tensor, values: tl.tensor, mask: tl.tensor) -> None:
     """Store float32 values as the cache has them; 8-bit floats end at 448, and NaN is beyond."""
     if places.dtype.element_ty == tl.float8e4nv:
-        values = tl.minimum(tl.maximum(values, -448.0), 448.0)
+        # By itself a GPU's maximum passes over NaN, and a row's fault would be a finite key.
+        values = tl.maximum(values, -448.0, propagate_nan=tl.PropagateNan.ALL)
+        values = tl.minimum(values, 448.0, propagate_nan=tl.PropagateNan.ALL)
     tl.store(places, values.to(places.dtype.element_ty), mask=mask)

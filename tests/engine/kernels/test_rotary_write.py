@@ -197,6 +197,16 @@ def test_eight_bit_caches_end_at_their_largest(write: Write, device: torch.devic
     assert (v_cache[step.named()] == wanted).all()
 
 
+@pytest.mark.parametrize("write", WRITES)
+def test_nan_stays_nan_in_eight_bits(write: Write, device: torch.device) -> None:
+    """A row that has failed has no finite values in the cache."""
+    if device.type != "cuda" and write is rotary_write.rotate_and_write:
+        pytest.skip("the interpreter's 8-bit floats have no NaN")
+    step = Step(device, has_norm=False, cache_dtype=torch.float8_e4m3fn)
+    step.qkv[:4, step.num_heads + step.num_kv_heads :] = torch.nan
+    assert step.run(write)[2][step.named()].isnan().all()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("cache_dtype", [torch.bfloat16, torch.float8_e4m3fn])
 def test_half_precision_is_rounded_once(cache_dtype: torch.dtype, device: torch.device) -> None:
