@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -53,7 +54,7 @@ PARTS: dict[str, Callable[[Asked], Parts]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the parts that are asked for; 1 where a goal was missed."""
+    """Run the parts that are asked for; 1 where a goal was missed, or a part broke."""
     parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
     parser.add_argument("--part", choices=PARTS, action="append", help="default: all")
     parser.add_argument("--device", default="cuda", help="cuda or cpu")
@@ -73,25 +74,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A bar for every tiny checkpoint tells nobody anything.
     transformers.utils.logging.disable_progress_bar()
     met = True
-    try:
-        for name in args.part or PARTS:
-            sys.stderr.write(f"{name} …\n")
-            soaks_quickly = args.quick and name == "soak"
-            asked = Asked(
-                device=args.device,
-                deadline=Deadline(_QUICK_SOAK_S if soaks_quickly else args.minutes * 60),
-                quick=args.quick,
-                fp8=args.fp8,
-                models=tuple(args.model or ()),
-                workloads=tuple(args.workload or ()),
-                out=args.out,
-            )
+    for name in args.part or PARTS:
+        sys.stderr.write(f"{name} …\n")
+        soaks_quickly = args.quick and name == "soak"
+        asked = Asked(
+            device=args.device,
+            deadline=Deadline(_QUICK_SOAK_S if soaks_quickly else args.minutes * 60),
+            quick=args.quick,
+            fp8=args.fp8,
+            models=tuple(args.model or ()),
+            workloads=tuple(args.workload or ()),
+            out=args.out,
+        )
+        # A part that breaks takes no other with it: time on a GPU is dear.
+        try:
             for title, part in PARTS[name](asked):
                 _publish(title, part, args.device, directory, args.commit)
                 met = met and all(figure.met is not False for figure in part.figures.values())
-    except (EngineError, BenchError) as exc:
-        sys.stderr.write(f"python -m tests.gpu: {exc}\n")
-        return 1
+        except (EngineError, BenchError) as exc:
+            sys.stderr.write(f"python -m tests.gpu: {exc}\n")
+            met = False
+        except Exception:
+            traceback.print_exc()
+            met = False
     return 0 if met else 1
 
 

@@ -7,9 +7,11 @@ is loaded anew for each stage: that takes seconds, for random weights are made w
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from scheduler.bench.drive import BenchError
 from scheduler.bench.engine_bench import measure
 from scheduler.bench.part import Part
 from scheduler.bench.setup import DEMO, Options
@@ -51,26 +53,39 @@ def run(asked: Asked) -> Iterator[tuple[str, Part]]:
     if asked.quick:
         yield from measure(_quick_options(asked), _QUICK_WORKLOADS)
         return
+    num_broken = 0
     for stage in choose(asked):
         if asked.deadline.passed:
             sys.stderr.write(f"no time for {stage.model}: {', '.join(stage.workloads)}\n")
             continue
-        with model_directory(stage.model) as directory:
-            options = Options(
-                model_dir=directory,
-                device=asked.device,
-                rounds=stage.rounds,
-                scale=1.0,
-                # The peer needs weights that are saved.
-                dummy="peer" not in stage.workloads,
-                weight_dtype="fp8" if stage.fp8 in ("weights", "both") else None,
-                kv_dtype="fp8" if stage.fp8 in ("kv", "both") else None,
-            )
-            for title, part in measure(options, stage.workloads):
-                yield title, part
-                if asked.deadline.passed:
-                    sys.stderr.write(f"the time was up after {title}\n")
-                    break
+        try:
+            yield from _run_stage(stage, asked)
+        except Exception:
+            # Printed, not kept: what it holds is memory that the next stage needs.
+            traceback.print_exc()
+            num_broken += 1
+    if num_broken:
+        raise BenchError(f"{num_broken} stages of the bench broke")
+
+
+def _run_stage(stage: Stage, asked: Asked) -> Iterator[tuple[str, Part]]:
+    """Measure one stage, as far as the time suffices."""
+    with model_directory(stage.model) as directory:
+        options = Options(
+            model_dir=directory,
+            device=asked.device,
+            rounds=stage.rounds,
+            scale=1.0,
+            # The peer needs weights that are saved.
+            dummy="peer" not in stage.workloads,
+            weight_dtype="fp8" if stage.fp8 in ("weights", "both") else None,
+            kv_dtype="fp8" if stage.fp8 in ("kv", "both") else None,
+        )
+        for title, part in measure(options, stage.workloads):
+            yield title, part
+            if asked.deadline.passed:
+                sys.stderr.write(f"the time was up after {title}\n")
+                break
 
 
 def choose(asked: Asked) -> list[Stage]:
