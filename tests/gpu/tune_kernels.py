@@ -112,12 +112,12 @@ def choose_best(
 def _times_ms(
     work: Callable[[AttentionBatch], object], batches: Sequence[AttentionBatch]
 ) -> list[float] | None:
-    """Time one call on each batch; None where the settings do not fit the device."""
+    """Time one call on each batch; None where the settings do not run on the device."""
     try:
         return [_time_ms(lambda batch=batch: work(batch)) for batch in batches]  # type: ignore[misc]
     # Triton's own classes for what does not fit differ by version; anything else shows in tests.
     except Exception as error:
-        sys.stderr.write(f"  does not fit: {type(error).__name__}\n")
+        sys.stderr.write(f"  does not run: {type(error).__name__}: {error}\n")
         return None
 
 
