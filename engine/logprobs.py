@@ -6,7 +6,7 @@ filter: what vLLM calls raw logprobs, and what an evaluation of the model wants.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -29,6 +29,17 @@ class LogprobRows:
 
     rows: NDArray[np.int64]
     num_top: NDArray[np.int64]
+
+
+def find_logprob_rows(asked: Mapping[int, int], slots: NDArray[np.int32]) -> LogprobRows | None:
+    """Find the rows of a batch to score; `asked` has by slot how many alternatives. None: none."""
+    if not asked:
+        return None
+    found = [(row, asked[slot]) for row, slot in enumerate(slots.tolist()) if slot in asked]
+    if not found:
+        return None
+    rows, num_top = np.array(found, np.int64).T
+    return LogprobRows(rows=rows, num_top=num_top)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

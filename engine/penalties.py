@@ -74,7 +74,7 @@ class PenaltyTable:
     def admit(self, sequence: NewSequence) -> None:
         """Count what a sequence has, if it asks for penalties."""
         slot, params = sequence.slot, sequence.params
-        if not _asks_for_penalties(params):
+        if not asks_for_penalties(params):
             return
         self._used.add(slot)
         self._is_used[slot] = True
@@ -147,7 +147,8 @@ class PenaltyTable:
         self._counts = widened(self._counts, width, self._max_num_tokens)
 
 
-def _asks_for_penalties(params: SamplingParams) -> bool:
+def asks_for_penalties(params: SamplingParams) -> bool:
+    """Tell whether a request has any."""
     return (
         params.repetition_penalty != 1
         or params.frequency_penalty != 0

@@ -44,7 +44,7 @@ from engine.contract import (
     TokenLogprobs,
 )
 from engine.device_state import DeviceState, StepBatch
-from engine.errors import EngineError, EngineOutOfMemory
+from engine.errors import EngineError
 from engine.logprobs import PromptRows, score_tokens
 from engine.models.decoder import Decoder
 from engine.models.hf_config import ModelConfig, load_model_config
@@ -53,7 +53,7 @@ from engine.models.load import load_decoder, weights_do_not_fit
 from engine.native import library
 from engine.native.attention import NativeAttention
 from engine.native.decoder import NativeDecoder
-from engine.out_of_memory import is_out_of_memory
+from engine.out_of_memory import told_as_out_of_memory
 from engine.row_faults import RowFaults
 from engine.sampler import sample
 from engine.sizes import Sizes, choose_dtype, find_device, fit
@@ -109,14 +109,8 @@ class TorchEngine:
         return self._info
 
     def launch(self, plan: StepPlan) -> object:
-        try:
+        with told_as_out_of_memory(plan):
             return self._launch(plan)
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise EngineOutOfMemory(
-                    f"a step of {plan.num_tokens} tokens found no memory"
-                ) from error
-            raise
 
     def _launch(self, plan: StepPlan) -> StepResult:
         started_s = time.perf_counter()

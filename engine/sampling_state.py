@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from engine.contract import NewSequence
 from engine.logit_bias import BiasTable
-from engine.logprobs import LogprobRows
+from engine.logprobs import LogprobRows, find_logprob_rows
 from engine.penalties import PenaltyTable
 from engine.sampler import LogitEdits, SamplingRows
 
@@ -70,14 +70,7 @@ class SamplingState:
 
     def logprob_rows(self, slots: NDArray[np.int32]) -> LogprobRows | None:
         """Find the rows of a batch whose draws are to be scored; None where none is."""
-        if not self._logprobs:
-            return None
-        asked = self._logprobs
-        found = [(row, asked[slot]) for row, slot in enumerate(slots.tolist()) if slot in asked]
-        if not found:
-            return None
-        rows, num_top = np.array(found, np.int64).T
-        return LogprobRows(rows=rows, num_top=num_top)
+        return find_logprob_rows(self._logprobs, slots)
 
     def release(self, slots: Sequence[int]) -> None:
         """Forget the rare wishes of slots; the plain columns are overwritten anyway."""

@@ -40,9 +40,9 @@ from engine.contract import (
     StepResult,
     TokenLogprobs,
 )
-from engine.errors import EngineOutOfMemory
 from engine.gpu.fused_decoder import FusedDecoder
 from engine.gpu.kv_cache import KVCache, free_bytes
+from engine.gpu.layout import arrays_of, num_words
 from engine.gpu.program import Parts, Program
 from engine.gpu.programs import Programs
 from engine.gpu.prompt_scores import PromptScores, ScoredPrompts
@@ -54,7 +54,7 @@ from engine.gpu.stopwatch import Stopwatch
 from engine.kernels.operations import choose_operations
 from engine.models.hf_config import load_model_config
 from engine.models.load import load_decoder
-from engine.out_of_memory import is_out_of_memory
+from engine.out_of_memory import told_as_out_of_memory
 from engine.row_faults import RowFaults
 from engine.sizes import choose_dtype, find_device, fit
 
@@ -150,14 +150,8 @@ class GpuEngine:
 
     def launch(self, plan: StepPlan) -> object:
         self._enter_device()
-        try:
+        with told_as_out_of_memory(plan):
             return self._launch(plan)
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise EngineOutOfMemory(
-                    f"a step of {plan.num_tokens} tokens found no memory"
-                ) from error
-            raise
 
     def collect(self, handle: object) -> StepResult:
         assert isinstance(handle, _Step), "collect takes what launch returned"
@@ -217,9 +211,9 @@ class GpuEngine:
             watch.stop()
             return _Step(plan.step_id, np.empty(0, np.int32), watch, tokens, refused)
         program = self._programs.choose(self._table.bucket_of(plan))
-        arrays = self._programs.host_arrays(self._staging.begin(), program)
+        arrays = arrays_of(self._staging.begin(), program.bucket)
         slots = self._table.fill(plan, arrays)
-        self._staging.upload(self._programs.words_of(program))
+        self._staging.upload(num_words(program.bucket))
         scored = self._prompts.rows_of(plan)
         program.run_model(None if scored is None else scored.logit_rows)
         step = _Step(plan.step_id, slots, watch, tokens, refused)
@@ -246,9 +240,9 @@ class GpuEngine:
 
     def _fill_padding(self, program: Program) -> None:
         """Upload a step of this size that only pads."""
-        arrays = self._programs.host_arrays(self._staging.begin(), program)
+        arrays = arrays_of(self._staging.begin(), program.bucket)
         self._table.fill(StepPlan(0), arrays)
-        self._staging.upload(self._programs.words_of(program))
+        self._staging.upload(num_words(program.bucket))
 
     def _clear(self) -> None:
         # The cache keeps its bytes: without a table that names them, nothing reads them.

@@ -5,13 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from engine.contract import EngineInfo
 from engine.gpu.bucket import Bucket, decode_buckets, mixed_buckets
-from engine.gpu.layout import StepArrays, arrays_of, num_words
+from engine.gpu.layout import num_words
 from engine.gpu.program import Parts, Program
 from engine.kernels.operations import PREFILL_QUERIES, can_run_kernels
 
@@ -56,13 +54,3 @@ class Programs:
             if program.bucket.holds(size):
                 return program
         return Program(self._parts, size)
-
-    def host_arrays(
-        self, words: NDArray[np.int32], program: Program
-    ) -> StepArrays[NDArray[np.int32]]:
-        """Read the host's buffer as a step of a program."""
-        return arrays_of(words, program.bucket)
-
-    def words_of(self, program: Program) -> int:
-        """Count the words that a program reads."""
-        return num_words(program.bucket)

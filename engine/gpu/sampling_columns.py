@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.contract import NewSequence, SamplingParams
+from engine.contract import NewSequence
 from engine.gpu.staging import upload
 from engine.kernels.operations import IN_PROMPT, DrawColumns, PenaltyColumns
 from engine.logit_bias import BiasEntries, BiasTable
-from engine.logprobs import LogprobRows
+from engine.logprobs import LogprobRows, find_logprob_rows
+from engine.penalties import asks_for_penalties
 
 
 class SamplingColumns:
@@ -69,7 +70,7 @@ class SamplingColumns:
             self._bias.admit(sequence)
             if sequence.params.logprobs is not None:
                 self._logprobs[sequence.slot] = sequence.params.logprobs
-            if _asks_for_penalties(sequence.params):
+            if asks_for_penalties(sequence.params):
                 self._penalise(sequence)
 
     def release(self, slots: Sequence[int]) -> None:
@@ -93,14 +94,7 @@ class SamplingColumns:
 
     def logprob_rows(self, slots: NDArray[np.int32]) -> LogprobRows | None:
         """Find the rows whose draws are to be scored; None where none is."""
-        asked = self._logprobs
-        if not asked:
-            return None
-        found = [(row, asked[slot]) for row, slot in enumerate(slots.tolist()) if slot in asked]
-        if not found:
-            return None
-        rows, num_top = np.array(found, np.int64).T
-        return LogprobRows(rows=rows, num_top=num_top)
+        return find_logprob_rows(self._logprobs, slots)
 
     def clear(self) -> None:
         """Forget every slot."""
@@ -147,11 +141,3 @@ class SamplingColumns:
 
 def _word(seed: int) -> int:
     return seed & 0xFFFF_FFFF_FFFF_FFFF
-
-
-def _asks_for_penalties(params: SamplingParams) -> bool:
-    return (
-        params.repetition_penalty != 1
-        or params.frequency_penalty != 0
-        or params.presence_penalty != 0
-    )

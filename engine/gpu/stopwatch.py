@@ -17,7 +17,8 @@ class Stopwatch:
     def __init__(self, device: torch.device) -> None:
         self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
         if device.type == "cuda":
-            # Blocking: a thread that spins would take a core from the web server.
+            # Blocking: a thread that spins would take a core from the web server. torch types the
+            # constructor not at all.
             begin, end = (torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(2))  # type: ignore[no-untyped-call]
             begin.record()
             self._events = begin, end
