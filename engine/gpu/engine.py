@@ -117,6 +117,7 @@ class GpuEngine:
             max_num_seqs=info.max_num_seqs,
             max_model_len=info.max_model_len,
             block_size=info.block_size,
+            widest_window=max(w or info.max_model_len for w in model_config.windows),
             device=device,
         )
         self._columns = SamplingColumns(

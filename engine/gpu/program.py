@@ -59,6 +59,8 @@ class Program:
             token_rows=arrays.token_rows,
             positions=arrays.positions,
             tiles=arrays.tiles if bucket.num_tiles else None,
+            piece_rows=arrays.piece_rows,
+            piece_starts=arrays.piece_starts,
             block_tables=parts.table.blocks,
         )
         self._graphs: tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph] | None = None

@@ -20,6 +20,7 @@ from engine.contract import NewSequence, StepPlan
 from engine.gpu.bucket import Bucket
 from engine.gpu.layout import StepArrays
 from engine.gpu.staging import upload
+from engine.kernels.decode_pieces import count_pieces
 from engine.kernels.operations import PREFILL_QUERIES
 
 
@@ -27,13 +28,20 @@ class SlotTable:
     """Keep token ids and block tables by slot.
 
     `tokens`: int32, [num_slots + 1, max_model_len + 1]. `blocks`: int32, [num_slots + 1,
-    max_num_blocks + 1].
+    max_num_blocks + 1]. `widest_window`: the most tokens that a layer sees.
     """
 
     def __init__(
-        self, *, max_num_seqs: int, max_model_len: int, block_size: int, device: torch.device
+        self,
+        *,
+        max_num_seqs: int,
+        max_model_len: int,
+        block_size: int,
+        widest_window: int,
+        device: torch.device,
     ) -> None:
         self._block_size = block_size
+        self._most_keys = min(max_model_len, widest_window)
         self._device = device
         self.nobody = max_num_seqs
         max_num_blocks = -(-max_model_len // block_size)
@@ -93,6 +101,7 @@ class SlotTable:
         own = np.arange(num_decodes, num_tokens, dtype=np.int32) - before
         own += np.repeat(starts, lens)
         _fill(arrays.positions, np.concatenate((decode_positions, own)), 0)
+        self._fill_pieces(arrays, np.where(query_lens == 1, contexts, 0))
         self._fill_tiles(arrays, lens, num_decodes)
         self._fill_blocks(plan, arrays)
         return self._fill_draws(plan, arrays, slots, contexts, ends)
@@ -130,6 +139,15 @@ class SlotTable:
         samples = np.array([piece.sample for piece in plan.slices], np.bool_)
         assert ((ends == newest[num_decodes:]) | ~samples).all(), "a slice samples at its end"
         assert not any(len(piece.drafts) for piece in plan.slices), "drafts are not supported"
+
+    def _fill_pieces(
+        self, arrays: StepArrays[NDArray[np.int32]], num_keys: NDArray[np.int32]
+    ) -> None:
+        counts = count_pieces(np.minimum(num_keys, self._most_keys), len(arrays.piece_rows))
+        ends = np.cumsum(counts, dtype=np.int32)
+        arrays.piece_starts[0] = 0
+        _fill(arrays.piece_starts[1:], ends, ends[-1] if len(ends) else 0)
+        _fill(arrays.piece_rows, np.repeat(np.arange(len(counts), dtype=np.int32), counts), -1)
 
     def _fill_tiles(
         self, arrays: StepArrays[NDArray[np.int32]], lens: NDArray[np.int32], num_decodes: int

@@ -1,7 +1,8 @@
-"""Combine what the splits of decode attention gathered into each token's output.
+"""Combine what the pieces of decode attention gathered into each token's output.
 
-A program has one row and one query head. A split without keys has a total of 0, and what else it
-left is not read. A total that is NaN is a fault of the row, and must stay one: only 0 is empty.
+A program has one row and one query head, and reads the row's pieces a few at a time; a row without
+any is none of decode's. A piece without keys has a total of 0, and what else it left is not
+read. A total that is NaN is a fault of the row, and must stay one: only 0 is empty.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from torch import Tensor
 from engine.kernels import tuned
 from engine.kernels.operations import StepInputs
 
-# The most splits a row may have.
-MAX_SPLITS = 32
+# Pieces that are read at once.
+_BLOCK = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Partials:
-    """Hold what each split gathered of its keys; float32, by row, head and split.
+    """Hold what each piece gathered of its keys; float32, by piece and head.
 
-    `accs`: sums of values by weight, [R, num_heads, num_splits, head_dim]. `tops`: the largest
-    scores, in powers of two, `totals`: the sums of weights, [R, num_heads, num_splits].
+    `accs`: sums of values by weight, [num_pieces, num_heads, head_dim]. `tops`: the largest scores,
+    in powers of two, `totals`: the sums of weights, [num_pieces, num_heads].
     """
 
     accs: Tensor
@@ -33,71 +34,76 @@ class Partials:
     totals: Tensor
 
     @staticmethod
-    def empty(q: Tensor, num_rows: int, num_splits: int) -> Partials:
-        """Make room; nothing is cleared, as decode writes every split of the rows that it has."""
-        sizes = (num_rows, q.shape[1], num_splits)
+    def empty(q: Tensor, num_pieces: int) -> Partials:
+        """Make room; nothing is cleared, as decode writes what there is to combine."""
+        sizes = (num_pieces, q.shape[1])
         return Partials(
             q.new_empty(*sizes, q.shape[2], dtype=torch.float32),
             q.new_empty(sizes, dtype=torch.float32),
             q.new_empty(sizes, dtype=torch.float32),
         )
 
-    @property
-    def num_splits(self) -> int:
-        return self.tops.shape[2]
-
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.accs, self.tops, self.totals
 
 
 def combine(out: Tensor, partials: Partials, inputs: StepInputs) -> None:
-    """Fill what rows of one token have in `out`, [T, num_heads * head_dim]."""
-    num_rows, num_heads, num_splits, head_dim = partials.accs.shape
-    _combine_attention[(num_heads, num_rows)](
+    """Fill what rows in pieces have in `out`, [T, num_heads * head_dim]."""
+    _, num_heads, head_dim = partials.accs.shape
+    _combine_attention[(num_heads, len(inputs.slots))](
         out,
         *partials.tensors(),
         inputs.query_starts,
-        num_splits,
+        inputs.piece_starts,
         HEAD_DIM=head_dim,
         BLOCK_D=triton.next_power_of_2(head_dim),
-        BLOCK_SPLITS=MAX_SPLITS,
+        BLOCK=_BLOCK,
         **tuned.settings("combine_attention", f"d{head_dim}", out.device),
     )
 
 
-@triton.jit(do_not_specialize=["num_splits"])
+@triton.jit
 def _combine_attention(
     out: tl.tensor,
     partial_accs: tl.tensor,
     partial_tops: tl.tensor,
     partial_totals: tl.tensor,
     query_starts: tl.tensor,
-    num_splits: tl.tensor,
+    piece_starts: tl.tensor,
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    BLOCK_SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> None:
     head = tl.program_id(0)
     row = tl.program_id(1)
     num_heads = tl.num_programs(0)
-    token = tl.load(query_starts + row).to(tl.int64)
-    if tl.load(query_starts + row + 1) - token != 1:
+    first = tl.load(piece_starts + row)
+    end = tl.load(piece_starts + row + 1)
+    if end == first:
         return
-    splits = tl.arange(0, BLOCK_SPLITS)
     dims = tl.arange(0, BLOCK_D)
-    places = (row.to(tl.int64) * num_heads + head) * num_splits + splits
-    totals = tl.load(partial_totals + places, mask=splits < num_splits, other=0.0)
-    there = totals != 0
-    tops = tl.load(partial_tops + places, mask=there, other=float("-inf"))
-    top = tl.max(tops, 0)
-    # -inf less -inf is NaN.
-    shares = tl.where(there, tl.exp2(tops - tl.where(top == float("-inf"), 0.0, top)), 0.0)
-    total = tl.sum(shares * totals, 0)
-    accs = tl.load(
-        partial_accs + places[:, None] * HEAD_DIM + dims[None, :],
-        mask=there[:, None] & (dims < HEAD_DIM)[None, :],
-        other=0.0,
-    )
-    acc = tl.sum(shares[:, None] * accs, 0)
+    acc = tl.zeros([BLOCK_D], dtype=tl.float32)
+    top = tl.full((), float("-inf"), tl.float32)
+    total = tl.full((), 0.0, tl.float32)
+    for begin in range(first, end, BLOCK):
+        pieces = begin + tl.arange(0, BLOCK)
+        places = pieces.to(tl.int64) * num_heads + head
+        totals = tl.load(partial_totals + places, mask=pieces < end, other=0.0)
+        there = totals != 0
+        tops = tl.load(partial_tops + places, mask=there, other=float("-inf"))
+        new_top = tl.maximum(top, tl.max(tops, 0))
+        # -inf less -inf is NaN.
+        shift = tl.where(new_top == float("-inf"), 0.0, new_top)
+        shares = tl.where(there, tl.exp2(tops - shift), 0.0)
+        fade = tl.exp2(top - shift)
+        accs = tl.load(
+            partial_accs + places[:, None] * HEAD_DIM + dims[None, :],
+            mask=there[:, None] & (dims < HEAD_DIM)[None, :],
+            other=0.0,
+        )
+        acc = acc * fade + tl.sum(shares[:, None] * accs, 0)
+        total = total * fade + tl.sum(shares * totals, 0)
+        top = new_top
+    token = tl.load(query_starts + row).to(tl.int64)
     pointers = out + (token * num_heads + head) * HEAD_DIM + dims
     tl.store(pointers, (acc / total).to(out.dtype.element_ty), mask=dims < HEAD_DIM)

@@ -1,13 +1,14 @@
-"""Decode attention: one query token a row, the context in splits that many programs share.
+"""Decode attention: one query token a row, the context in pieces that many programs share.
 
-A program has one row, one key head and one split. The query heads that share the key head are the
-rows of its products, padded to the 16 that tensor cores take, so keys and values are read once for
-all of them. Key heads are the fastest axis of the grid: what runs at the same time reads a token's
-heads, which are neighbours in memory.
+A program has one piece of a row's keys and one key head. The query heads that share the key head
+are the rows of its products, padded to the 16 that tensor cores take, so keys and values are read
+once for all of them. Key heads are the fastest axis of the grid: what runs at the same time reads a
+token's heads, which are neighbours in memory.
 
-Splits are whole tiles, and as many as the launch says, however long a row is; a short row leaves
-its last ones empty. With one split the program writes the output; with more each writes what it
-gathered for `engine.kernels.attention_combine`. Rows without exactly one token are none of this.
+A row's pieces are whole tiles, equal but for the last; how many there are says the step
+(`engine.kernels.decode_pieces`). With a window they share what it shows. What a program gathered it
+writes for `engine.kernels.attention_combine`, also where a row is in one piece: a second way out
+costs the registers of a fourth program on a multiprocessor, and the numbers are few beside keys.
 
 Source: Flash-Decoding, Dao et al. 2023; rows of grouped heads as in SGLang's
 `decode_attention.py`.
@@ -32,24 +33,21 @@ from engine.kernels.operations import StepInputs
 
 
 def attend_decode(
-    out: Tensor,
+    partials: Partials,
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
     inputs: StepInputs,
     shape: HeadShape,
-    partials: Partials | None,
 ) -> None:
-    """Fill what rows of one token have in `out`, [T, num_heads * head_dim], or in `partials`."""
-    num_splits = 1 if partials is None else partials.num_splits
-    gathered = (out, out, out) if partials is None else partials.tensors()
-    grid = (k_cache.shape[1], len(inputs.slots), num_splits)
-    _decode_attention[grid](
-        out,
-        *gathered,
+    """Fill `partials` with what the pieces of rows of one token have."""
+    _decode_attention[k_cache.shape[1], len(inputs.piece_rows)](
+        *partials.tensors(),
         q,
         k_cache,
         v_cache,
+        inputs.piece_rows,
+        inputs.piece_starts,
         inputs.slots,
         inputs.query_starts,
         inputs.context_lens,
@@ -57,8 +55,6 @@ def attend_decode(
         *q.stride()[:2],
         *k_cache.stride()[:2],
         inputs.block_tables.stride(0),
-        num_splits,
-        SPLIT=partials is not None,
         BLOCK_M=max(16, triton.next_power_of_2(shape.group)),
         **shape.constants(),
         **tuned.settings("decode_attention", decode_key(q, k_cache), q.device),
@@ -70,15 +66,16 @@ def decode_key(q: Tensor, k_cache: Tensor) -> str:
     return tile_key(q, k_cache)
 
 
-@triton.jit(do_not_specialize=["num_splits"])
+@triton.jit
 def _decode_attention(
-    out: tl.tensor,
     partial_accs: tl.tensor,
     partial_tops: tl.tensor,
     partial_totals: tl.tensor,
     q: tl.tensor,
     k_cache: tl.tensor,
     v_cache: tl.tensor,
+    piece_rows: tl.tensor,
+    piece_starts: tl.tensor,
     slots: tl.tensor,
     query_starts: tl.tensor,
     context_lens: tl.tensor,
@@ -88,8 +85,6 @@ def _decode_attention(
     place_stride: tl.tensor,
     kv_head_stride: tl.tensor,
     table_stride: tl.tensor,
-    num_splits: tl.tensor,
-    SPLIT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -102,21 +97,20 @@ def _decode_attention(
     UPCAST: tl.constexpr,
 ) -> None:
     kv_head = tl.program_id(0)
-    row = tl.program_id(1)
-    split = tl.program_id(2)
-    token = tl.load(query_starts + row).to(tl.int64)
-    if tl.load(query_starts + row + 1) - token != 1:
+    piece = tl.program_id(1)
+    row = tl.load(piece_rows + piece)
+    if row < 0:
         return
+    first_piece = tl.load(piece_starts + row)
+    num_pieces = tl.load(piece_starts + row + 1) - first_piece
+    token = tl.load(query_starts + row).to(tl.int64)
     context_len = tl.load(context_lens + row)
     first_key = 0
     if WINDOW > 0:
         first_key = tl.maximum(context_len - WINDOW, 0)
-    begin = first_key
-    end = context_len
-    if SPLIT:
-        share = tl.cdiv(tl.cdiv(context_len - first_key, num_splits), BLOCK_N) * BLOCK_N
-        begin = first_key + split * share
-        end = tl.minimum(begin + share, context_len)
+    share = tl.cdiv(tl.cdiv(context_len - first_key, num_pieces), BLOCK_N) * BLOCK_N
+    begin = first_key + (piece - first_piece) * share
+    end = tl.minimum(begin + share, context_len)
 
     members = tl.arange(0, BLOCK_M)
     dims = tl.arange(0, BLOCK_D)
@@ -148,16 +142,10 @@ def _decode_attention(
         # Each tile has a key that is seen, so no maximum is -inf.
         acc, top, total = accumulate(acc, top, total, scores, values, SCALE, False, PRECISION)
 
-    if SPLIT:
-        num_heads = tl.num_programs(0) * GROUP
-        places_out = (row.to(tl.int64) * num_heads + heads) * num_splits + split
-        tl.store(partial_tops + places_out, top, mask=members < GROUP)
-        tl.store(partial_totals + places_out, total, mask=members < GROUP)
-        # What an empty split gathered is never read.
-        if begin < end:
-            pointers = partial_accs + places_out[:, None] * HEAD_DIM + dims[None, :]
-            tl.store(pointers, acc, mask=written)
-    else:
-        num_heads = tl.num_programs(0) * GROUP
-        pointers = out + (token * num_heads + heads[:, None]) * HEAD_DIM + dims[None, :]
-        tl.store(pointers, (acc / total[:, None]).to(out.dtype.element_ty), mask=written)
+    places_out = piece.to(tl.int64) * tl.num_programs(0) * GROUP + heads
+    tl.store(partial_tops + places_out, top, mask=members < GROUP)
+    tl.store(partial_totals + places_out, total, mask=members < GROUP)
+    # What an empty piece gathered is never read.
+    if begin < end:
+        pointers = partial_accs + places_out[:, None] * HEAD_DIM + dims[None, :]
+        tl.store(pointers, acc, mask=written)

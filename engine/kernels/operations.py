@@ -27,9 +27,11 @@ class StepInputs:
     `token_rows`: the row of each token, [T]; -1 where it pads. `positions`: the place of each token
     in its sequence, [T]; 0 where it pads. `tiles`: what prefill attention does, a tile each: the
     row and the first of its queries that the tile has, [num_tiles, 2], both -1 where it pads; None
-    where every row has one token at most. A tile has `PREFILL_QUERIES` queries. Rows with more than
-    one token are in tiles, rows with one are not. `block_tables`: block ids by slot,
-    [num_slots + 1, max_num_blocks]; beyond a context they may be anything.
+    where every row has one token at most. A tile has `PREFILL_QUERIES` queries. `piece_rows`: what
+    decode attention does, the row of each piece, [num_pieces]; -1 where it pads. `piece_starts`:
+    where each row's pieces begin among them, [R + 1]; its keys are shared among its pieces. Rows
+    with more than one token are in tiles, rows with one in pieces. `block_tables`: block ids by
+    slot, [num_slots + 1, max_num_blocks]; beyond a context they may be anything.
     """
 
     slots: Tensor
@@ -38,6 +40,8 @@ class StepInputs:
     token_rows: Tensor
     positions: Tensor
     tiles: Tensor | None
+    piece_rows: Tensor
+    piece_starts: Tensor
     block_tables: Tensor
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from engine.kernels.decode_pieces import count_pieces, most_pieces
 from engine.kernels.operations import PREFILL_QUERIES, Operations, StepInputs
 
 _BLOCK_SIZE = 64
@@ -87,6 +89,11 @@ def make_inputs(case: AttentionCase, device: torch.device) -> StepInputs:
     def ints(values: list[int] | list[tuple[int, int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.int32, device=device)
 
+    num_keys = np.full(rows, case.context_len if queries == 1 else 0, np.int32)
+    room = most_pieces(rows)
+    counts = count_pieces(num_keys, room)
+    piece_rows = np.repeat(np.arange(rows), counts).tolist()
+
     return StepInputs(
         slots=ints(list(range(rows))),
         query_starts=ints([row * queries for row in range(rows + 1)]),
@@ -94,6 +101,8 @@ def make_inputs(case: AttentionCase, device: torch.device) -> StepInputs:
         token_rows=ints([row for row in range(rows) for _ in range(queries)]),
         positions=ints([first_position + i for _ in range(rows) for i in range(queries)]),
         tiles=None if tiles is None else ints(tiles),
+        piece_rows=ints(piece_rows + [-1] * (room - len(piece_rows))),
+        piece_starts=ints([0, *np.cumsum(counts).tolist()]),
         block_tables=blocks.view(rows + 1, num_blocks).to(device),
     )
 

@@ -45,7 +45,7 @@ def tune_kernels(asked: Asked, part: Part) -> None:
         return
     device = torch.device(asked.device)
     for kv_dtype, kernel, heads in product(_KV_DTYPES, _CASES, _shapes(asked)):
-        # What combines splits reads no cache.
+        # What combines pieces reads no cache.
         if kernel == "combine_attention" and kv_dtype != torch.bfloat16:
             continue
         if asked.deadline.passed:

@@ -15,7 +15,6 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
-from engine.kernels.attention import attend
 from engine.kernels.operations import DrawColumns, PenaltyColumns, StepInputs
 from engine.kernels.quantize_rows import quantize_rows
 from engine.kernels.triton_operations import TritonOperations
@@ -61,6 +60,8 @@ def make_inputs() -> StepInputs:
         token_rows=ints(32),
         positions=ints(32),
         tiles=ints(3, 2),
+        piece_rows=ints(68),
+        piece_starts=ints(5),
         block_tables=ints(NUM_SLOTS + 1, 64),
     )
 
@@ -89,16 +90,8 @@ def compile_layer(
             k_cache,
             block_size=BLOCK_SIZE,
         )
-    for window, num_splits in ((None, 4), (128, 1)):
-        attend(
-            q,
-            k_cache,
-            k_cache,
-            inputs,
-            block_size=BLOCK_SIZE,
-            window=window,
-            num_splits=num_splits,
-        )
+    for window in (None, 128):
+        operations.attend(q, k_cache, k_cache, inputs, block_size=BLOCK_SIZE, window=window)
 
 
 def compile_sampling(logits: Tensor) -> None:
@@ -128,6 +121,8 @@ if __name__ == "__main__":
     compile_layer(16, 8, 128, torch.bfloat16, torch.bfloat16)
     compile_layer(14, 2, 64, torch.bfloat16, torch.float8_e4m3fn)
     compile_layer(8, 8, 96, torch.bfloat16, torch.bfloat16)
+    for head_dim in (32, 128):
+        compile_layer(8, 4, head_dim, torch.float32, torch.float32)
     for size in (1024, 14_336):
         quantize_rows(torch.zeros(4, size, dtype=torch.bfloat16))
     for dtype in (torch.float32, torch.bfloat16):

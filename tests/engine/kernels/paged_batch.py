@@ -44,12 +44,17 @@ class Batch:
 
 
 def make_batch(
-    heads: Heads, rows: Sequence[tuple[int, int]], device: torch.device, *, padding: int = 2
+    heads: Heads,
+    rows: Sequence[tuple[int, int]],
+    device: torch.device,
+    *,
+    padding: int = 2,
+    num_pieces: int = 1,
 ) -> Batch:
     """Fill the cache with noise where a query sees it, and with NaN elsewhere.
 
     Slots and blocks are in random order; tables name no block beyond a context. `padding` is how
-    many rows, tokens and tiles pad.
+    many rows, tokens, pieces and tiles pad; `num_pieces`, in how many a row of one token is read.
     """
     generator = torch.Generator().manual_seed(len(rows) + heads.group)
     block_size, num_rows = heads.block_size, len(rows)
@@ -79,7 +84,7 @@ def make_batch(
         q=qkv.to(device)[:, :num_heads],
         k_cache=k_cache.to(device),
         v_cache=v_cache.to(device),
-        inputs=_make_inputs(rows, slots, tables, device, padding),
+        inputs=_make_inputs(rows, slots, tables, device, padding, num_pieces),
     )
 
 
@@ -89,15 +94,19 @@ def _make_inputs(
     tables: Tensor,
     device: torch.device,
     padding: int,
+    num_pieces: int,
 ) -> StepInputs:
     def upload(values: Sequence[object]) -> Tensor:
         return torch.tensor(values, dtype=torch.int32, device=device)
 
     starts, token_rows, positions, tiles = [0], [], [], []
+    piece_starts, piece_rows = [0], []
     for row, (context, tokens) in enumerate(rows):
         starts.append(starts[-1] + tokens)
         token_rows += [row] * tokens
         positions += range(context - tokens, context)
+        piece_rows += [row] * num_pieces * (tokens == 1)
+        piece_starts.append(len(piece_rows))
         if tokens > 1:
             tiles += [(row, first) for first in range(0, tokens, PREFILL_QUERIES)]
     return StepInputs(
@@ -107,5 +116,7 @@ def _make_inputs(
         token_rows=upload(token_rows + [-1] * padding),
         positions=upload(positions + [0] * padding),
         tiles=upload(tiles + [(-1, -1)] * padding) if tiles else None,
+        piece_rows=upload(piece_rows + [-1] * padding),
+        piece_starts=upload(piece_starts + piece_starts[-1:] * padding),
         block_tables=tables.to(device),
     )

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:Deprecati
 DECODES = [(1, 1), (15, 1), (16, 1), (17, 1), (255, 1)]
 MIXED = [(17, 1), (255, 1), (1, 1), (15, 15), (17, 2), (255, 129), (100, 65)]
 
-# Group, head_dim, block_size, window, splits, whether the cache has 8 bits, keys a tile: every pair
+# Group, head_dim, block_size, window, pieces, whether the cache has 8 bits, keys a tile: every pair
 # of values of two of them is in some case.
 CASES = [
     (1, 64, 64, 40, 3, False, 64),
@@ -52,7 +52,7 @@ CASES = [
 ]
 
 
-def compute(batch: Batch, *, num_splits: int = 1, keys: int | None = None) -> Tensor:
+def compute(batch: Batch, *, keys: int | None = None) -> Tensor:
     """Run the kernels; [num_tokens, num_heads * head_dim] float32, without what pads."""
     with ExitStack() as stack:
         for kernel in ("decode_attention", "prefill_attention") if keys else ():
@@ -65,7 +65,6 @@ def compute(batch: Batch, *, num_splits: int = 1, keys: int | None = None) -> Te
             batch.inputs,
             block_size=batch.heads.block_size,
             window=batch.heads.window,
-            num_splits=num_splits,
         )
     return out[: batch.num_tokens].float()
 
@@ -85,11 +84,11 @@ def expect(batch: Batch) -> Tensor:
 
 @pytest.fixture(autouse=True)
 def poisoned_partials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a split has not written is NaN."""
+    """What a piece has not written is NaN."""
     make = attention.Partials.empty
 
-    def make_poisoned(q: Tensor, num_rows: int, num_splits: int) -> attention.Partials:
-        partials = make(q, num_rows, num_splits)
+    def make_poisoned(q: Tensor, num_pieces: int) -> attention.Partials:
+        partials = make(q, num_pieces)
         for tensor in partials.tensors():
             tensor.fill_(NAN)
         return partials
@@ -113,31 +112,31 @@ def typed(batch: Batch, *, fp8: bool = False) -> Batch:
 
 
 @pytest.mark.parametrize(
-    ("group", "head_dim", "block_size", "window", "num_splits", "fp8", "keys"), CASES
+    ("group", "head_dim", "block_size", "window", "num_pieces", "fp8", "keys"), CASES
 )
 def test_kernels_equal_their_twin(
     group: int,
     head_dim: int,
     block_size: int,
     window: int | None,
-    num_splits: int,
+    num_pieces: int,
     fp8: bool,
     keys: int,
     device: torch.device,
 ) -> None:
     """Decodes, prompts and chunks in one step come out as the twin's, poison all around them."""
     heads = Heads(group=group, head_dim=head_dim, block_size=block_size, window=window)
-    batch = typed(make_batch(heads, MIXED, device), fp8=fp8)
-    check(batch, compute(batch, num_splits=num_splits, keys=keys))
+    batch = typed(make_batch(heads, MIXED, device, num_pieces=num_pieces), fp8=fp8)
+    check(batch, compute(batch, keys=keys))
 
 
-@pytest.mark.parametrize("num_splits", [1, 2])
-def test_decodes_alone_need_no_tiles(num_splits: int, device: torch.device) -> None:
+@pytest.mark.parametrize("num_pieces", [1, 2])
+def test_decodes_alone_need_no_tiles(num_pieces: int, device: torch.device) -> None:
     """A step of decodes has no tiles, here with two key heads and the launch's own settings."""
     heads = Heads(group=2, num_kv_heads=2)
-    batch = typed(make_batch(heads, DECODES, device))
+    batch = typed(make_batch(heads, DECODES, device, num_pieces=num_pieces))
     assert batch.inputs.tiles is None
-    check(batch, compute(batch, num_splits=num_splits))
+    check(batch, compute(batch))
 
 
 def test_prompts_of_two_key_heads(device: torch.device) -> None:
@@ -149,16 +148,16 @@ def test_prompts_of_two_key_heads(device: torch.device) -> None:
 
 def test_tiny_heads_are_padded(device: torch.device) -> None:
     """Heads of 8 are fewer than tensor cores multiply."""
-    batch = typed(make_batch(Heads(group=3, head_dim=8), MIXED[:5], device))
-    check(batch, compute(batch, num_splits=2))
+    batch = typed(make_batch(Heads(group=3, head_dim=8), MIXED[:5], device, num_pieces=2))
+    check(batch, compute(batch))
 
 
 def test_bfloat16_is_close(device: torch.device) -> None:
     """Queries, cache and output of 16 bits lose no more than their type does."""
-    batch = make_batch(Heads(group=4, num_kv_heads=2), MIXED[:5], device)
+    batch = make_batch(Heads(group=4, num_kv_heads=2), MIXED[:5], device, num_pieces=2)
     q, k, v = (x.bfloat16() for x in (batch.q, batch.k_cache, batch.v_cache))
     batch = replace(batch, q=q, k_cache=k, v_cache=v)
-    check(batch, compute(batch, num_splits=2))
+    check(batch, compute(batch))
 
 
 def test_steps_may_be_all_padding(device: torch.device) -> None:
@@ -173,19 +172,21 @@ def test_steps_may_be_all_padding(device: torch.device) -> None:
         query_starts=nothing,
         context_lens=nothing[:-1],
         tiles=tiles,
+        piece_rows=torch.full_like(batch.inputs.piece_rows, -1),
+        piece_starts=nothing,
     )
-    assert compute(replace(batch, inputs=inputs), num_splits=2).shape == (2, 128)
+    assert compute(replace(batch, inputs=inputs)).shape == (2, 128)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-@pytest.mark.parametrize("num_splits", [1, 4])
-def test_a_fault_stays_one_and_stays_in_its_row(num_splits: int, device: torch.device) -> None:
-    """A row whose context has a NaN gets NaN, however it is split, and its neighbours do not."""
+@pytest.mark.parametrize("num_pieces", [1, 4])
+def test_a_fault_stays_one_and_stays_in_its_row(num_pieces: int, device: torch.device) -> None:
+    """A row whose context has a NaN gets NaN, in however many pieces, and its neighbours do not."""
     rows = [(40, 1), (255, 1), (30, 30)]
-    batch = typed(make_batch(Heads(), rows, device, padding=0))
+    batch = typed(make_batch(Heads(), rows, device, padding=0, num_pieces=num_pieces))
     slot = int(batch.inputs.slots[1])
     batch.k_cache[int(batch.inputs.block_tables[slot, 8]) * 16 + 3] = NAN
-    broken = compute(batch, num_splits=num_splits).isnan().any(dim=1).tolist()
+    broken = compute(batch).isnan().any(dim=1).tolist()
     assert broken == [False, True] + [False] * 30
 
 
@@ -219,15 +220,16 @@ def test_twin_equals_the_backend_of_the_cpu(window: int | None) -> None:
     torch.testing.assert_close(expect(batch), out, atol=1e-5, rtol=0)
 
 
-def test_splits_fill_the_device_and_no_more() -> None:
-    """Programs are two to four a multiprocessor where contexts are long enough to be parted."""
-    assert attention.choose_num_splits(8, 1 << 17, 132) == 32
-    for num_programs in (32, 100, 132, 256, 500):
-        splits = attention.choose_num_splits(num_programs, 1 << 17, 132)
-        assert 2 * 132 <= num_programs * splits <= 4 * 132 or splits == 32
-    assert attention.choose_num_splits(2048, 1 << 17, 132) == 1
-    assert attention.choose_num_splits(8, 300, 132) == 4
-    assert attention.choose_num_splits(8, 16, 132) == 1
+def test_a_row_may_have_more_pieces_than_are_combined_at_once(device: torch.device) -> None:
+    """A long row beside short ones is combined from forty pieces, most of them of one tile."""
+    batch = typed(make_batch(Heads(), [(20, 1), (255, 1)], device))
+    rows, starts = [0, *[1] * 40], [0, 1, 41, 41, 41]
+    pieces = {"piece_rows": rows, "piece_starts": starts}
+    inputs = replace(
+        batch.inputs,
+        **{n: torch.tensor(v, dtype=torch.int32, device=device) for n, v in pieces.items()},
+    )
+    check(batch, compute(replace(batch, inputs=inputs), keys=16))
 
 
 @pytest.mark.gpu
@@ -235,11 +237,9 @@ def test_splits_fill_the_device_and_no_more() -> None:
 def test_a_captured_graph_serves_other_batches(device: torch.device) -> None:
     """What was captured with one batch computes another that is written to the same buffers."""
     heads = Heads(window=50)
-    batch = typed(make_batch(heads, [(100, 1), (80, 30)], device))
-    other = typed(make_batch(heads, [(70, 1), (110, 30)], device))
-    attention.attend(
-        batch.q, batch.k_cache, batch.v_cache, batch.inputs, block_size=16, window=50, num_splits=2
-    )
+    batch = typed(make_batch(heads, [(100, 1), (80, 30)], device, num_pieces=2))
+    other = typed(make_batch(heads, [(70, 1), (110, 30)], device, num_pieces=2))
+    attention.attend(batch.q, batch.k_cache, batch.v_cache, batch.inputs, block_size=16, window=50)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = attention.attend(
@@ -249,7 +249,6 @@ def test_a_captured_graph_serves_other_batches(device: torch.device) -> None:
             batch.inputs,
             block_size=16,
             window=50,
-            num_splits=2,
         )
     for name in ("q", "k_cache", "v_cache"):
         getattr(batch, name).copy_(getattr(other, name))
@@ -263,6 +262,6 @@ def test_a_captured_graph_serves_other_batches(device: torch.device) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_float32_is_precise_on_a_gpu(device: torch.device) -> None:
     """Tensor cores keep 11 bits of a float32 unless its product is made of three."""
-    batch = make_batch(Heads(group=2, head_dim=128), MIXED, device)
-    out = compute(batch, num_splits=2)
+    batch = make_batch(Heads(group=2, head_dim=128), MIXED, device, num_pieces=2)
+    out = compute(batch)
     torch.testing.assert_close(out, expect(batch), atol=1e-4, rtol=0)

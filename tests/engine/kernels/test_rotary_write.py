@@ -75,6 +75,8 @@ class Step:
             token_rows=ints([0, 1, 1, 1, -1, -1]),
             positions=ints([5, 6, 7, 8, 0, 0]),
             tiles=None,
+            piece_rows=ints([0]),
+            piece_starts=ints([0, 1, 1, 1]),
             block_tables=ints(block_tables),
         )
 

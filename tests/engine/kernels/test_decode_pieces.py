@@ -1,0 +1,42 @@
+"""Contexts are parted so that no row waits for the longest."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.kernels.decode_pieces import count_pieces, most_pieces
+
+
+def pieces(*num_keys: int) -> list[int]:
+    return count_pieces(np.array(num_keys, np.int32), most_pieces(len(num_keys))).tolist()
+
+
+@given(st.lists(st.integers(0, 70_000), max_size=300))
+def test_there_is_room_and_nobody_is_left_out(num_keys: list[int]) -> None:
+    """Any rows fit: those that read have a piece at least, the others have none."""
+    counts = pieces(*num_keys)
+    assert sum(counts) <= most_pieces(len(num_keys))
+    assert [n > 0 for n in counts] == [n > 0 for n in num_keys]
+
+
+@given(st.integers(1, 64), st.integers(1, 70_000))
+def test_few_rows_use_the_room(num_rows: int, num_keys: int) -> None:
+    """Long rows take a third of the pieces at least, and short ones no more than is worth it."""
+    counts = pieces(*[num_keys] * num_rows)
+    most = most_pieces(num_rows)
+    assert sum(counts) >= min(most / 3, num_rows * num_keys / 64)
+    assert max(counts) <= -(-num_keys // 64)
+
+
+def test_a_long_row_is_read_by_many() -> None:
+    """Beside 255 rows of a thousand keys, one of 60,000 is read in shares of about their size."""
+    counts = pieces(60_000, *[1000] * 255)
+    assert counts[0] >= 30
+    assert counts[1:] == [1] * 255
+
+
+def test_equal_rows_stay_whole_where_they_fill_a_gpu() -> None:
+    """256 rows are programs enough."""
+    assert pieces(*[1000] * 256) == [1] * 256
