@@ -7,7 +7,6 @@ where it is normed, keys and values are stored where they are rotated.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from engine.gpu.kv_cache import KVCache
@@ -24,28 +23,23 @@ class FusedDecoder:
         self._cache = cache
 
     @torch.inference_mode()
-    def forward(
-        self, token_ids: Tensor, inputs: StepInputs, logit_rows: Tensor, out: Tensor
-    ) -> Tensor:
+    def forward(self, inputs: StepInputs, logit_rows: Tensor, out: Tensor) -> Tensor:
         """Run a batch.
 
-        Args: `token_ids`: int32, [T]. `logit_rows`: the tokens whose logits are wanted, [n].
-            `out`: where the logits go, in the model's dtype, [n, vocab_size].
+        Args: `logit_rows`: the tokens whose logits are wanted, int32, [n]. `out`: where the logits
+            go, in the model's dtype, [n, vocab_size].
         Returns: `out`.
         """
         decoder, operations = self._decoder, self._operations
         eps = decoder.config.rms_norm_eps
-        x = F.embedding(token_ids, decoder.embedding)
+        x = operations.begin_step(decoder.embedding, inputs)
         residual: Tensor | None = None
         for index, layer in enumerate(decoder.layers):
             x, residual = operations.add_rms_norm(x, residual, layer.input_norm, eps)
             x = self._attend(index, layer, x, inputs)
             x, residual = operations.add_rms_norm(x, residual, layer.mlp_norm, eps)
             x = layer.down(operations.silu_mul(layer.gate_up(x)))
-        if residual is not None:
-            residual = residual.index_select(0, logit_rows)
-        x = x.index_select(0, logit_rows)
-        x, _ = operations.add_rms_norm(x, residual, decoder.norm, eps)
+        x, _ = operations.add_rms_norm(x, residual, decoder.norm, eps, rows=logit_rows)
         return decoder.head.into(out, x)
 
     def _attend(self, index: int, layer: Layer, x: Tensor, inputs: StepInputs) -> Tensor:

@@ -62,13 +62,17 @@ class Program:
             piece_rows=arrays.piece_rows,
             piece_starts=arrays.piece_starts,
             block_tables=parts.table.blocks,
+            block_columns=arrays.block_columns,
+            new_blocks=arrays.new_blocks,
+            tokens=parts.table.tokens,
         )
+        self._logits = parts.logits[: bucket.num_rows]
         self._graphs: tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph] | None = None
 
     def run_model(self, extra_logit_rows: Tensor | None = None) -> None:
         """Compute `logits`; with rows beyond those that draw, the graph is left aside."""
         if self._graphs is not None and extra_logit_rows is None:
-            self.logits = self._parts.logits[: self.bucket.num_rows]
+            self.logits = self._logits
             self._graphs[0].replay()
         else:
             self._model(extra_logit_rows)
@@ -79,14 +83,19 @@ class Program:
             self._graphs[1].replay()
             self.drawn = self._drawn_by_graph
         else:
-            self._draw()
+            self.draw_from(self._logits)
 
     @torch.inference_mode()
-    def land(self, drawn: Tensor) -> None:
-        """Store what was drawn as the newest tokens; a row that failed has 0 from then on."""
-        arrays, tokens = self.arrays, self._parts.table.tokens
-        tokens[arrays.draw_slots, arrays.draw_positions] = drawn.clamp(min=0)
-        self.drawn = drawn
+    def draw_from(self, logits: Tensor) -> None:
+        """Draw from logits that are not the program's own, and store what was drawn."""
+        arrays, parts = self.arrays, self._parts
+        self.drawn = parts.operations.draw(
+            logits,
+            parts.columns.draw,
+            arrays.draw_slots,
+            arrays.draw_positions,
+            parts.table.tokens,
+        )
 
     def capture(self, pool: Any) -> None:
         """Record both graphs. The buffers must hold a step that only pads."""
@@ -94,38 +103,23 @@ class Program:
         # What is compiled or chosen at a first call must not be so while a graph is recorded.
         for _ in range(2):
             self._model(None)
-            self._draw()
+            self.draw_from(self._logits)
         torch.cuda.synchronize()
         graphs = (torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph())
         with torch.cuda.graph(graphs[0], pool=pool):
             self._model(None)
         with torch.cuda.graph(graphs[1], pool=pool):
-            self._draw()
+            self.draw_from(self._logits)
         self._graphs = graphs
         self._drawn_by_graph = self.drawn
 
     @torch.inference_mode()
     def _model(self, extra_logit_rows: Tensor | None) -> None:
-        arrays, table = self.arrays, self._parts.table
-        table.blocks[arrays.slots, arrays.block_columns] = arrays.new_blocks
-        # A token that pads has row -1, which is the last: its slot is anybody's, its token unread.
-        token_ids = table.tokens[arrays.slots[arrays.token_rows], arrays.positions]
-        rows, out = arrays.logit_rows, self._parts.logits[: self.bucket.num_rows]
+        rows, out = self.arrays.logit_rows, self._logits
         if extra_logit_rows is not None:
             rows = torch.cat((rows, extra_logit_rows))
             out = out.new_empty(len(rows), out.shape[1])
-        self.logits = self._parts.decoder.forward(token_ids, self._inputs, rows, out)
+        self.logits = self._parts.decoder.forward(self._inputs, rows, out)
         if extra_logit_rows is not None:
             # Where the draw looks for them.
-            n = self.bucket.num_rows
-            self._parts.logits[:n].copy_(out[:n])
-
-    @torch.inference_mode()
-    def _draw(self) -> None:
-        arrays, parts = self.arrays, self._parts
-        logits = parts.logits[: self.bucket.num_rows]
-        self.land(
-            parts.operations.draw(
-                logits, parts.columns.draw, arrays.draw_slots, arrays.draw_positions
-            )
-        )
+            self._logits.copy_(out[: len(self._logits)])

@@ -74,10 +74,8 @@ class Tail:
         if penalises:
             assert columns.penalties is not None
             self._operations.penalise(logits, columns.penalties, arrays.draw_slots)
-        drawn = self._operations.draw(
-            logits, columns.draw, arrays.draw_slots, arrays.draw_positions
-        )
-        program.land(drawn)
+        program.draw_from(logits)
+        drawn = program.drawn
         if penalises:
             assert columns.penalties is not None
             self._operations.count(columns.penalties, arrays.draw_slots, drawn)

@@ -27,15 +27,16 @@ def draw(
     columns: DrawColumns,
     slots: Tensor,
     positions: Tensor,
+    tokens: Tensor,
     *,
     part: int = PART,
     block: int = BLOCK,
 ) -> Tensor:
-    """Draw one token a row; see `Operations.draw`. `part` and `block` are for tests."""
+    """Draw one token a row, and store it; see `Operations.draw`. `part`, `block` are for tests."""
     num_rows, vocab_size = logits.shape
-    tokens = torch.empty(num_rows, dtype=torch.int32, device=logits.device)
+    drawn = torch.empty(num_rows, dtype=torch.int32, device=logits.device)
     if num_rows == 0:
-        return tokens
+        return drawn
     num_parts = triton.cdiv(vocab_size, part)
     partial, partial_ids = _empty_parts(num_rows, num_parts, logits.device)
     noisy, noisy_ids = _empty_parts(num_rows, num_parts, logits.device)
@@ -63,12 +64,16 @@ def draw(
         noisy_ids,
         reach,
         largest,
+        slots,
+        positions,
         tokens,
+        drawn,
+        tokens.stride(0),
         NUM_PARTS=num_parts,
         PARTS_BLOCK=triton.next_power_of_2(num_parts),
         num_warps=1,
     )
-    return tokens
+    return drawn
 
 
 def _empty_parts(num_rows: int, num_parts: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -155,11 +160,18 @@ def _choose_kernel(
     noisy_ids: tl.tensor,
     reaches: tl.tensor,
     largests: tl.tensor,
+    slots: tl.tensor,
+    positions: tl.tensor,
     tokens: tl.tensor,
+    drawn: tl.tensor,
+    tokens_stride: tl.tensor,
     NUM_PARTS: tl.constexpr,
     PARTS_BLOCK: tl.constexpr,
 ) -> None:
-    """Compare the parts of a row: their noisy values where it draws, else the bare ones."""
+    """Compare the parts of a row: their noisy values where it draws, else the bare ones.
+
+    Rows that pad store their token where nobody reads, several in one place.
+    """
     row = tl.program_id(0).to(tl.int64)
     parts = tl.arange(0, PARTS_BLOCK)
     is_part = parts < NUM_PARTS
@@ -172,7 +184,9 @@ def _choose_kernel(
         ids = tl.load(partial_ids + places, mask=is_part, other=0)
     token = _first_of_largest(values, ids, tl.max(values, axis=0))
     is_finite = tl.abs(tl.load(largests + row)) < float("inf")
-    tl.store(tokens + row, tl.where(is_finite, token, -1))
+    tl.store(drawn + row, tl.where(is_finite, token, -1))
+    place = tl.load(slots + row).to(tl.int64) * tokens_stride + tl.load(positions + row)
+    tl.store(tokens + place, tl.where(is_finite, token, 0))
 
 
 @triton.jit

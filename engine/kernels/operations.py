@@ -31,7 +31,9 @@ class StepInputs:
     decode attention does, the row of each piece, [num_pieces]; -1 where it pads. `piece_starts`:
     where each row's pieces begin among them, [R + 1]; its keys are shared among its pieces. Rows
     with more than one token are in tiles, rows with one in pieces. `block_tables`: block ids by
-    slot, [num_slots + 1, max_num_blocks]; beyond a context they may be anything.
+    slot, [num_slots + 1, max_num_blocks]; beyond a context they may be anything. `new_blocks`: what
+    rows store in their tables before all else, in column `block_columns`, both [R]; a row that has
+    none stores where nobody reads. `tokens`: token ids by slot, [num_slots + 1, max_model_len + 1].
     """
 
     slots: Tensor
@@ -43,6 +45,9 @@ class StepInputs:
     piece_rows: Tensor
     piece_starts: Tensor
     block_tables: Tensor
+    block_columns: Tensor
+    new_blocks: Tensor
+    tokens: Tensor
 
 
 # Ampere.
@@ -87,12 +92,26 @@ IN_PROMPT = 1 << 14
 class Operations(Protocol):
     """Compute the parts of a step that are not matrix products."""
 
+    def begin_step(self, embedding: Tensor, inputs: StepInputs) -> Tensor:
+        """Store the blocks that rows bring, and look up the embeddings of the step's tokens.
+
+        Args: `embedding`: [vocab_size, hidden_size].
+        Returns: [T, hidden_size]; anything for tokens that pad.
+        """
+        ...
+
     def add_rms_norm(
-        self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        weight: Tensor,
+        eps: float,
+        rows: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Add `residual` to `x`, and scale rows to unit root mean square, then by `weight`.
 
-        Args: `x`, `residual`: [T, hidden_size]. `weight`: [hidden_size].
+        Args: `x`, `residual`: [T, hidden_size]. `weight`: [hidden_size]. `rows`: which rows to take
+            of both, int32, [n]; None is all.
         Returns: what was normed, and the sum, both in x's dtype. Arithmetic is float32.
         """
         ...
@@ -148,12 +167,18 @@ class Operations(Protocol):
         ...
 
     def draw(
-        self, logits: Tensor, columns: DrawColumns, slots: Tensor, positions: Tensor
+        self,
+        logits: Tensor,
+        columns: DrawColumns,
+        slots: Tensor,
+        positions: Tensor,
+        tokens: Tensor,
     ) -> Tensor:
         """Draw one token a row, as `engine.sampler` does, bit by bit where the logits are equal.
 
         Args: `logits`: [R, vocab_size], float32 or bfloat16, left as they are. `slots`: int32, [R].
-            `positions`: the place of the token to draw, int32, [R].
+            `positions`: the place of the token to draw, int32, [R]. `tokens`: where it is stored by
+            slot and position, 0 where the row fails; int32, [num_slots + 1, max_model_len + 1].
         Returns: int32, [R]; -1 where a logit is NaN or infinite. Minus infinity is no fault where
             `edit_logits` set it: a row fails only if nothing is left.
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from engine.kernels.attention import attend
+from engine.kernels.begin_step import begin_step
 from engine.kernels.draw import draw
 from engine.kernels.edit_logits import count, penalise
 from engine.kernels.operations import DrawColumns, PenaltyColumns, StepInputs
@@ -16,10 +17,18 @@ from engine.kernels.silu_mul import silu_mul
 class TritonOperations:
     """Implement `Operations` with kernels; each is compiled when it is first called."""
 
+    def begin_step(self, embedding: Tensor, inputs: StepInputs) -> Tensor:
+        return begin_step(embedding, inputs)
+
     def add_rms_norm(
-        self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        weight: Tensor,
+        eps: float,
+        rows: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        return add_rms_norm(x, residual, weight, eps)
+        return add_rms_norm(x, residual, weight, eps, rows)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return silu_mul(gate_up)
@@ -54,9 +63,14 @@ class TritonOperations:
         return attend(q, k_cache, v_cache, inputs, block_size=block_size, window=window)
 
     def draw(
-        self, logits: Tensor, columns: DrawColumns, slots: Tensor, positions: Tensor
+        self,
+        logits: Tensor,
+        columns: DrawColumns,
+        slots: Tensor,
+        positions: Tensor,
+        tokens: Tensor,
     ) -> Tensor:
-        return draw(logits, columns, slots, positions)
+        return draw(logits, columns, slots, positions, tokens)
 
     def penalise(self, logits: Tensor, columns: PenaltyColumns, slots: Tensor) -> None:
         penalise(logits, columns, slots)

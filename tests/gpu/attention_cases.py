@@ -104,6 +104,9 @@ def make_inputs(case: AttentionCase, device: torch.device) -> StepInputs:
         piece_rows=ints(piece_rows + [-1] * (room - len(piece_rows))),
         piece_starts=ints([0, *np.cumsum(counts).tolist()]),
         block_tables=blocks.view(rows + 1, num_blocks).to(device),
+        block_columns=ints([]),
+        new_blocks=ints([]),
+        tokens=ints([]),
     )
 
 

@@ -12,8 +12,10 @@ from torch import Tensor
 from engine.kernels.operations import DrawColumns
 
 
-def draw(logits: Tensor, columns: DrawColumns, slots: Tensor, positions: Tensor) -> Tensor:
-    """Draw one token a row; see `Operations.draw`."""
+def draw(
+    logits: Tensor, columns: DrawColumns, slots: Tensor, positions: Tensor, tokens: Tensor
+) -> Tensor:
+    """Draw one token a row, and store it; see `Operations.draw`."""
     logits = logits.float()
     temperature = columns.temperature[slots][:, None]
     is_random = temperature > 0
@@ -23,7 +25,9 @@ def draw(logits: Tensor, columns: DrawColumns, slots: Tensor, positions: Tensor)
     tempered = torch.where(tempered < _threshold(tempered, columns, slots), -torch.inf, tempered)
     noise = _gumbel_noise(columns.seeds[slots], positions, logits.shape[-1])
     chosen = torch.where(is_random, tempered + noise, logits).argmax(dim=-1)
-    return torch.where(torch.isfinite(largest[:, 0]), chosen, -1).to(torch.int32)
+    drawn = torch.where(torch.isfinite(largest[:, 0]), chosen, -1).to(torch.int32)
+    tokens[slots, positions] = drawn.clamp(min=0)
+    return drawn
 
 
 def _threshold(tempered: Tensor, columns: DrawColumns, slots: Tensor) -> Tensor:

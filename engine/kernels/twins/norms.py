@@ -8,13 +8,20 @@ from torch import Tensor
 
 
 def add_rms_norm(
-    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor,
+    eps: float,
+    rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Add `residual` to `x` and norm the rows; see `Operations.add_rms_norm`.
 
     What is normed is the sum as it is returned, rounded to x's dtype: so the next layer adds to
     the same numbers that this one has seen, as it does in a model without fused operations.
     """
+    if rows is not None:
+        x = x.index_select(0, rows)
+        residual = None if residual is None else residual.index_select(0, rows)
     total = x if residual is None else (x.float() + residual.float()).to(x.dtype)
     return norm_rows(total.float(), weight, eps).to(x.dtype), total
 

@@ -5,16 +5,24 @@ from __future__ import annotations
 from torch import Tensor
 
 from engine.kernels.operations import DrawColumns, PenaltyColumns, StepInputs
-from engine.kernels.twins import attention, draw, edits, norms, rotary_write
+from engine.kernels.twins import attention, begin_step, draw, edits, norms, rotary_write
 
 
 class TorchOperations:
     """Implement `Operations` with the twins."""
 
+    def begin_step(self, embedding: Tensor, inputs: StepInputs) -> Tensor:
+        return begin_step.begin_step(embedding, inputs)
+
     def add_rms_norm(
-        self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        weight: Tensor,
+        eps: float,
+        rows: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        return norms.add_rms_norm(x, residual, weight, eps)
+        return norms.add_rms_norm(x, residual, weight, eps, rows)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return norms.silu_mul(gate_up)
@@ -49,9 +57,14 @@ class TorchOperations:
         return attention.attend(q, k_cache, v_cache, inputs, block_size=block_size, window=window)
 
     def draw(
-        self, logits: Tensor, columns: DrawColumns, slots: Tensor, positions: Tensor
+        self,
+        logits: Tensor,
+        columns: DrawColumns,
+        slots: Tensor,
+        positions: Tensor,
+        tokens: Tensor,
     ) -> Tensor:
-        return draw.draw(logits, columns, slots, positions)
+        return draw.draw(logits, columns, slots, positions, tokens)
 
     def penalise(self, logits: Tensor, columns: PenaltyColumns, slots: Tensor) -> None:
         edits.penalise(logits, columns, slots)

@@ -63,6 +63,9 @@ def make_inputs() -> StepInputs:
         piece_rows=ints(68),
         piece_starts=ints(5),
         block_tables=ints(NUM_SLOTS + 1, 64),
+        block_columns=ints(4),
+        new_blocks=ints(4),
+        tokens=ints(NUM_SLOTS + 1, 1025),
     )
 
 
@@ -74,6 +77,8 @@ def compile_layer(
     hidden = torch.zeros(32, 1024, dtype=dtype)
     operations.add_rms_norm(hidden, hidden, hidden[0], 1e-6)
     operations.add_rms_norm(hidden, None, hidden[0], 1e-6)
+    operations.add_rms_norm(hidden, hidden, hidden[0], 1e-6, ints(4))
+    operations.begin_step(hidden, inputs)
     operations.silu_mul(hidden)
     qkv = torch.zeros(32, num_heads + 2 * num_kv_heads, head_dim, dtype=dtype)
     angles = torch.zeros(64, head_dim, dtype=dtype)
@@ -111,7 +116,7 @@ def compile_sampling(logits: Tensor) -> None:
         counts=torch.zeros(NUM_SLOTS + 1, VOCAB_SIZE, dtype=torch.int16),
     )
     slots = ints(len(logits))
-    token_ids = operations.draw(logits, draws, slots, slots)
+    token_ids = operations.draw(logits, draws, slots, slots, ints(NUM_SLOTS + 1, 1025))
     operations.penalise(logits.float(), penalties, slots)
     operations.count(penalties, slots, token_ids)
 

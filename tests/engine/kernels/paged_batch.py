@@ -119,4 +119,8 @@ def _make_inputs(
         piece_rows=upload(piece_rows + [-1] * padding),
         piece_starts=upload(piece_starts + piece_starts[-1:] * padding),
         block_tables=tables.to(device),
+        # Attention reads none of these.
+        block_columns=upload([]),
+        new_blocks=upload([]),
+        tokens=upload([]),
     )

@@ -13,6 +13,7 @@ PROGRAM = Path(__file__).with_name("compile_for_hopper.py")
 SHARED_MEMORY = 227 << 10
 KERNELS = {
     "_add_rms_norm_kernel",
+    "_begin_step_kernel",
     "_choose_kernel",
     "_combine_attention",
     "_count_kernel",

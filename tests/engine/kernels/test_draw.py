@@ -16,7 +16,8 @@ from engine.kernels.operations import DrawColumns
 from engine.kernels.twins import draw as twin
 from engine.sampler import SamplingRows, sample
 
-Draw = Callable[[Tensor, DrawColumns, Tensor, Tensor], Tensor]
+Draw = Callable[[Tensor, DrawColumns, Tensor, Tensor, Tensor], Tensor]
+NUM_POSITIONS = 5000
 # Small parts, so that small vocabularies have several.
 DRAWS = [
     pytest.param(partial(draw, part=256, block=64), id="kernel"),
@@ -37,7 +38,7 @@ class Batch:
             top_p=generator.choice([1, 0.9, 0.5, 0.01], num_rows).astype(np.float32),
             min_p=generator.choice([0, 0, 0.05, 1], num_rows).astype(np.float32),
             seeds=generator.integers(0, 2**64, num_rows, dtype=np.uint64),
-            positions=generator.integers(0, 100_000, num_rows),
+            positions=generator.integers(0, NUM_POSITIONS, num_rows),
         )
         logits = generator.normal(0, 3, (num_rows, vocab_size)).astype(np.float32)
         self.logits = torch.from_numpy(logits.round() if has_ties else logits).to(device)
@@ -58,8 +59,15 @@ class Batch:
             seeds=column(self.rows.seeds.view(np.int64)),
         )
 
-    def draw(self, how: Draw) -> list[int]:
-        return how(self.logits, self.columns, self.slots, self.positions).tolist()
+    def draw(self, how: Draw, rows: slice = slice(None)) -> list[int]:
+        """Draw, and see that each token is stored in its place and nothing else is."""
+        sizes = (len(self.slots) + 1, NUM_POSITIONS)
+        stored = torch.full(sizes, -7, dtype=torch.int32, device=self.logits.device)
+        slots, positions = self.slots[rows], self.positions[rows]
+        drawn = how(self.logits[rows], self.columns, slots, positions, stored)
+        assert torch.equal(stored[slots, positions], drawn.clamp(min=0))
+        assert int((stored != -7).sum()) == len(slots)
+        return drawn.tolist()
 
     def sample(self) -> list[int]:
         """Draw with the CPU engine's sampler; -1 where a row fails."""
@@ -125,10 +133,8 @@ def test_a_row_draws_the_same_in_any_batch(how: Draw, device: torch.device) -> N
     together = batch.draw(how)
     for row in (1, 4):
         one = slice(row, row + 1)
-        alone = how(batch.logits[one], batch.columns, batch.slots[one], batch.positions[one])
-        assert alone.tolist() == together[one]
-    whole = draw(batch.logits, batch.columns, batch.slots, batch.positions)
-    assert whole.tolist() == together
+        assert batch.draw(how, one) == together[one]
+    assert batch.draw(draw) == together
 
 
 @pytest.mark.parametrize("how", DRAWS)

@@ -58,6 +58,18 @@ def test_rows_that_lie_apart_are_read_where_they_are(device: torch.device) -> No
     close(total, wanted_total)
 
 
+@pytest.mark.parametrize("has_residual", [False, True])
+def test_rows_may_be_chosen(has_residual: bool, device: torch.device) -> None:
+    """Some rows, in any order, one of them twice, come out as they do among all."""
+    x, weight = make(5, 96, device=device), make(96, device=device, seed=1)
+    residual = make(5, 96, device=device, seed=2) if has_residual else None
+    rows = torch.tensor([4, 0, 0, 2], dtype=torch.int32, device=device)
+    wanted = norms.add_rms_norm(x, residual, weight, EPS)
+    for how in (add_rms_norm, norms.add_rms_norm):
+        for part, whole in zip(how(x, residual, weight, EPS, rows), wanted, strict=True):
+            close(part, whole[rows])
+
+
 @pytest.mark.parametrize("size", [48, 1500])
 def test_kernel_gates_what_its_twin_gates(size: int, device: torch.device) -> None:
     """Rows of one block and of several are gated alike."""

@@ -78,6 +78,9 @@ class Step:
             piece_rows=ints([0]),
             piece_starts=ints([0, 1, 1, 1]),
             block_tables=ints(block_tables),
+            block_columns=ints([]),
+            new_blocks=ints([]),
+            tokens=ints([]),
         )
 
     def run(self, write: Write) -> tuple[Tensor, Tensor, Tensor]:
