@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _ROUNDS = 5
+_PROBE_SIZE, _LARGEST_SIZE = 256, 2048
+_MOST_S = 1.0
 _Work = Callable[[], object]
 
 
@@ -27,16 +29,31 @@ def measure_ceilings(*, device: str, dtype: str) -> Ceilings:
     target = torch.device(device)
     large = target.type == "cuda"
     num_bytes = 1 << 30 if large else 256 << 20
-    size = 8192 if large else 2048
     generator = torch.Generator(target).manual_seed(0)
     # Random content: zeros run faster than real data would on some devices.
     source = torch.rand(num_bytes // 4, generator=generator, device=target)
     copy = torch.empty_like(source)
-    a, b = (torch.randn(size, size, generator=generator, device=target) for _ in range(2))
     time_s = _time_on_device_s if large else _time_on_host_s
     copy_s = _best_s(time_s, lambda: copy.copy_(source))
-    product_s = _best_s(time_s, _product(a, b, getattr(torch, dtype)))
+
+    def product(size: int) -> _Work:
+        a, b = (torch.randn(size, size, generator=generator, device=target) for _ in range(2))
+        return _product(a, b, getattr(torch, dtype))
+
+    size = 8192 if large else choose_size(_best_s(time_s, product(_PROBE_SIZE)))
+    product_s = _best_s(time_s, product(size))
     return Ceilings(2 * num_bytes / copy_s, 2 * size**3 / product_s)
+
+
+def choose_size(probe_s: float) -> int:
+    """Choose the size of a host's products by how long one of 256 rows takes, in seconds.
+
+    Without instructions for 16 bits a processor takes half a minute for one of 2,048.
+    """
+    size = _LARGEST_SIZE
+    while size > _PROBE_SIZE and probe_s * (size / _PROBE_SIZE) ** 3 > _MOST_S:
+        size //= 2
+    return size
 
 
 def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> _Work:

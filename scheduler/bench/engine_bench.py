@@ -19,6 +19,7 @@ from scheduler.bench.roofline import Ceilings
 from scheduler.bench.setup import DEMO, Bench, Options, open_bench, run_conditions
 from scheduler.bench.step_profile import profile
 from scheduler.bench.step_sweep import step_sweep
+from scheduler.bench.uneven import uneven
 from scheduler.bench.workloads import mixed, nano, one_k_one_k, prefill, shared_prefix
 
 WORKLOADS: Mapping[str, Callable[[Bench], Part]] = {
@@ -31,12 +32,13 @@ WORKLOADS: Mapping[str, Callable[[Bench], Part]] = {
     "step-sweep": step_sweep,
     "1k1k": one_k_one_k,
     "64k": long_prompt,
+    "uneven": uneven,
     "peer": compare_peer,
     "host-share": host_share,
     "loop-lag": loop_lag,
 }
 # What a GPU is measured by beside the default ones.
-GPU_WORKLOADS = ("1k1k", "64k", "peer", "host-share", "loop-lag")
+GPU_WORKLOADS = ("1k1k", "64k", "uneven", "peer", "host-share", "loop-lag")
 DEFAULT_WORKLOADS = ("decode-sweep", "prefill", "mixed", "shared-prefix", "nano")
 
 

@@ -43,6 +43,7 @@ def test_every_workload_beside_its_peer(tmp_path: Path, capsys: pytest.CaptureFi
         "demo_fp32_1k1k_roofline_share",
         "demo_fp32_64k_ttft_s",
         "demo_fp32_64k_decode_roofline_share",
+        "demo_fp32_uneven_decode_roofline_share",
         "host_demo_fp32_b2_step_share",
         "loop_lag_demo_fp32_p99_ms",
     ):
