@@ -108,8 +108,9 @@ def _decode_attention(
     first_key = 0
     if WINDOW > 0:
         first_key = tl.maximum(context_len - WINDOW, 0)
-    share = tl.cdiv(tl.cdiv(context_len - first_key, num_pieces), BLOCK_N) * BLOCK_N
-    begin = first_key + (piece - first_piece) * share
+    first_tile = first_key // BLOCK_N
+    share = tl.cdiv(tl.cdiv(context_len, BLOCK_N) - first_tile, num_pieces) * BLOCK_N
+    begin = first_tile * BLOCK_N + (piece - first_piece) * share
     end = tl.minimum(begin + share, context_len)
 
     members = tl.arange(0, BLOCK_M)
@@ -131,7 +132,9 @@ def _decode_attention(
     for start in range(begin, end, BLOCK_N):
         positions = start + tl.arange(0, BLOCK_N)
         there = positions < end
-        places = find_places(table, positions, there, BLOCK_SIZE) * place_stride
+        if WINDOW > 0:
+            there = there & (positions >= first_key)
+        places = find_places(table, start, there, place_stride, BLOCK_N, BLOCK_SIZE)
         mask = there[None, :] & (dims < HEAD_DIM)[:, None]
         keys = load_tile(head_keys + places[None, :] + dims[:, None], mask, True)
         scores = tl.dot(queries, keys.to(queries.dtype), input_precision=PRECISION)

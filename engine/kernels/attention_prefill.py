@@ -126,9 +126,11 @@ def _prefill_attention(
     # What pads the tile sees what the last query does, so that it divides by no 0.
     queried = tl.minimum(queried, last)
 
+    first_key = 0
     begin = 0
     if WINDOW > 0:
-        begin = tl.maximum(first - WINDOW + 1, 0)
+        first_key = tl.maximum(first - WINDOW + 1, 0)
+        begin = first_key // BLOCK_N * BLOCK_N
     # [begin, clear): the window's edge. [clear, dense): seen by all. [dense, last]: the diagonal.
     clear = begin
     if WINDOW > 0:
@@ -145,16 +147,19 @@ def _prefill_attention(
     total = tl.zeros([QUERIES * HEADS], dtype=tl.float32)
     if WINDOW > 0:
         acc, top, total = _attend_range(
-            acc, top, total, queries, queried, head_keys, head_values, table, begin, clear, last,
-            place_stride, True, BLOCK_N, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, SCALE, PRECISION,
+            acc, top, total, queries, queried, head_keys, head_values, table, begin, clear,
+            first_key, last, place_stride, True, BLOCK_N, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW,
+            SCALE, PRECISION,
         )  # fmt: skip
     acc, top, total = _attend_range(
-        acc, top, total, queries, queried, head_keys, head_values, table, clear, dense, last,
-        place_stride, False, BLOCK_N, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, SCALE, PRECISION,
+        acc, top, total, queries, queried, head_keys, head_values, table, clear, dense,
+        first_key, last, place_stride, False, BLOCK_N, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW,
+        SCALE, PRECISION,
     )  # fmt: skip
     acc, top, total = _attend_range(
-        acc, top, total, queries, queried, head_keys, head_values, table, dense, last + 1, last,
-        place_stride, True, BLOCK_N, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW, SCALE, PRECISION,
+        acc, top, total, queries, queried, head_keys, head_values, table, dense, last + 1,
+        first_key, last, place_stride, True, BLOCK_N, HEAD_DIM, BLOCK_D, BLOCK_SIZE, WINDOW,
+        SCALE, PRECISION,
     )  # fmt: skip
 
     num_heads = tl.num_programs(0) * HEADS
@@ -175,6 +180,7 @@ def _attend_range(
     table: tl.tensor,
     begin: tl.tensor,
     end: tl.tensor,
+    first_key: tl.tensor,
     last: tl.tensor,
     place_stride: tl.tensor,
     MASKED: tl.constexpr,
@@ -194,7 +200,9 @@ def _attend_range(
     for start in range(begin, end, BLOCK_N):
         positions = start + tl.arange(0, BLOCK_N)
         there = positions <= last
-        places = find_places(table, positions, there, BLOCK_SIZE) * place_stride
+        if guarded:
+            there = there & (positions >= first_key)
+        places = find_places(table, start, there, place_stride, BLOCK_N, BLOCK_SIZE)
         mask = there[None, :] & (dims < HEAD_DIM)[:, None]
         keys = load_tile(head_keys + places[None, :] + dims[:, None], mask, padded)
         scores = tl.dot(queries, keys.to(queries.dtype), input_precision=PRECISION)

@@ -1,8 +1,10 @@
 """What the attention kernels share: a tile of the paged cache, and one step of an online softmax.
 
-A tile is some keys of one sequence and one key head, in neighbouring positions that may lie in
-several blocks: each key's place is looked up in the block table. A key that is masked is not read,
-and counts as 0, values too: 0 times a NaN of a block that nobody owns would be NaN.
+A tile is some keys of one sequence and one key head, from a multiple of its size on. A block that
+is as large has all of it, and one number is looked up in the block table; of smaller blocks it has
+several, and each key's place is looked up, which takes as many instructions as the arithmetic. A
+key that is masked is not read, and counts as 0, values too: 0 times a NaN of a block that nobody
+owns would be NaN.
 
 Scores are kept in units of log2, and `top` is their largest so far: the weights are 2 ** (score -
 top), `total` is their sum, `acc` the sum of values by weight, all float32.
@@ -74,13 +76,26 @@ def tile_key(q: Tensor, k_cache: Tensor) -> str:
 @triton.jit
 def find_places(
     table: tl.tensor,
-    keys: tl.tensor,
+    start: tl.tensor,
     there: tl.tensor,
+    place_stride: tl.tensor,
+    BLOCK_N: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
 ) -> tl.tensor:
-    """Look up where the cache holds keys, [BLOCK_N] int64; those that are not there are 0."""
-    blocks = tl.load(table + keys // BLOCK_SIZE, mask=there, other=0)
-    return tl.where(there, blocks.to(tl.int64) * BLOCK_SIZE + keys % BLOCK_SIZE, 0)
+    """Look up how far into the cache a tile's keys lie; elements, int64, [BLOCK_N].
+
+    Args: `start`: the tile's first key, a multiple of BLOCK_N. `there`: which of its keys are read.
+    """
+    keys = tl.arange(0, BLOCK_N)
+    if BLOCK_SIZE % BLOCK_N == 0:
+        # A block has the whole tile: one number is looked up, not one a key.
+        block = tl.load(table + start // BLOCK_SIZE).to(tl.int64)
+        places = (block * BLOCK_SIZE + start % BLOCK_SIZE) * place_stride + keys * place_stride
+    else:
+        keys += start
+        blocks = tl.load(table + keys // BLOCK_SIZE, mask=there, other=0).to(tl.int64)
+        places = tl.where(there, blocks * BLOCK_SIZE + keys % BLOCK_SIZE, 0) * place_stride
+    return places
 
 
 @triton.jit

@@ -19,7 +19,7 @@ from engine.kernels.operations import DrawColumns, PenaltyColumns, StepInputs
 from engine.kernels.quantize_rows import quantize_rows
 from engine.kernels.triton_operations import TritonOperations
 
-BLOCK_SIZE = 16
+NUM_BLOCKS = 64
 NUM_SLOTS = 8
 VOCAB_SIZE = 151_936
 
@@ -62,7 +62,7 @@ def make_inputs() -> StepInputs:
         tiles=ints(3, 2),
         piece_rows=ints(68),
         piece_starts=ints(5),
-        block_tables=ints(NUM_SLOTS + 1, 64),
+        block_tables=ints(NUM_SLOTS + 1, NUM_BLOCKS),
         block_columns=ints(4),
         new_blocks=ints(4),
         tokens=ints(NUM_SLOTS + 1, 1025),
@@ -70,7 +70,12 @@ def make_inputs() -> StepInputs:
 
 
 def compile_layer(
-    num_heads: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, cache: torch.dtype
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    cache: torch.dtype,
+    block_size: int,
 ) -> None:
     """Compile what a decoder's layer takes, for heads and numbers of one kind."""
     operations, inputs = TritonOperations(), make_inputs()
@@ -82,7 +87,7 @@ def compile_layer(
     operations.silu_mul(hidden)
     qkv = torch.zeros(32, num_heads + 2 * num_kv_heads, head_dim, dtype=dtype)
     angles = torch.zeros(64, head_dim, dtype=dtype)
-    k_cache = torch.zeros(64 * BLOCK_SIZE, num_kv_heads, head_dim, dtype=cache)
+    k_cache = torch.zeros(NUM_BLOCKS * block_size, num_kv_heads, head_dim, dtype=cache)
     for qk_norm in (None, qkv[0, : num_heads + num_kv_heads]):
         q = operations.rotate_and_write(
             qkv,
@@ -93,10 +98,10 @@ def compile_layer(
             inputs,
             k_cache,
             k_cache,
-            block_size=BLOCK_SIZE,
+            block_size=block_size,
         )
     for window in (None, 128):
-        operations.attend(q, k_cache, k_cache, inputs, block_size=BLOCK_SIZE, window=window)
+        operations.attend(q, k_cache, k_cache, inputs, block_size=block_size, window=window)
 
 
 def compile_sampling(logits: Tensor) -> None:
@@ -123,11 +128,12 @@ def compile_sampling(logits: Tensor) -> None:
 
 if __name__ == "__main__":
     compile_instead_of_launching()
-    compile_layer(16, 8, 128, torch.bfloat16, torch.bfloat16)
-    compile_layer(14, 2, 64, torch.bfloat16, torch.float8_e4m3fn)
-    compile_layer(8, 8, 96, torch.bfloat16, torch.bfloat16)
-    for head_dim in (32, 128):
-        compile_layer(8, 4, head_dim, torch.float32, torch.float32)
+    half, single, eight = torch.bfloat16, torch.float32, torch.float8_e4m3fn
+    compile_layer(16, 8, 128, half, half, 64)
+    compile_layer(14, 2, 64, half, eight, 64)
+    compile_layer(8, 8, 96, half, half, 16)
+    compile_layer(8, 4, 32, single, single, 32)
+    compile_layer(8, 4, 128, single, single, 16)
     for size in (1024, 14_336):
         quantize_rows(torch.zeros(4, size, dtype=torch.bfloat16))
     for dtype in (torch.float32, torch.bfloat16):
