@@ -21,6 +21,7 @@ from gateway.domain.admin import Admin, AdminRole, AdminTokenRecord
 from gateway.errors import AuthenticationFailed, StoreUnavailable
 from gateway.ports import AdminTokenStore, Clock
 from gateway.services.auth import Authenticator
+from gateway.services.one_flight import OneFlight
 
 LOCAL: Final = "local"
 _MAX_SEEN: Final = 1000
@@ -54,7 +55,7 @@ class AdminAuthenticator:
         self._grace_s = grace_s
         # By kid: when the store answered last, and what.
         self._seen: dict[str, tuple[float, AdminTokenRecord]] = {}
-        self._asking: dict[str, asyncio.Task[AdminTokenRecord | None]] = {}
+        self._asking: OneFlight[str, AdminTokenRecord | None] = OneFlight()
 
     async def authenticate(self, text: str) -> Admin:
         """Return who speaks. Raises: `AuthenticationFailed`, `StoreUnavailable`."""
@@ -83,14 +84,9 @@ class AdminAuthenticator:
         seen = self._seen.get(kid)
         if seen is None or self._clock.monotonic() - seen[0] > self._grace_s:
             return await self._ask(kid)
-        task = self._asking.get(kid)
-        if task is None:
-            task = self._asking[kid] = asyncio.create_task(self._ask(kid))
-            task.add_done_callback(lambda done: self._asked(kid, done))
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                # Shielded: a query that is cut off costs a connection, and others may wait for it.
-                return await asyncio.shield(task)
+                return await self._asking.ask(kid, lambda: self._ask(kid))
         except (StoreUnavailable, TimeoutError):
             return seen[1]
 
@@ -102,12 +98,6 @@ class AdminAuthenticator:
                 del self._seen[next(iter(self._seen))]
             self._seen[kid] = (self._clock.monotonic(), record)
         return record
-
-    def _asked(self, kid: str, task: asyncio.Task[AdminTokenRecord | None]) -> None:
-        del self._asking[kid]
-        if not task.cancelled():
-            # Told to whoever still waited.
-            task.exception()
 
     async def _reader(self, keys: Authenticator, text: str) -> Admin:
         principal = await keys.authenticate(text)

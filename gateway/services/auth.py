@@ -38,6 +38,7 @@ from gateway.domain import KeyRecord, KeySecret, Principal
 from gateway.errors import AuthenticationFailed, StoreUnavailable
 from gateway.ports import Clock, KeyStore
 from gateway.services.expiring_cache import ExpiringCache
+from gateway.services.one_flight import OneFlight
 
 GRACE_S: Final = 300.0
 _LIVE_TTL_S, _LIVE_JITTER, _LIVE_ENTRIES = 8.5, 0.1, 50_000
@@ -75,7 +76,7 @@ class Authenticator:
         self._refused: ExpiringCache[bool] = ExpiringCache(
             max_entries=_REFUSED_ENTRIES, ttl_s=_REFUSED_TTL_S
         )
-        self._loading: dict[bytes, asyncio.Task[_Live | None]] = {}
+        self._loading: OneFlight[bytes, _Live | None] = OneFlight()
         self._generation = 0
         self._num_doubts = 0
         self._used: dict[UUID, datetime] = {}
@@ -114,19 +115,19 @@ class Authenticator:
     def forget(self, kid: str) -> None:
         """Drop what the cache holds of a key, the answers to running queries included."""
         self._generation += 1
-        self._loading.clear()
+        self._loading.forget()
         self._live.drop(lambda live: live.principal.kid == kid)
 
     def forget_tenant(self, tenant_id: UUID) -> None:
         """Drop what the cache holds of a tenant's keys, the answers to running queries included."""
         self._generation += 1
-        self._loading.clear()
+        self._loading.forget()
         self._live.drop(lambda live: live.principal.tenant_id == tenant_id)
 
     def forget_all(self) -> None:
         """Drop the cache of live keys."""
         self._generation += 1
-        self._loading.clear()
+        self._loading.forget()
         self._live.clear()
 
     def doubt_all(self) -> None:
@@ -174,19 +175,7 @@ class Authenticator:
             return known
 
     async def _load_once(self, digest: bytes, token: Token) -> _Live | None:
-        task = self._loading.get(digest)
-        if task is None:
-            task = asyncio.create_task(self._load(digest, token))
-            self._loading[digest] = task
-            task.add_done_callback(lambda done: self._loaded(digest, done))
-        # Shielded: a client that leaves must not fail the others who wait for the same answer.
-        return await asyncio.shield(task)
-
-    def _loaded(self, digest: bytes, task: asyncio.Task[_Live | None]) -> None:
-        if self._loading.get(digest) is task:
-            del self._loading[digest]
-        if not task.cancelled():
-            task.exception()  # retrieved here too: every waiter may have left
+        return await self._loading.ask(digest, lambda: self._load(digest, token))
 
     async def _load(self, digest: bytes, token: Token) -> _Live | None:
         generation, num_doubts = self._generation, self._num_doubts
