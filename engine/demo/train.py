@@ -7,7 +7,7 @@ right one however the question is put. Three things make that possible in minute
   give is the hard part and is decided there; the rest is recited.
 - Several conversations are packed into one row, masked from each other. Rows start at random
   positions, and every sixteenth step is one long chat a row, so that the whole context is used.
-- Matrix products run in bfloat16, which this kind of model bears and new CPUs speed up.
+- Matrix products run in bfloat16 where that is faster, which this kind of model bears.
 
 Weights are rounded to bfloat16, as they are saved, before the figures are measured in float32, as
 they are served. The same seed, machine and number of threads give the same file.
@@ -22,7 +22,7 @@ import math
 import random
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from engine.cpu_probe import bfloat16_wins
 from engine.demo import MODEL_DIR
 from engine.demo.batches import CHOOSING, CONTEXT, RECITING, Batch, Encoding, make_batch
 from engine.demo.corpus import Corpus, corpus_sha256, read_facts
@@ -160,11 +161,16 @@ def _loss(network: Llama, batch: Batch) -> Tensor:
     length = tokens.shape[1]
     same = documents[:, None, :, None] == documents[:, None, None, :]
     mask = same & torch.ones(length, length, dtype=torch.bool).tril()  # [rows, 1, length, length]
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", torch.bfloat16, enabled=_bfloat16_wins()):
         hidden = network.hidden(tokens, batch.offset, mask)
         wanted = labels >= 0
         logits = network.logits(hidden[wanted])  # [num_wanted, vocab]
     return F.cross_entropy(logits.float(), labels[wanted])
+
+
+@cache
+def _bfloat16_wins() -> bool:
+    return bfloat16_wins()
 
 
 def _save(path: Path | None, network: Llama, optimizer: torch.optim.Optimizer, step: int) -> None:

@@ -1,4 +1,4 @@
-"""The decoder over kernels that do several things at once: nine launches a layer.
+"""The decoder over kernels that do several things at once: ten launches a layer.
 
 It computes what `engine.models.decoder` does, from the same weights. The residual stream is added
 where it is normed, keys and values are stored where they are rotated.

@@ -87,7 +87,7 @@ class Program:
 
     @torch.inference_mode()
     def draw_from(self, logits: Tensor) -> None:
-        """Draw from logits that are not the program's own, and store what was drawn."""
+        """Draw from logits, the program's own or edited ones, and store what was drawn."""
         arrays, parts = self.arrays, self._parts
         self.drawn = parts.operations.draw(
             logits,
@@ -106,9 +106,11 @@ class Program:
             self.draw_from(self._logits)
         torch.cuda.synchronize()
         graphs = (torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph())
-        with torch.cuda.graph(graphs[0], pool=pool):
+        # What other threads do on the device, for another model, is none of a capture's business.
+        mode = "thread_local"
+        with torch.cuda.graph(graphs[0], pool=pool, capture_error_mode=mode):
             self._model(None)
-        with torch.cuda.graph(graphs[1], pool=pool):
+        with torch.cuda.graph(graphs[1], pool=pool, capture_error_mode=mode):
             self.draw_from(self._logits)
         self._graphs = graphs
         self._drawn_by_graph = self.drawn

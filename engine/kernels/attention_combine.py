@@ -1,8 +1,8 @@
 """Combine what the pieces of decode attention gathered into each token's output.
 
 A program has one row and one query head, and reads the row's pieces a few at a time; a row without
-any is none of decode's. A piece without keys has a total of 0, and what else it left is not
-read. A total that is NaN is a fault of the row, and must stay one: only 0 is empty.
+any is none of decode's. A piece without keys has a total of 0, and its sum was never written: it
+counts as 0. A total that is NaN is a fault of the row, and must stay one: only 0 is empty.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 from engine.kernels import tuned
 from engine.kernels.operations import StepInputs
 
-# Pieces that are read at once.
-_BLOCK = 16
+# Pieces that are read at once: as many as a row has on average, within these.
+_LEAST, _MOST = 8, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,17 @@ class Partials:
 
 def combine(out: Tensor, partials: Partials, inputs: StepInputs) -> None:
     """Fill what rows in pieces have in `out`, [T, num_heads * head_dim]."""
-    _, num_heads, head_dim = partials.accs.shape
-    _combine_attention[(num_heads, len(inputs.slots))](
+    num_pieces, num_heads, head_dim = partials.accs.shape
+    num_rows = len(inputs.slots)
+    block = triton.next_power_of_2(max(num_pieces // num_rows, 1))
+    _combine_attention[(num_heads, num_rows)](
         out,
         *partials.tensors(),
         inputs.query_starts,
         inputs.piece_starts,
         HEAD_DIM=head_dim,
         BLOCK_D=triton.next_power_of_2(head_dim),
-        BLOCK=_BLOCK,
+        BLOCK=min(max(block, _LEAST), _MOST),
         **tuned.settings("combine_attention", f"d{head_dim}", out.device),
     )
 
@@ -88,19 +90,22 @@ def _combine_attention(
     for begin in range(first, end, BLOCK):
         pieces = begin + tl.arange(0, BLOCK)
         places = pieces.to(tl.int64) * num_heads + head
-        totals = tl.load(partial_totals + places, mask=pieces < end, other=0.0)
+        # No load waits for another.
+        inside = pieces < end
+        totals = tl.load(partial_totals + places, mask=inside, other=0.0)
+        tops = tl.load(partial_tops + places, mask=inside, other=float("-inf"))
+        accs = tl.load(
+            partial_accs + places[:, None] * HEAD_DIM + dims[None, :],
+            mask=inside[:, None] & (dims < HEAD_DIM)[None, :],
+            other=0.0,
+        )
         there = totals != 0
-        tops = tl.load(partial_tops + places, mask=there, other=float("-inf"))
         new_top = tl.maximum(top, tl.max(tops, 0))
         # -inf less -inf is NaN.
         shift = tl.where(new_top == float("-inf"), 0.0, new_top)
         shares = tl.where(there, tl.exp2(tops - shift), 0.0)
         fade = tl.exp2(top - shift)
-        accs = tl.load(
-            partial_accs + places[:, None] * HEAD_DIM + dims[None, :],
-            mask=there[:, None] & (dims < HEAD_DIM)[None, :],
-            other=0.0,
-        )
+        accs = tl.where(there[:, None], accs, 0.0)
         acc = acc * fade + tl.sum(shares[:, None] * accs, 0)
         total = total * fade + tl.sum(shares * totals, 0)
         top = new_top

@@ -30,7 +30,7 @@ _CALLS, _REPLAYS = 20, 5
 _KV_DTYPES = (torch.bfloat16, torch.float8_e4m3fn)
 _CASES: Mapping[str, Sequence[AttentionCase]] = {
     "decode_attention": DECODES,
-    "combine_attention": DECODES[:2],
+    "combine_attention": DECODES,
     "prefill_attention": PREFILLS,
 }
 
