@@ -17,7 +17,7 @@ serve: $(VENV)/.installed    ## Start the gateway with its demo model
 	@$(BIN)/sluice serve $(ARGS)
 
 # What only computes shares the cores; what watches servers and clocks has them to itself.
-COMPUTING := tests/engine tests/scheduler
+COMPUTING := tests/engine tests/scheduler tests/gpu
 
 test: $(VENV)/.tested        ## Run every test that needs no GPU (ARGS="tests/engine -k kv")
 ifdef ARGS

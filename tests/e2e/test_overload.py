@@ -12,7 +12,7 @@ def test_overload_is_refused_and_what_is_taken_is_served(data_dir: Path) -> None
     """At five times the capacity most is refused with a time to come back, nothing fails, and
     the priority tier notices nothing."""
     server = start_server(data_dir, *overload.ENGINE, **overload.SETTINGS)
-    result = overload.press(server, near_s=9, over_s=12)
+    result = overload.press(server, near_s=14, over_s=14)
     assert server.stop() == 0
     assert result.num_failed == 0
     assert result.num_refused > 100
