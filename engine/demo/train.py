@@ -41,6 +41,8 @@ from engine.demo.network import EOS_ID, Cache, Llama, write_model
 from engine.demo.vocabulary import VOCAB_SIZE, save_tokenizer, train_tokenizer
 
 ANSWER_TOKENS_MAX = 96
+# Raced for once.
+_bfloat16_wins = cache(bfloat16_wins)
 
 
 def main() -> None:
@@ -166,11 +168,6 @@ def _loss(network: Llama, batch: Batch) -> Tensor:
         wanted = labels >= 0
         logits = network.logits(hidden[wanted])  # [num_wanted, vocab]
     return F.cross_entropy(logits.float(), labels[wanted])
-
-
-@cache
-def _bfloat16_wins() -> bool:
-    return bfloat16_wins()
 
 
 def _save(path: Path | None, network: Llama, optimizer: torch.optim.Optimizer, step: int) -> None:

@@ -41,7 +41,7 @@ class SlotTable:
         device: torch.device,
     ) -> None:
         self._block_size = block_size
-        self._most_keys = min(max_model_len, widest_window)
+        self._widest_window = widest_window
         self._device = device
         self.nobody = max_num_seqs
         max_num_blocks = -(-max_model_len // block_size)
@@ -143,7 +143,7 @@ class SlotTable:
     def _fill_pieces(
         self, arrays: StepArrays[NDArray[np.int32]], num_keys: NDArray[np.int32]
     ) -> None:
-        counts = count_pieces(np.minimum(num_keys, self._most_keys), len(arrays.piece_rows))
+        counts = count_pieces(np.minimum(num_keys, self._widest_window), len(arrays.piece_rows))
         ends = np.cumsum(counts, dtype=np.int32)
         arrays.piece_starts[0] = 0
         _fill(arrays.piece_starts[1:], ends, ends[-1] if len(ends) else 0)

@@ -48,7 +48,7 @@ def measure_ceilings(*, device: str, dtype: str) -> Ceilings:
 def choose_size(probe_s: float) -> int:
     """Choose the size of a host's products by how long one of 256 rows takes, in seconds.
 
-    Without instructions for 16 bits a processor takes half a minute for one of 2,048.
+    With 16 bits, a processor that has no instructions for them would take minutes in all.
     """
     size = _LARGEST_SIZE
     while size > _PROBE_SIZE and probe_s * (size / _PROBE_SIZE) ** 3 > _MOST_S:
