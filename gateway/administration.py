@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.api.admin_routes import AdminServices
+from gateway.services.admin_auth import AdminAuthenticator
 from gateway.services.admin_tokens import AdminTokenService
 from gateway.services.audit import AuditService
 from gateway.services.auth import Authenticator
@@ -15,9 +16,13 @@ from gateway.store import Store
 
 
 def admin_services(
-    store: Store, auth: Authenticator, running: HoldsTenants, prices: PriceBook
+    store: Store,
+    auth: Authenticator,
+    admin_auth: AdminAuthenticator,
+    running: HoldsTenants,
+    prices: PriceBook,
 ) -> AdminServices:
-    """Build the services; changes hold at once for what this process keeps in the last three."""
+    """Build the services; changes hold at once for what this process keeps in the last four."""
     epoch, organisations = store.auth_epoch, store.organisations
     tenants = TenantService(store.tenants, organisations, auth, epoch, running)
     keys = KeyService(store.keys, tenants, store.secrets, auth, epoch)
@@ -30,6 +35,8 @@ def admin_services(
             store.quota_settings, tenants, keys, plans, auth, epoch
         ),
         prices=PriceService(store.prices, organisations, prices, epoch),
-        tokens=AdminTokenService(store.admin_tokens, tenants, store.secrets),
+        tokens=AdminTokenService(
+            store.admin_tokens, tenants, store.secrets, admin_auth, store.admin_epoch
+        ),
         audit=AuditService(store.audit, tenants),
     )

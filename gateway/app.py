@@ -155,16 +155,17 @@ async def _assemble(
     await stack.enter_async_context(upkeep.running())
     usage = UsageService(store.usage, store.keys, store.tenants, books.writer)
     scheduling = SchedulerControl(models)
-    services = admin_services(store, auth, scheduling, prices)
     organisation = await store.organisations.default()
     admin_auth = AdminAuthenticator(
         store.admin_tokens,
         store.secrets,
         organisation.id,
+        store.admin_epoch,
         local_token=local_token,
         keys=auth,
         grace_s=settings.auth_grace_s,
     )
+    services = admin_services(store, auth, admin_auth, scheduling, prices)
     inference = InferenceService(salt_key=store.secrets.kv_salt_key)
     stack.callback(inference.close)
     idempotency = IdempotencyService(store.idempotency, store.secrets)

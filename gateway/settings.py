@@ -78,7 +78,8 @@ class Settings(BaseSettings):
     auth_grace_s: float = Field(
         default=300.0,
         ge=0,
-        description="Seconds that a known key or token is good while PostgreSQL does not answer.",
+        description="Seconds that a known key is good while PostgreSQL is silent; "
+        "a token too, for metrics.",
     )
 
     model: Path | None = Field(

@@ -46,7 +46,7 @@ AdminEndpoint = Callable[[Request], Awaitable[Response]]
 
 
 class AuthenticatesAdmins(Protocol):
-    async def authenticate(self, text: str) -> Admin: ...
+    async def authenticate(self, text: str, *, from_memory: bool = False) -> Admin: ...
 
 
 def admin_route(
@@ -56,9 +56,15 @@ def admin_route(
     auth: AuthenticatesAdmins,
     *,
     allows: Collection[AdminRole] = (),
+    from_memory: bool = False,
 ) -> Route:
-    """Declare a route that admins of these roles open; `path` is under `/admin/v1`."""
-    return Route(f"/admin/v1{path}", AdminOnly(endpoint, auth, allows), methods=[method])
+    """Declare a route that admins of these roles open; `path` is under `/admin/v1`.
+
+    `from_memory` is for what is read while the store is silent: metrics, and nothing that writes.
+    """
+    assert not from_memory or method == "GET", "what is remembered may not change anything"
+    admin_only = AdminOnly(endpoint, auth, allows, from_memory=from_memory)
+    return Route(f"/admin/v1{path}", admin_only, methods=[method])
 
 
 class AdminOnly:
@@ -68,14 +74,20 @@ class AdminOnly:
     """
 
     def __init__(
-        self, endpoint: AdminEndpoint, auth: AuthenticatesAdmins, allows: Collection[AdminRole]
+        self,
+        endpoint: AdminEndpoint,
+        auth: AuthenticatesAdmins,
+        allows: Collection[AdminRole],
+        *,
+        from_memory: bool = False,
     ) -> None:
         self._endpoint = endpoint
         self._auth = auth
+        self._from_memory = from_memory
         self.allows = frozenset(allows)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        admin = await self._auth.authenticate(credential(scope))
+        admin = await self._auth.authenticate(credential(scope), from_memory=self._from_memory)
         check_address(scope, admin.cidrs)
         if admin.role not in self.allows:
             raise PermissionDenied(f"The role {admin.role.value} may not do that.")

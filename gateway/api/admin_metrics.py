@@ -16,4 +16,4 @@ def metrics_route(metrics: Metrics, auth: AuthenticatesAdmins) -> Route:
     async def show(request: Request) -> Response:
         return Response(metrics.render(), headers={"content-type": CONTENT_TYPE})
 
-    return admin_route("/metrics", "GET", show, auth, allows=VIEWERS)
+    return admin_route("/metrics", "GET", show, auth, allows=VIEWERS, from_memory=True)

@@ -21,7 +21,8 @@ from gateway.domain.admin import (
 )
 from gateway.domain.page import Page, PageRequest
 from gateway.errors import InvalidRequest, NotFound, PermissionDenied
-from gateway.ports import AdminTokenStore, Clock
+from gateway.ports import AdminTokenStore, AuthEpoch, Clock
+from gateway.services.admin_auth import AdminAuthenticator
 from gateway.services.keys import expiry, uuid_of
 from gateway.services.tenants import TenantService, require_name
 
@@ -42,12 +43,16 @@ class AdminTokenService:
         tokens: AdminTokenStore,
         tenants: TenantService,
         secrets: Secrets,
+        authenticator: AdminAuthenticator,
+        epoch: AuthEpoch,
         *,
         clock: Clock = time,
     ) -> None:
         self._tokens = tokens
         self._tenants = tenants
         self._secrets = secrets
+        self._authenticator = authenticator
+        self._epoch = epoch
         self._clock = clock
 
     async def create(
@@ -95,11 +100,16 @@ class AdminTokenService:
         return await self._tokens.page(request)
 
     async def revoke(self, admin: Admin, actor: Actor, token_id: str) -> AdminToken:
-        """End a token, named by its id or kid, at once. Raises: `NotFound`."""
+        """End a token, named by its id or kid, at once.
+
+        Every process knows by the epoch before this returns. Raises: `NotFound`.
+        """
         named = token_id if is_kid(token_id) else uuid_of(token_id)
         token = None
         if named is not None:
             token = await self._tokens.revoke(actor, admin.organisation_id, named)
         if token is None:
             raise NotFound("There is no admin token of that id.", param="token_id")
+        self._authenticator.forget(token.kid)
+        await self._epoch.advance()
         return token

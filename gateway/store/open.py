@@ -30,7 +30,14 @@ from gateway.store.prices import SqlPrices
 from gateway.store.quota_counters import RedisQuotaCounters
 from gateway.store.quota_events import SqlQuotaEvents
 from gateway.store.quota_settings import SqlQuotaSettings
-from gateway.store.redis import RedisAuthEpoch, connect_for_pipe, connect_redis, is_cluster
+from gateway.store.redis import (
+    ADMIN_EPOCH,
+    AUTH_EPOCH,
+    RedisAuthEpoch,
+    connect_for_pipe,
+    connect_redis,
+    is_cluster,
+)
 from gateway.store.redis_pipe import RedisPipe
 from gateway.store.secrets import open_secrets
 from gateway.store.usage_queries import SqlUsage
@@ -56,6 +63,7 @@ class Store:
     audit: SqlAudit
     admin_tokens: SqlAdminTokens
     auth_epoch: RedisAuthEpoch
+    admin_epoch: RedisAuthEpoch
     idempotency: SqlIdempotency
     quota_events: SqlQuotaEvents
     ledger: SqlLedger
@@ -119,7 +127,8 @@ async def open_store(
             prices=SqlPrices(database),
             audit=SqlAudit(database),
             admin_tokens=SqlAdminTokens(database),
-            auth_epoch=RedisAuthEpoch(redis),
+            auth_epoch=RedisAuthEpoch(redis, AUTH_EPOCH),
+            admin_epoch=RedisAuthEpoch(redis, ADMIN_EPOCH),
             idempotency=SqlIdempotency(database),
             quota_events=SqlQuotaEvents(database),
             ledger=SqlLedger(database),

@@ -1,4 +1,4 @@
-"""The connection to Redis, and the epoch of keys and tenants in it.
+"""The connection to Redis, and the epochs of what is known by credentials in it.
 
 Nothing here is the only copy of anything. A call is tried once, for a short time: what waits
 for Redis is a person's request. Who calls says what happens when it is away.
@@ -17,7 +17,8 @@ from redis.exceptions import RedisError
 log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 1.0
-_EPOCH_KEY = "sluice:auth_epoch"
+# Keys and what hangs on them; admin tokens.
+AUTH_EPOCH, ADMIN_EPOCH = "sluice:auth_epoch", "sluice:admin_epoch"
 # uvloop has a word of its own for a transport that was closed.
 _FAILURES = (RedisError, OSError, RuntimeError)
 
@@ -50,19 +51,20 @@ def is_cluster(info: Mapping[str, object]) -> bool:
 class RedisAuthEpoch:
     """Count changes in Redis. It fails open: the life of each process's cache is the bound."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, name: str = AUTH_EPOCH) -> None:
         self._redis = redis
+        self._name = name
 
     async def current(self) -> int | None:
         try:
-            value = await self._redis.get(_EPOCH_KEY)
+            value = await self._redis.get(self._name)
             return int(value or 0)
         except _FAILURES as exc:
-            log.warning("epoch of keys and tenants unreadable: %s", exc)
+            log.warning("%s unreadable: %s", self._name, exc)
             return None
 
     async def advance(self) -> None:
         try:
-            await self._redis.incr(_EPOCH_KEY)
+            await self._redis.incr(self._name)
         except _FAILURES as exc:
-            log.warning("epoch of keys and tenants not advanced, other processes are late: %s", exc)
+            log.warning("%s not advanced, other processes are late: %s", self._name, exc)

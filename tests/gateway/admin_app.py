@@ -19,6 +19,7 @@ from gateway.api.public import with_errors
 from gateway.credentials import Token
 from gateway.domain import Tenant
 from gateway.domain.admin import Actor
+from gateway.ports import AdminTokenStore
 from gateway.services.admin_auth import AdminAuthenticator
 from gateway.services.auth import Authenticator
 from gateway.services.auth_upkeep import AuthUpkeep
@@ -55,21 +56,31 @@ class Process:
 
     services: AdminServices
     auth: Authenticator
+    admin_auth: AdminAuthenticator
     prices: PriceBook
     upkeep: AuthUpkeep
     running: Running
 
 
-def new_process(store: Store) -> Process:
-    """Build the services of one more process."""
+async def new_process(store: Store, *, tokens: AdminTokenStore | None = None) -> Process:
+    """Build the services of one more process; it finds admin tokens in `tokens`."""
     auth, prices, running = (
         Authenticator(store.keys, store.secrets),
         PriceBook(store.prices),
         Running(),
     )
+    admin_auth = AdminAuthenticator(
+        tokens or store.admin_tokens,
+        store.secrets,
+        (await store.organisations.default()).id,
+        store.admin_epoch,
+        keys=auth,
+        grace_s=60,
+    )
     return Process(
-        services=admin_services(store, auth, running, prices),
+        services=admin_services(store, auth, admin_auth, running, prices),
         auth=auth,
+        admin_auth=admin_auth,
         prices=prices,
         upkeep=AuthUpkeep(auth, store.keys, store.auth_epoch, on_change=[prices.refresh]),
         running=running,
@@ -89,11 +100,16 @@ async def declared_routes(
     """Declare the routes of `admin_app`."""
     control = SchedulerControl([model or FakeModel("sim", FakeService())])
     auth, prices = Authenticator(store.keys, store.secrets), PriceBook(store.prices)
-    services = admin_services(store, auth, control, prices)
     organisation = await store.organisations.default()
     admin_auth = AdminAuthenticator(
-        store.admin_tokens, store.secrets, organisation.id, local_token=local_token, keys=auth
+        store.admin_tokens,
+        store.secrets,
+        organisation.id,
+        store.admin_epoch,
+        local_token=local_token,
+        keys=auth,
     )
+    services = admin_services(store, auth, admin_auth, control, prices)
     usage = UsageService(store.usage, store.keys, store.tenants, NothingToWrite())
     return [
         *admin_routes(services, admin_auth),

@@ -55,7 +55,7 @@ def client(auth: object, address: tuple[str, int] = ("127.0.0.1", 1)) -> httpx.A
 
 @pytest.fixture
 async def ours(store: Store) -> Process:
-    return new_process(store)
+    return await new_process(store)
 
 
 @pytest.mark.parametrize(

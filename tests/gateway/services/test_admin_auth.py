@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from gateway.api.admin_routes import admin_routes
+from gateway.api.public import with_errors
 from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, new_token
 from gateway.domain.admin import Admin, AdminRole, AdminTokenRecord
+from gateway.domain.page import PageRequest
 from gateway.errors import (
     AuthenticationFailed,
     InvalidRequest,
@@ -20,14 +23,14 @@ from gateway.errors import (
 from gateway.ports import AdminTokenStore
 from gateway.services.admin_auth import AdminAuthenticator
 from gateway.store import Store
-from tests.gateway.admin_app import ACTOR, Process, new_process
+from tests.gateway.admin_app import ACTOR, Process, admin_client, new_process
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 async def ours(store: Store) -> Process:
-    return new_process(store)
+    return await new_process(store)
 
 
 @pytest.fixture
@@ -37,7 +40,9 @@ async def owner(store: Store) -> Admin:
 
 async def authenticator(store: Store, ours: Process) -> AdminAuthenticator:
     organisation = await store.organisations.default()
-    return AdminAuthenticator(store.admin_tokens, store.secrets, organisation.id, keys=ours.auth)
+    return AdminAuthenticator(
+        store.admin_tokens, store.secrets, organisation.id, store.admin_epoch, keys=ours.auth
+    )
 
 
 @pytest.mark.parametrize("role", AdminRole)
@@ -68,63 +73,126 @@ async def test_a_token_ends_by_itself(store: Store, ours: Process, owner: Admin)
         store.admin_tokens,
         store.secrets,
         owner.organisation_id,
+        store.admin_epoch,
         clock=_At((ends_at - timedelta(seconds=1)).timestamp()),
     )
     assert (await auth.authenticate(issued.text)).role is AdminRole.VIEWER
     auth = AdminAuthenticator(
-        store.admin_tokens, store.secrets, owner.organisation_id, clock=_At(ends_at.timestamp())
+        store.admin_tokens,
+        store.secrets,
+        owner.organisation_id,
+        store.admin_epoch,
+        clock=_At(ends_at.timestamp()),
     )
     with pytest.raises(AuthenticationFailed):
         await auth.authenticate(issued.text)
 
 
-async def test_a_known_token_outlives_its_store_for_a_while(
+async def test_a_known_token_is_remembered_for_what_asks_for_memory(
     store: Store, ours: Process, owner: Admin
 ) -> None:
-    """While the store does not answer it is good for the grace; a revoked or unknown one is not."""
-    known, revoked, unknown = [
+    """While the store is silent it is good for the grace, for metrics; for nothing else."""
+    known, unknown = [
         await ours.services.tokens.create(owner, ACTOR, name=name, role=AdminRole.VIEWER)
-        for name in ("known", "revoked", "unknown")
+        for name in ("known", "unknown")
     ]
     tokens, clock = _Tokens(store.admin_tokens), _At(datetime.now(UTC).timestamp())
     auth = AdminAuthenticator(
         cast(AdminTokenStore, tokens),
         store.secrets,
         owner.organisation_id,
+        store.admin_epoch,
         clock=clock,
         grace_s=60,
     )
-    for issued in (known, revoked):
-        await auth.authenticate(issued.text)
-    await ours.services.tokens.revoke(owner, ACTOR, revoked.admin_token.kid)
-    with pytest.raises(AuthenticationFailed):
-        await auth.authenticate(revoked.text)
+    await auth.authenticate(known.text, from_memory=True)
     tokens.is_away = True
     clock.now_s += 29
-    assert (await auth.authenticate(known.text)).name == "known"
+    assert (await auth.authenticate(known.text, from_memory=True)).name == "known"
+    for text, from_memory in ((known.text, False), (unknown.text, True)):
+        with pytest.raises(StoreUnavailable):
+            await auth.authenticate(text, from_memory=from_memory)
     # A server that is frozen answers nothing, not even that.
     tokens.is_frozen = True
     clock.now_s += 30
-    assert (await auth.authenticate(known.text)).name == "known"
-    with pytest.raises(AuthenticationFailed):
-        await auth.authenticate(revoked.text)
+    assert (await auth.authenticate(known.text, from_memory=True)).name == "known"
     tokens.is_frozen = False
-    with pytest.raises(StoreUnavailable):
-        await auth.authenticate(unknown.text)
     clock.now_s += 2
     with pytest.raises(StoreUnavailable):
-        await auth.authenticate(known.text)
+        await auth.authenticate(known.text, from_memory=True)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_a_revoked_token_is_remembered_by_nobody(
+    store: Store, ours: Process, owner: Admin, elsewhere: bool
+) -> None:
+    """From its revocation on, in this process and in others, a silent store opens nothing to it."""
+    issued = await ours.services.tokens.create(owner, ACTOR, name="ci", role=AdminRole.OWNER)
+    tokens = _Tokens(store.admin_tokens)
+    theirs = await new_process(store, tokens=cast(AdminTokenStore, tokens))
+    await theirs.admin_auth.authenticate(issued.text, from_memory=True)
+    revoking = ours if elsewhere else theirs
+    await revoking.services.tokens.revoke(owner, ACTOR, issued.admin_token.kid)
+    tokens.is_away = True
+    for from_memory in (False, True):
+        with pytest.raises(StoreUnavailable):
+            await theirs.admin_auth.authenticate(issued.text, from_memory=from_memory)
+
+
+async def test_an_answer_from_before_a_revocation_is_not_remembered(
+    store: Store, ours: Process, owner: Admin
+) -> None:
+    """A query that was under way then may still answer; nobody is let in by it later."""
+    issued = await ours.services.tokens.create(owner, ACTOR, name="ci", role=AdminRole.OWNER)
+    tokens = _Tokens(store.admin_tokens)
+    theirs = await new_process(store, tokens=cast(AdminTokenStore, tokens))
+    tokens.hold = asyncio.Event()
+    asking = asyncio.create_task(theirs.admin_auth.authenticate(issued.text, from_memory=True))
+    await tokens.found.wait()
+    await theirs.services.tokens.revoke(owner, ACTOR, issued.admin_token.kid)
+    tokens.hold.set()
+    assert (await asking).name == "ci"
+    tokens.is_away = True
+    with pytest.raises(StoreUnavailable):
+        await theirs.admin_auth.authenticate(issued.text, from_memory=True)
+
+
+async def test_a_revoked_owner_mints_nothing_while_the_store_is_silent(
+    store: Store, ours: Process, owner: Admin
+) -> None:
+    """Whoever was an owner a moment ago writes nothing, whether the store answers or not."""
+    issued = await ours.services.tokens.create(owner, ACTOR, name="ci", role=AdminRole.OWNER)
+    tokens = _Tokens(store.admin_tokens)
+    theirs = await new_process(store, tokens=cast(AdminTokenStore, tokens))
+    app = with_errors(admin_routes(theirs.services, theirs.admin_auth))
+    new_owner = {"name": "mine", "role": "owner"}
+    async with admin_client(app, issued.text) as client:
+        for path in ("/admin/v1/tokens", "/admin/v1/tenants"):
+            assert (await client.get(path)).status_code == 200
+        await ours.services.tokens.revoke(owner, ACTOR, issued.admin_token.kid)
+        tokens.is_away = True
+        assert (await client.post("/admin/v1/tokens", json=new_owner)).status_code == 503
+        tokens.is_away = False
+        assert (await client.post("/admin/v1/tokens", json=new_owner)).status_code == 401
+    page = await ours.services.tokens.page(PageRequest(100))
+    assert "mine" not in {token.name for token in page.data}
 
 
 async def test_the_machines_own_token_is_an_owners(store: Store, owner: Admin) -> None:
     """It opens the process that made it, and is in no database."""
     local = new_token(ADMIN_PREFIX)
     auth = AdminAuthenticator(
-        store.admin_tokens, store.secrets, owner.organisation_id, local_token=local
+        store.admin_tokens,
+        store.secrets,
+        owner.organisation_id,
+        store.admin_epoch,
+        local_token=local,
     )
     admin = await auth.authenticate(local.text)
     assert (admin.name, admin.role) == ("local", AdminRole.OWNER)
-    other = AdminAuthenticator(store.admin_tokens, store.secrets, owner.organisation_id)
+    other = AdminAuthenticator(
+        store.admin_tokens, store.secrets, owner.organisation_id, store.admin_epoch
+    )
     with pytest.raises(AuthenticationFailed):
         await other.authenticate(local.text)
 
@@ -225,13 +293,23 @@ class _Tokens:
     def __init__(self, store: AdminTokenStore) -> None:
         self._store = store
         self.is_away = self.is_frozen = False
+        # What was found is held back until this is set.
+        self.hold: asyncio.Event | None = None
+        self.found = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
     async def find(self, kid: str) -> AdminTokenRecord | None:
         if self.is_frozen:
             await asyncio.sleep(5)
         if self.is_away:
             raise StoreUnavailable(detail="away")
-        return await self._store.find(kid)
+        record = await self._store.find(kid)
+        if self.hold is not None:
+            self.found.set()
+            await self.hold.wait()
+        return record
 
 
 class _At:

@@ -37,9 +37,9 @@ class Services:
     running: Running
 
 
-def services(store: Store) -> Services:
+async def services(store: Store) -> Services:
     """Build the services of one more process."""
-    process = new_process(store)
+    process = await new_process(store)
     return Services(
         tenants=process.services.tenants,
         keys=process.services.keys,
@@ -55,7 +55,7 @@ async def listed(ours: Services, tenant: str | None = None) -> Sequence[ApiKey]:
 
 @pytest.fixture
 async def ours(store: Store) -> Services:
-    return services(store)
+    return await services(store)
 
 
 async def test_a_tenant_is_made_and_listed(ours: Services) -> None:
@@ -150,7 +150,7 @@ async def test_a_change_of_a_tenant_holds_for_its_next_request(ours: Services) -
 
 async def test_a_change_of_a_tenant_reaches_other_processes(store: Store, ours: Services) -> None:
     """Another process that follows the epoch serves with the new weight soon after."""
-    theirs = services(store)
+    theirs = await services(store)
     token = (await ours.keys.create(ACTOR, "acme")).token
     await theirs.upkeep.follow_epoch()
     assert (await theirs.auth.authenticate(token)).weight == 1.0
@@ -198,7 +198,7 @@ async def test_a_revoked_key_is_dead_at_once(ours: Services, by: str) -> None:
 
 async def test_a_revocation_reaches_other_processes(store: Store, ours: Services) -> None:
     """Another process that follows the epoch refuses the key soon after."""
-    theirs = services(store)
+    theirs = await services(store)
     issued = await ours.keys.create(ACTOR, "acme")
     async with theirs.upkeep.running():
         await theirs.auth.authenticate(issued.token)
@@ -265,7 +265,7 @@ async def test_the_first_starts_tokens_work(store: Store, ours: Services) -> Non
     for issued in store.first_start.keys:
         assert (await ours.auth.authenticate(issued.token)).tenant == issued.key.tenant
     organisation = await store.organisations.default()
-    auth = AdminAuthenticator(store.admin_tokens, store.secrets, organisation.id)
+    auth = AdminAuthenticator(store.admin_tokens, store.secrets, organisation.id, store.admin_epoch)
     admin = await auth.authenticate(store.first_start.admin_token)
     assert (admin.role, admin.organisation_id) == (AdminRole.OWNER, organisation.id)
     with pytest.raises(AuthenticationFailed):

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def ours(store: Store) -> Process:
-    return new_process(store)
+    return await new_process(store)
 
 
 async def test_a_price_is_taken_exactly(ours: Process) -> None:
@@ -77,7 +77,7 @@ async def test_a_model_without_a_price_has_that_of_any(ours: Process) -> None:
 
 async def test_a_price_reaches_other_processes(store: Store, ours: Process) -> None:
     """Another process that follows the epoch charges the new price soon after."""
-    theirs = new_process(store)
+    theirs = await new_process(store)
     async with theirs.prices.running():
         await theirs.upkeep.follow_epoch()
         made = await ours.services.prices.create(

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def ours(store: Store) -> Process:
-    return new_process(store)
+    return await new_process(store)
 
 
 async def met(process: Process, token: str) -> Sequence[int | None]:
@@ -28,7 +28,7 @@ async def met(process: Process, token: str) -> Sequence[int | None]:
 
 async def test_a_change_holds_for_the_next_request(store: Store, ours: Process) -> None:
     """Of every scope and of a plan, whatever the cache holds; in other processes soon after."""
-    theirs = new_process(store)
+    theirs = await new_process(store)
     issued = await ours.services.keys.create(ACTOR, "acme")
     settings, kinds = ours.services.quota_settings, ScopeKind
     await ours.services.plans.create(ACTOR, "gold", {"rpm": 1})
