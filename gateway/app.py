@@ -22,6 +22,7 @@ from gateway.api.admin_quota_usage import quota_usage_routes
 from gateway.api.admin_routes import admin_routes
 from gateway.api.admin_scheduler import scheduler_routes
 from gateway.api.admin_usage import admin_usage_routes
+from gateway.api.body import SHORT_BODY_BYTES
 from gateway.api.health import DetailedHealth, Health
 from gateway.api.public import public_app, with_errors
 from gateway.credentials import Token
@@ -29,6 +30,7 @@ from gateway.model_loading import load_model
 from gateway.services.admin_auth import AdminAuthenticator
 from gateway.services.auth import Authenticator
 from gateway.services.auth_upkeep import AuthUpkeep
+from gateway.services.fair_pool import FairPool
 from gateway.services.heartbeat import Heartbeat
 from gateway.services.idempotency import IdempotencyService
 from gateway.services.inference import InferenceService
@@ -40,6 +42,7 @@ from gateway.services.models import ModelRegistry, ServedModel
 from gateway.services.overload_watch import OverloadWatch
 from gateway.services.prices import PriceBook
 from gateway.services.probes import Probes
+from gateway.services.quotas.entry import Entry
 from gateway.services.scheduler_control import SchedulerControl
 from gateway.services.store_watch import StoreWatch
 from gateway.services.usage import UsageService
@@ -166,8 +169,9 @@ async def _assemble(
         grace_s=settings.auth_grace_s,
     )
     services = admin_services(store, auth, admin_auth, scheduling, prices)
-    inference = InferenceService(salt_key=store.secrets.kv_salt_key)
-    stack.callback(inference.close)
+    pool = FairPool()
+    stack.callback(pool.close)
+    inference = InferenceService(salt_key=store.secrets.kv_salt_key, pool=pool)
     idempotency = IdempotencyService(store.idempotency, store.secrets)
     await stack.enter_async_context(idempotency.running())
     overload = OverloadWatch([model.service for model in models])
@@ -181,7 +185,9 @@ async def _assemble(
         local_token=local_token,
         public=public_app(
             models=models,
-            inference=LeasedInference(inference, books.quotas),
+            inference=LeasedInference(
+                inference, books.quotas, Entry(books.quotas, short_bytes=SHORT_BODY_BYTES)
+            ),
             usage=usage,
             overload=overload,
             auth=auth,

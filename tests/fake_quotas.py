@@ -7,11 +7,13 @@ from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
+from gateway.api.body import SHORT_BODY_BYTES
 from gateway.domain.price import Price
 from gateway.domain.usage import UsageRow
 from gateway.ports import CounterReply
 from gateway.services.inference import InferenceService
 from gateway.services.leased import LeasedInference
+from gateway.services.quotas.entry import Entry
 from gateway.services.quotas.lease import Books
 from gateway.services.quotas.link import CounterLink
 from gateway.services.quotas.service import QuotaService
@@ -79,4 +81,5 @@ def open_quotas(
 
 def leased(inference: InferenceService, rows: list[UsageRow] | None = None) -> LeasedInference:
     """Let an inference service run on quotas that refuse nothing."""
-    return LeasedInference(inference, open_quotas(rows))
+    quotas = open_quotas(rows)
+    return LeasedInference(inference, quotas, Entry(quotas, short_bytes=SHORT_BODY_BYTES))

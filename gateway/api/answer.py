@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from itertools import chain
+from typing import Final
+from uuid import UUID
 
 from starlette.types import Send
 
@@ -15,6 +18,7 @@ from gateway.api.errors import error_body
 from gateway.api.schemas import CompletionTokensDetails, PromptTokensDetails, Usage
 from gateway.api.sse import DONE, EventStream, event
 from gateway.errors import GatewayError
+from gateway.services.fair_pool import FairPool
 from gateway.services.generation import Generation, Piece
 from gateway.services.leased import Run
 from scheduler.request import FinishReason
@@ -22,6 +26,10 @@ from scheduler.request import FinishReason
 logger = logging.getLogger(__name__)
 
 OnPiece = Callable[[int, Piece], Awaitable[None]]
+Shape = Callable[[Sequence[Piece], Callable[[], bytes]], Awaitable[bytes]]
+
+# So many log-probabilities are spelled where they stand, in a millisecond; more, on a thread.
+_FEW_LOGPROBS: Final = 256
 
 
 async def stream_answer(
@@ -29,9 +37,11 @@ async def stream_answer(
     run: Run,
     chunks: Chunks,
     usage: Callable[[], Usage] | None,
+    shape: Shape,
 ) -> None:
     """Write every piece as it comes, then the `usage` if asked for, then `[DONE]`.
 
+    A piece is framed by `shape`: a slow reader finds many tokens in one.
     The headers wait for the first token, so that a failure before it still gets a status; a
     later one becomes an `error` event, with the `usage` if asked for, after which the stream ends
     without `[DONE]`.
@@ -45,7 +55,7 @@ async def stream_answer(
         nonlocal remaining
         data = b"" if opened[index] else chunks.opening(index)
         opened[index] = True
-        data += chunks.piece(index, piece)
+        data += await shape([piece], partial(chunks.piece, index, piece))
         if piece.finish_reason is not None:
             data += chunks.finish(index, piece.finish_reason, run.stop_cause_of(index, piece))
             remaining -= 1
@@ -78,6 +88,21 @@ async def collect_answer(run: Run) -> list[Piece]:
     await _read_all(generations, keep)
     run.complete()
     return [_joined(parts) for parts in pieces]
+
+
+async def shape_fairly(
+    pool: FairPool, tenant_id: UUID, pieces: Sequence[Piece], shape: Callable[[], bytes]
+) -> bytes:
+    """Return what `shape` makes of some pieces, on a thread of the pool where that takes long."""
+    if sum(map(_num_logprobs, pieces)) <= _FEW_LOGPROBS:
+        return shape()
+    return await pool.run(tenant_id, shape)
+
+
+def _num_logprobs(piece: Piece) -> int:
+    entries = (*piece.logprobs[:1], *piece.prompt_logprobs[-1:])
+    width = max((1 + len(entry.top) for entry in entries if entry is not None), default=0)
+    return (len(piece.logprobs) + len(piece.prompt_logprobs)) * width
 
 
 def usage_of(generations: Sequence[Generation], *, choices_per_prompt: int = 1) -> Usage:

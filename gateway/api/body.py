@@ -8,10 +8,14 @@ from typing import Final, Generic, TypeVar
 import msgspec
 from starlette.types import Receive, Scope
 
-from gateway.api.json_depth import check_depth
+from gateway.api.json_shape import check_shape
 from gateway.errors import BodyTooLarge, InvalidRequest
 
 MAX_BODY_BYTES: Final = 4 << 20
+# The worst of so much is decoded in a few milliseconds; what is larger goes to a thread.
+SHORT_BODY_BYTES: Final = 32 << 10
+# A name from the body is repeated in an error up to here.
+_MAX_NAME_CHARS: Final = 200
 
 T = TypeVar("T")
 
@@ -65,7 +69,7 @@ class JsonBody(Generic[T]):
         """Return the typed body. Raises: `InvalidRequest` with the field in `param`."""
         if not body:
             raise InvalidRequest("The body is empty; send a JSON object.", code="invalid_json")
-        check_depth(body)
+        check_shape(body)
         try:
             return self._decoder.decode(body)
         except msgspec.ValidationError as exc:
@@ -81,6 +85,9 @@ class JsonBody(Generic[T]):
 def _invalid_field(text: str) -> InvalidRequest:
     """Turn msgspec's text, `… - at `$.messages[0].role``, into a message and a `param`."""
     path = ""
+    if len(text) > 2 * _MAX_NAME_CHARS:
+        # It repeats a name of the client's, from whose middle nothing is read.
+        text = f"{text[:_MAX_NAME_CHARS]}…{text[-_MAX_NAME_CHARS:]}"
     if found := _PATH.search(text):
         path = found["path"].removesuffix("[...]")
         text = text[: found.start()]

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from engine.contract import EngineInfo
 from gateway.api.body import JsonBody
 from gateway.api.chunks import TextChunks
 from gateway.api.endpoint import Answer
@@ -23,7 +24,7 @@ from gateway.api.sampling import (
 from gateway.api.schemas import CompletionRequest, TextChoice, TextCompletion
 from gateway.errors import InvalidRequest
 from gateway.services.generation import Piece
-from gateway.services.inference import Job
+from gateway.services.inference import Job, check_prompt_length
 from gateway.services.models import ServedModel
 
 # OpenAI's default for this endpoint.
@@ -52,12 +53,7 @@ class Completions:
         )
         bound = requested_max_tokens(body)
         params = sampling_params(body, model.info, max_tokens=bound or DEFAULT_MAX_TOKENS)
-        prompts, stop = _prompts(body.prompt), stop_strings(body)
-        if len(prompts) * n > MAX_PROMPTS:
-            raise InvalidRequest(
-                f"'prompt' and 'n' ask for {len(prompts) * n} choices; {MAX_PROMPTS} is the most.",
-                param="n" if len(prompts) <= MAX_PROMPTS else "prompt",
-            )
+        prompts, stop = _prompts(body.prompt, n, model.info), stop_strings(body)
         return [
             Job(
                 request_id=f"{request_id}-{index}-{choice}",
@@ -105,29 +101,42 @@ def _writers(answer: Answer[CompletionRequest]) -> list[TextLogprobsWriter]:
     return [TextLogprobsWriter(tokenizer, generation.echo) for generation in answer.run.generations]
 
 
-def _prompts(prompt: str | list[Any]) -> list[tuple[str, str | array[int]]]:
-    """Tell a text, texts, token ids and lists of token ids apart; each with its field's name."""
+def _prompts(
+    prompt: str | list[Any], n: int, info: EngineInfo
+) -> list[tuple[str, str | array[int]]]:
+    """Tell a text, texts, token ids and lists of token ids apart; each with its field's name.
+
+    How many there are is checked before anything is made of them.
+    """
     if isinstance(prompt, str):
         return [("prompt", prompt)]
     if not prompt:
         raise InvalidRequest("The prompt is empty.", param="prompt")
     if _is_integer(prompt[0]):
-        return [("prompt", _ids(prompt, "prompt"))]
+        return [("prompt", _ids(prompt, "prompt", info))]
+    if len(prompt) * n > MAX_PROMPTS:
+        raise InvalidRequest(
+            f"'prompt' and 'n' ask for {len(prompt) * n} choices; {MAX_PROMPTS} is the most.",
+            param="n" if len(prompt) <= MAX_PROMPTS else "prompt",
+        )
     params = (f"prompt[{index}]" for index in range(len(prompt)))
-    return [(param, _one(item, param)) for param, item in zip(params, prompt, strict=True)]
+    return [(param, _one(item, param, info)) for param, item in zip(params, prompt, strict=True)]
 
 
-def _one(item: Any, param: str) -> str | array[int]:
+def _one(item: Any, param: str, info: EngineInfo) -> str | array[int]:
     if isinstance(item, str):
         return item
     if isinstance(item, list):
-        return _ids(item, param)
+        return _ids(item, param, info)
     raise InvalidRequest(
         "A prompt is a text or a list of token ids.", param=param, code="invalid_type"
     )
 
 
-def _ids(items: list[Any], param: str) -> array[int]:
+def _ids(items: list[Any], param: str, info: EngineInfo) -> array[int]:
+    check_prompt_length(len(items), info, param)
+    if set(map(type, items)) == {int} and min(items) >= 0 and max(items) <= _INT32_MAX:
+        return array("i", items)
     for index, item in enumerate(items):
         where = f"{param}[{index}]"
         if not _is_integer(item):
@@ -138,7 +147,7 @@ def _ids(items: list[Any], param: str) -> array[int]:
             )
         if not 0 <= item <= _INT32_MAX:
             raise InvalidRequest(f"Token id {shown(item)} is outside the vocabulary.", param=where)
-    return array("i", items)
+    return array("i")
 
 
 def _is_integer(item: Any) -> bool:

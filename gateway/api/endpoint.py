@@ -3,6 +3,9 @@
 A generation is closed when its client leaves, streaming or not: a task waits for
 `http.disconnect` and closes the scheduler's side, upon which the stream ends and the handler
 unwinds by itself. Nothing depends on a generator's `finally` or on task cancellation.
+
+A body that is not short is decoded and checked on a pool that is fair between tenants, and a long
+answer is shaped and encoded there: neither holds the event loop.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
@@ -18,8 +22,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.access import require_model
-from gateway.api.answer import collect_answer, stream_answer, usage_of
-from gateway.api.body import ClientGone, JsonBody, read_body
+from gateway.api.answer import collect_answer, shape_fairly, stream_answer, usage_of
+from gateway.api.body import SHORT_BODY_BYTES, ClientGone, JsonBody, read_body
 from gateway.api.chunks import Chunks, Envelope
 from gateway.api.ratelimits import DEGRADED, ratelimit_headers
 from gateway.api.sampling import requested_tier
@@ -59,7 +63,7 @@ class Answer(Generic[Body]):
         return usage_of(self.run.generations, choices_per_prompt=self.body.n or 1)
 
 
-class InferenceEndpoint:
+class InferenceEndpoint(Generic[Body]):
     """Serve one kind of answer, streaming or not."""
 
     def __init__(
@@ -84,11 +88,13 @@ class InferenceEndpoint:
         kind = self._kind
         principal: Principal = scope["state"]["principal"]
         request_id: str = scope["state"]["request_id"]
-        self._overload.check_unread()
-        body = kind.body.decode(await read_body(scope, receive))
-        model = self._models.get(body.model)
-        require_model(principal, model)
-        jobs = kind.jobs(body, model, request_id)
+        raw = await read_body(scope, receive)
+        read = partial(self._read, principal, raw, request_id)
+        if len(raw) <= SHORT_BODY_BYTES:
+            body, model, jobs = read()
+        else:
+            pool = self._inference.pool
+            body, model, jobs = await pool.run(principal.tenant_id, read, size_bytes=len(raw))
         tier = served_tier(principal, requested_tier(body))
         self._overload.check(tier)
         include_usage = wants_usage(body)
@@ -99,6 +105,7 @@ class InferenceEndpoint:
             tier,
             request_id=request_id,
             choices_per_prompt=body.n or 1,
+            is_counted=scope["state"]["is_counted"],
         )
         # From here on whatever goes wrong must let go of it.
         async with ClientWatch(receive, run):
@@ -106,13 +113,30 @@ class InferenceEndpoint:
             answer_id, created_s = f"{kind.id_prefix}-{request_id}", int(time.time())
             envelope = Envelope(answer_id, created_s, model.name, model.fingerprint, tier)
             answer = Answer(body, model, run, envelope)
+            shape = partial(shape_fairly, self._inference.pool, principal.tenant_id)
             if body.stream:
                 chunks = kind.chunks(answer, include_usage=include_usage)
-                await stream_answer(send, run, chunks, answer.usage if include_usage else None)
+                usage = answer.usage if include_usage else None
+                await stream_answer(send, run, chunks, usage, shape)
                 return
-            document = kind.document(answer, await collect_answer(run))
-            response = Response(msgspec.json.encode(document), media_type="application/json")
-            await response(scope, receive, send)
+            pieces = await collect_answer(run)
+            document = await shape(pieces, partial(self._document, answer, pieces))
+            await Response(document, media_type="application/json")(scope, receive, send)
+
+    def _read(
+        self, principal: Principal, raw: bytes, request_id: str
+    ) -> tuple[Body, ServedModel, list[Job]]:
+        """Decode and check a body.
+
+        Raises: `InvalidRequest`, `ModelNotFound`, `PermissionDenied`.
+        """
+        body = self._kind.body.decode(raw)
+        model = self._models.get(body.model)
+        require_model(principal, model)
+        return body, model, self._kind.jobs(body, model, request_id)
+
+    def _document(self, answer: Answer[Body], pieces: list[Piece]) -> bytes:
+        return msgspec.json.encode(self._kind.document(answer, pieces))
 
 
 def answer_headers(run: Run) -> list[tuple[bytes, bytes]]:

@@ -13,13 +13,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.api.body import ClientGone, read_body
+from gateway.api.body import SHORT_BODY_BYTES, ClientGone, read_body
 from gateway.api.sse import DONE
 from gateway.domain import Principal
 from gateway.domain.idempotency import Answer, Claim
@@ -33,18 +32,11 @@ MAX_KEY_CHARS: Final = 255
 
 
 class Idempotent:
-    """Answer a keyed request once; `check_unread` may refuse it before its body is read."""
+    """Answer a keyed request once."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        service: IdempotencyService,
-        *,
-        check_unread: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, app: ASGIApp, service: IdempotencyService) -> None:
         self._app = app
         self._service = service
-        self._check_unread = check_unread
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         keys = [value for name, value in scope["headers"] if name == HEADER]
@@ -58,7 +50,6 @@ class Idempotent:
             _checked(keys),
             UUID(hex=scope["state"]["request_id"]),
         )
-        self._check_unread()
         try:
             body = await read_body(scope, receive)
         except ClientGone:
@@ -70,7 +61,11 @@ class Idempotent:
     async def _serve(self, scope: Scope, claim: Claim, body: bytes, relay: _Relay) -> None:
         """Claim the request, then run or replay it; how it fails goes to its client."""
         try:
-            answer = await self._service.claim(claim, _hash(scope["path"], body))
+            if len(body) > SHORT_BODY_BYTES:
+                body_hash = await asyncio.to_thread(_hash, scope["path"], body)
+            else:
+                body_hash = _hash(scope["path"], body)
+            answer = await self._service.claim(claim, body_hash)
             if answer is None:
                 await self._run(scope, claim, body, relay)
             else:

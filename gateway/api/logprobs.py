@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar, cast
 
 import msgspec
 
 from engine.contract import TokenLogprobs
 from engine.tokenizer import Tokenizer
 from gateway.services.generation import Echo, Piece
+
+T = TypeVar("T")
 
 
 class TopLogprob(msgspec.Struct):
@@ -50,7 +53,16 @@ def token_name(raw: bytes) -> str:
 
 def chat_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs]) -> ChatLogprobs:
     """Spell the log-probabilities of some tokens of a chat."""
-    return ChatLogprobs([_chat_token(tokenizer, entry) for entry in logprobs])
+    return ChatLogprobs([_encoded(_chat_token(tokenizer, entry)) for entry in logprobs])
+
+
+def _encoded(value: T) -> T:
+    """Return a value as the JSON that it is to become, in place of itself.
+
+    Those of a long answer would all be there at once, and one call would encode megabytes of them
+    while nothing else runs.
+    """
+    return cast(T, msgspec.Raw(msgspec.json.encode(value)))
 
 
 def _chat_token(tokenizer: Tokenizer, entry: TokenLogprobs) -> TokenLogprob:
@@ -96,7 +108,7 @@ class TextLogprobsWriter:
         # The chosen token is listed even where others are likelier, as OpenAI's endpoint has it.
         top.setdefault(name, entry.logprob)
         spelled.token_logprobs.append(entry.logprob)
-        spelled.top_logprobs.append(top)
+        spelled.top_logprobs.append(_encoded(top))
 
     def _name(self, token_id: int) -> str:
         return token_name(self._tokenizer.token_bytes(token_id))

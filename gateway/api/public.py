@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
@@ -12,7 +14,8 @@ from gateway.api.access import Authenticates, public, tenant_only
 from gateway.api.catalogue import Catalogue
 from gateway.api.chat import Chat
 from gateway.api.completions import Completions
-from gateway.api.endpoint import InferenceEndpoint
+from gateway.api.endpoint import AnswerKind, InferenceEndpoint
+from gateway.api.entrance import Entrance
 from gateway.api.errors import on_gateway_error, on_http_exception, on_unexpected
 from gateway.api.health import Health
 from gateway.api.idempotent import Idempotent
@@ -43,14 +46,16 @@ def public_app(
     `Idempotency-Key` is not looked at.
     """
     catalogue = Catalogue(models)
-    chat: ASGIApp = InferenceEndpoint(Chat(), models, inference, overload)
-    completions: ASGIApp = InferenceEndpoint(Completions(), models, inference, overload)
-    if idempotency is not None:
-        chat = Idempotent(chat, idempotency, check_unread=overload.check_unread)
-        completions = Idempotent(completions, idempotency, check_unread=overload.check_unread)
+
+    def endpoint(kind: AnswerKind[Any]) -> ASGIApp:
+        app: ASGIApp = InferenceEndpoint(kind, models, inference, overload)
+        if idempotency is not None:
+            app = Idempotent(app, idempotency)
+        return Entrance(app, overload, inference.entry)
+
     routes = [
-        tenant_only("/v1/chat/completions", chat, auth, method="POST"),
-        tenant_only("/v1/completions", completions, auth, method="POST"),
+        tenant_only("/v1/chat/completions", endpoint(Chat()), auth, method="POST"),
+        tenant_only("/v1/completions", endpoint(Completions()), auth, method="POST"),
         tenant_only("/v1/models", catalogue.list, auth, method="GET"),
         # A model's name may hold slashes.
         tenant_only("/v1/models/{model:path}", catalogue.show, auth, method="GET"),

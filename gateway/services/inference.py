@@ -3,21 +3,21 @@
 Every refusal is raised before anything is computed, so a caller can still answer with a status.
 `submit` returns a `Generation`, which owns the request's place in the scheduler.
 
-Threads: everything runs on the event loop but the tokenisation of what is not short, which runs
-in a small pool because a long prompt takes milliseconds.
+Threads: everything runs on the event loop but the rendering and tokenisation of what is not short,
+which goes to a pool that is fair between tenants, because a long prompt takes milliseconds.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
+from uuid import UUID
 
-from engine.contract import SamplingParams
+from engine.contract import EngineInfo, SamplingParams
 from engine.errors import ChatTemplateError
 from engine.tokenizer import InvalidText
 from gateway.domain import Principal, TenantSlo, Tier
@@ -29,6 +29,7 @@ from gateway.errors import (
     TenantLimited,
 )
 from gateway.services.cache_salt import cache_salt
+from gateway.services.fair_pool import FairPool
 from gateway.services.generation import Echo, Generation
 from gateway.services.models import ServedModel
 from scheduler.errors import Rejected
@@ -92,23 +93,29 @@ class InferenceService:
         self,
         *,
         salt_key: bytes,
+        pool: FairPool,
         clock: Callable[[], float] = time.monotonic,
-        tokenizer_threads: int = 2,
     ) -> None:
         self._salt_key = salt_key
+        self.pool = pool
         self._clock = clock
-        self._pool = ThreadPoolExecutor(tokenizer_threads, thread_name_prefix="tokenize")
 
     async def prepare(
-        self, model: ServedModel, jobs: Sequence[Job], *, choices_per_prompt: int = 1
+        self,
+        tenant_id: UUID,
+        model: ServedModel,
+        jobs: Sequence[Job],
+        *,
+        choices_per_prompt: int = 1,
     ) -> list[Prepared]:
         """Tokenise and check; of each `choices_per_prompt` jobs the prompt is the same.
 
-        Raises: `ContextLengthExceeded`, `InvalidRequest`.
+        Raises: `ContextLengthExceeded`, `InvalidRequest`; `TenantLimited`, `Overloaded`: too much
+        waits to be tokenised.
         """
         prepared = []
         for first in range(0, len(jobs), choices_per_prompt):
-            prompt = await self._tokenise(model, jobs[first])
+            prompt = await self._tokenise(tenant_id, model, jobs[first])
             for job in jobs[first : first + choices_per_prompt]:
                 prepared.append(Prepared(job, prompt, _fit_context(model, job, len(prompt))))
         return prepared
@@ -158,17 +165,14 @@ class InferenceService:
             waits_for_prompt_logprobs=params.prompt_logprobs is not None,
         )
 
-    def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-    async def _tokenise(self, model: ServedModel, job: Job) -> array[int]:
+    async def _tokenise(self, tenant_id: UUID, model: ServedModel, job: Job) -> array[int]:
         if isinstance(job.prompt, array):
             return _checked_ids(job.prompt, model.info.vocab_size, job.prompt_param)
-        loop = asyncio.get_running_loop()
         try:
             if _is_short(job.prompt):
                 return _encode(model, job)
-            return await loop.run_in_executor(self._pool, _encode, model, job)
+            encode = partial(_encode, model, job)
+            return await self.pool.run(tenant_id, encode, size_bytes=_num_chars(job.prompt))
         except (ChatTemplateError, InvalidText) as exc:
             raise InvalidRequest(str(exc), param=job.prompt_param) from None
 
@@ -194,8 +198,13 @@ def _is_short(prompt: Sequence[Message] | str) -> bool:
         return len(prompt) <= _SHORT_CHARS
     if len(prompt) * _CHARS_A_MESSAGE > _SHORT_CHARS:
         return False
-    num_chars = sum(len(message.content) + _CHARS_A_MESSAGE for message in prompt)
-    return num_chars <= _SHORT_CHARS
+    return _num_chars(prompt) + len(prompt) * _CHARS_A_MESSAGE <= _SHORT_CHARS
+
+
+def _num_chars(prompt: Sequence[Message] | str) -> int:
+    if isinstance(prompt, str):
+        return len(prompt)
+    return sum(len(message.content) for message in prompt)
 
 
 def _encode(model: ServedModel, job: Job) -> array[int]:
@@ -205,7 +214,7 @@ def _encode(model: ServedModel, job: Job) -> array[int]:
         _check_length(len(job.prompt), limit, model, job.prompt_param)
         return model.tokenizer.encode(job.prompt)
     assert not isinstance(job.prompt, array)
-    _check_length(sum(len(m.content) for m in job.prompt), limit, model, job.prompt_param)
+    _check_length(_num_chars(job.prompt), limit, model, job.prompt_param)
     if model.chat_template is None:
         raise InvalidRequest(
             f"The model '{model.name}' has no chat template; use /v1/completions.", param="model"
@@ -225,7 +234,19 @@ def _check_length(num_chars: int, limit: int, model: ServedModel, param: str) ->
         )
 
 
+def check_prompt_length(num_tokens: int, info: EngineInfo, param: str) -> None:
+    """Raise `ContextLengthExceeded` where a prompt is longer than the context."""
+    if num_tokens > info.max_model_len:
+        raise ContextLengthExceeded(
+            f"This model's context is {info.max_model_len} tokens; "
+            f"a prompt of {num_tokens} cannot fit.",
+            param=param,
+        )
+
+
 def _checked_ids(ids: array[int], vocab_size: int, param: str) -> array[int]:
+    if ids and max(ids) < vocab_size and min(ids) >= 0:
+        return ids
     for index, token_id in enumerate(ids):
         if not 0 <= token_id < vocab_size:
             raise InvalidRequest(

@@ -18,6 +18,7 @@ from gateway.errors import GatewayError, InternalFailure
 from gateway.services.generation import Generation, Piece
 from gateway.services.inference import InferenceService, Job, Prepared
 from gateway.services.models import ServedModel
+from gateway.services.quotas.entry import Entry
 from gateway.services.quotas.lease import RequestLease, Terms
 from gateway.services.quotas.service import QuotaService
 from gateway.services.quotas.standing import standing_of
@@ -68,11 +69,14 @@ class Run:
 
 
 class LeasedInference:
-    """Start runs on behalf of principals."""
+    """Start runs on behalf of principals; `entry` is where their requests come in, `pool` where
+    what is large is worked on."""
 
-    def __init__(self, inference: InferenceService, quotas: QuotaService) -> None:
+    def __init__(self, inference: InferenceService, quotas: QuotaService, entry: Entry) -> None:
         self._inference = inference
         self._quotas = quotas
+        self.entry = entry
+        self.pool = inference.pool
 
     async def start(
         self,
@@ -83,12 +87,16 @@ class LeasedInference:
         *,
         request_id: str,
         choices_per_prompt: int,
+        is_counted: bool = False,
     ) -> Run:
         """Start all of a request's jobs; the first of each `choices_per_prompt` leads a prompt.
 
+        With `is_counted` it was counted as a request before its body was read.
         Raises: what `prepare`, `reserve` and `submit` raise; nothing is charged then.
         """
-        prepared = await self._inference.prepare(model, jobs, choices_per_prompt=choices_per_prompt)
+        prepared = await self._inference.prepare(
+            principal.tenant_id, model, jobs, choices_per_prompt=choices_per_prompt
+        )
         leads = [index % choices_per_prompt == 0 for index in range(len(jobs))]
         terms = Terms(
             request_id=UUID(hex=request_id),
@@ -99,6 +107,7 @@ class LeasedInference:
             num_prompt_tokens=sum(len(job.prompt) for job in prepared[::choices_per_prompt]),
             max_tokens=[job.params.max_tokens for job in prepared],
             leads=leads,
+            is_counted=is_counted,
         )
         lease = await self._quotas.reserve(terms)
         generations = self._submit(principal, model, prepared, tier, lease)

@@ -293,3 +293,32 @@ def test_every_change_is_in_the_audit_log(server: Server) -> None:
     assert tenant.kid in text
     assert tenant.key not in text
     assert sluice(server, "audit", "verify")["ok"] is True
+
+
+def test_a_request_whose_body_is_refused_is_counted(server: Server) -> None:
+    """Bodies that ask for nothing use up the rate; then nothing more of them is read."""
+    tenant = Tenant(server, rpm="3")
+    # More than may be sent: what is refused unread is not a 413 but the tenant's own limit.
+    malformed, large = b'{"model": ', b"x" * (5 << 20)
+    statuses = [_post(tenant, malformed).status_code for _ in range(3)]
+    assert statuses == [400, 400, 400]
+    for body in (malformed, large):
+        refused = _post(tenant, body)
+        assert (refused.status_code, refused.json()["error"]["type"]) == (429, "rate_limit_error")
+    other = Tenant(server, rpm="1")
+    assert _post(other, large).status_code == 413
+    assert _post(other, large).status_code == 429
+
+
+def test_a_large_request_is_counted_once(server: Server) -> None:
+    """Before its body is read, and not with its reservation again."""
+    tenant = Tenant(server, rpm="2")
+    for _ in range(2):
+        tenant.complete(extra_body={"metadata": {"filler": "x" * 100_000}})
+    with pytest.raises(openai.RateLimitError):
+        tenant.complete()
+
+
+def _post(tenant: Tenant, body: bytes) -> httpx.Response:
+    headers = {"authorization": f"Bearer {tenant.key}", "content-type": "application/json"}
+    return httpx.post(f"{tenant.server.api}/completions", content=body, headers=headers)

@@ -28,7 +28,7 @@ class Ask:
     def __post_init__(self) -> None:
         num_prompt, num_output = self.terms.num_prompt_tokens, sum(self.granted)
         held = Amounts(
-            rpm=1,
+            rpm=0 if self.terms.is_counted else 1,
             input_tokens=num_prompt,
             output_tokens=num_output,
             concurrency=1,

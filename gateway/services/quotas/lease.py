@@ -66,7 +66,7 @@ class Terms:
     """Say what a request is, as far as its bill goes. `max_tokens` are of its generations.
 
     `leads` says for each generation whether its prompt counts: that of a further choice of the
-    same prompt does not.
+    same prompt does not. `is_counted`: it was counted as a request already.
     """
 
     request_id: UUID
@@ -77,6 +77,7 @@ class Terms:
     num_prompt_tokens: int
     max_tokens: Sequence[int]
     leads: Sequence[bool]
+    is_counted: bool = False
 
     def nano_usd(self, told: tuple[int, int, int]) -> int:
         """Price input, cached and output tokens."""
@@ -201,7 +202,8 @@ class RequestLease:
             return
         told = Told() if outcome is Outcome.FAILED else self._billed()
         self._books.append(self._row(told, outcome))
-        self._end(used_amounts(told))
+        # What was counted before the reservation is not counted again.
+        self._end(used_amounts(told)._replace(rpm=self.held.rpm))
 
     def fail(self, error: GatewayError) -> None:
         """End what runs on this lease with an error."""

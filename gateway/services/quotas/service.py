@@ -14,19 +14,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, Final, Protocol
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from gateway.domain import Principal
 from gateway.domain.price import Price
-from gateway.domain.quota import Scope
+from gateway.domain.quota import Metric, Scope
 from gateway.errors import CountersUnavailable, InternalFailure, StoreUnavailable, TenantLimited
 from gateway.services.quotas.ask import Ask, first_grant
-from gateway.services.quotas.lease import CHUNK, Books, RequestLease, Terms
-from gateway.services.quotas.link import CounterLink
+from gateway.services.quotas.lease import CHUNK, LEASE_US, Books, RequestLease, Terms
+from gateway.services.quotas.link import CounterLink, Op
 from gateway.services.quotas.local_limits import LocalLimits
 from gateway.services.quotas.refusals import refusal
 from gateway.services.quotas.standing import Denied
-from gateway.services.quotas.wire import BASE_S, Amounts, Compiler, Limit, Limits
+from gateway.services.quotas.wire import (
+    BASE_S,
+    Amounts,
+    Compiler,
+    Limit,
+    Limits,
+    compile_limits,
+)
 from gateway.telemetry.metrics import Metrics
 
 # A window that ends, limits that are loaded: each may change what is to be asked, a few times.
@@ -35,6 +42,7 @@ _MAX_ROUNDS: Final = 8
 _LOAD_S: Final = 2.0
 # Before the first second of a window no request of it has begun, by any rounding.
 _SURELY_S: Final = 60.0
+_ONE_REQUEST: Final = Amounts(rpm=1)
 
 Slotted = tuple[Scope, int, int]
 
@@ -126,6 +134,36 @@ class QuotaService:
             else:
                 raise InternalFailure(detail=f"a request id was used twice: {kind}")
         raise InternalFailure(detail="the counters never came to an answer")
+
+    async def count_request(self, principal: Principal) -> None:
+        """Count one request before anything of it is read; its reservation does not count it then.
+
+        Raises: `TenantLimited`: a limit on requests refuses it; `CountersUnavailable`.
+        """
+        limits = self._of_requests(principal)
+        if not limits.limits:
+            return
+        hold, let_go = _one_request(limits)
+        try:
+            [answer] = await self.link.ask(hold)
+        except CountersUnavailable:
+            denied = self.local.reserve(limits, _ONE_REQUEST, self.link.now_s())
+        else:
+            denied = _denied(limits, answer) if answer[0] == "denied" else None
+        finally:
+            self.link.post(let_go)
+        if denied is not None:
+            raise self._denied(denied, principal)
+
+    def count_later(self, principal: Principal) -> None:
+        """Count one request that has been refused already, where its rate has room for it."""
+        limits = self._of_requests(principal)
+        if limits.limits:
+            for op in _one_request(limits):
+                self.link.post(op)
+
+    def _of_requests(self, principal: Principal) -> Limits:
+        return compile_limits(principal.quotas, self.link.now_s(), (Metric.RPM,))
 
     async def load(self, limits: Limits) -> None:
         """Tell the counters from the ledger what windows have seen.
@@ -227,6 +265,15 @@ class QuotaService:
         limit = denied.limit
         self._metrics.quota_denied.labels(limit.metric.value, limit.scope.scope.kind.value).inc()
         return refusal(denied, principal, self.link.now_s())
+
+
+def _one_request(limits: Limits) -> tuple[Op, Op]:
+    """Return what holds one request, and what lets go of all but its place in the rate."""
+    id_ = uuid4().hex
+    return (
+        ("reserve", id_, limits.packed, _ONE_REQUEST, "", LEASE_US),
+        ("settle", id_, _ONE_REQUEST),
+    )
 
 
 def _building_s(wait_us: int) -> float:

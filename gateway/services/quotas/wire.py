@@ -140,13 +140,15 @@ class Compiler:
         return [self._kept[key][1] for key in asked if key in self._kept]
 
 
-def compile_limits(quotas: tuple[ScopeQuota, ...], now_s: float) -> Limits:
-    """Compile limits for the windows that `now_s` falls in."""
+def compile_limits(
+    quotas: tuple[ScopeQuota, ...], now_s: float, metrics: Sequence[Metric] = tuple(Metric)
+) -> Limits:
+    """Compile limits, or those on some metrics, for the windows that `now_s` falls in."""
     scopes: list[msgspec.Raw] = []
     limits: list[Limit] = []
     for scope in quotas:
         entries: list[list[Any]] = []
-        for metric in Metric:
+        for metric in metrics:
             amount = scope.quota.limit(metric)
             if amount is None:
                 continue

@@ -22,6 +22,7 @@ from gateway.api.health import Health
 from gateway.api.public import public_app
 from gateway.domain import Principal, TenantSlo, Tier
 from gateway.errors import AuthenticationFailed
+from gateway.services.fair_pool import FairPool
 from gateway.services.heartbeat import Heartbeat
 from gateway.services.inference import InferenceService
 from gateway.services.lifecycle import Lifecycle, Phase
@@ -192,7 +193,7 @@ def overload() -> OverloadWatch:
 async def _client(
     model: ServedModel, overload: OverloadWatch | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
-    inference = InferenceService(salt_key=b"salt" * 8)
+    inference = InferenceService(salt_key=b"salt" * 8, pool=FairPool())
     app = public_app(
         models=ModelRegistry([model]),
         inference=leased(inference),
@@ -207,4 +208,4 @@ async def _client(
         transport=transport, base_url="http://test", headers=headers, timeout=60
     ) as client:
         yield client
-    inference.close()
+    inference.pool.close()

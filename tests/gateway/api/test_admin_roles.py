@@ -81,7 +81,7 @@ async def test_a_route_that_names_no_role_is_open_to_nobody(real: RealGateway) -
     from gateway.errors import PermissionDenied
 
     class Anyone:
-        async def authenticate(self, text: str) -> Admin:
+        async def authenticate(self, text: str, *, from_memory: bool = False) -> Admin:
             return Admin("ann", AdminRole.OWNER, real_id)
 
     async def endpoint(request: object) -> object:

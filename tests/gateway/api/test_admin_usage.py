@@ -44,7 +44,7 @@ class Is:
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
 
-    async def authenticate(self, token: str) -> Admin:
+    async def authenticate(self, token: str, *, from_memory: bool = False) -> Admin:
         return self._admin
 
 

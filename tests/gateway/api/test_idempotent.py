@@ -19,6 +19,7 @@ from gateway.credentials import Secrets
 from gateway.domain import Principal
 from gateway.errors import Overloaded, StoreUnavailable
 from gateway.services.auth import Authenticator
+from gateway.services.fair_pool import FairPool
 from gateway.services.idempotency import IdempotencyService
 from gateway.services.inference import InferenceService
 from gateway.services.models import ModelRegistry, ServedModel
@@ -365,7 +366,7 @@ async def test_the_real_endpoint_generates_once(
 ) -> None:
     """Through the whole public API: one id, one generation, the same bytes twice."""
     service = IdempotencyService(store.idempotency, SECRETS)
-    inference = InferenceService(salt_key=b"salt" * 8)
+    inference = InferenceService(salt_key=b"salt" * 8, pool=FairPool())
     app = public_app(
         models=ModelRegistry([model]),
         inference=leased(inference),
@@ -394,7 +395,7 @@ async def test_the_real_endpoint_generates_once(
         answers = [await client.post("/v1/completions", json=text_request) for _ in range(2)]
         assert answers[0].content == answers[1].content
         assert answers[1].headers["idempotent-replayed"] == "true"
-    inference.close()
+    inference.pool.close()
 
 
 async def until(

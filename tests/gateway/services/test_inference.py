@@ -6,10 +6,12 @@ import threading
 from array import array
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import uuid4
 
 import pytest
 
 from engine.contract import SamplingParams
+from gateway.services.fair_pool import FairPool
 from gateway.services.inference import InferenceService, Job, Message
 from gateway.services.models import ServedModel
 
@@ -37,9 +39,9 @@ async def test_choices_of_a_prompt_share_one_tokenisation() -> None:
         for text in ("one", "three")
         for seed in range(3)
     ]
-    inference = InferenceService(salt_key=b"salt" * 8)
-    prepared = await inference.prepare(_model(tokenizer), jobs, choices_per_prompt=3)
-    inference.close()
+    inference = InferenceService(salt_key=b"salt" * 8, pool=FairPool())
+    prepared = await inference.prepare(uuid4(), _model(tokenizer), jobs, choices_per_prompt=3)
+    inference.pool.close()
     assert tokenizer.texts == ["one", "three"]
     assert [len(one.prompt) for one in prepared] == [3, 3, 3, 5, 5, 5]
     assert [one.params.seed for one in prepared] == [0, 1, 2, 0, 1, 2]
@@ -48,12 +50,12 @@ async def test_choices_of_a_prompt_share_one_tokenisation() -> None:
 async def test_only_long_prompts_are_worth_a_thread() -> None:
     """A short one is tokenised on the event loop, a long one, or many messages, beside it."""
     tokenizer = CountingTokenizer()
-    inference = InferenceService(salt_key=b"salt" * 8)
+    inference = InferenceService(salt_key=b"salt" * 8, pool=FairPool())
     many = tuple(Message("user", "") for _ in range(20))
     for prompt in ("short", "long" * 200, (Message("user", "Hi"),), many):
         job = Job(request_id="r", prompt=prompt, params=SamplingParams(max_tokens=4))
-        await inference.prepare(_model(tokenizer), [job])
-    inference.close()
+        await inference.prepare(uuid4(), _model(tokenizer), [job])
+    inference.pool.close()
     here = threading.current_thread().name
     assert [thread == here for thread in tokenizer.threads] == [True, False, True, False]
 

@@ -1,0 +1,158 @@
+"""A few threads for what would hold the event loop, shared fairly between tenants.
+
+What is large is decoded, rendered, tokenised and encoded here. Work waits in a queue of its tenant.
+A thread that is free goes to the tenant with the least running here, then to the one whose next
+work has the earliest start tag: work starts, in the time of the threads, where its tenant's last
+one ended or where the one begun last did, whichever is later. So a tenant that sends a thousand
+large bodies delays another's by what runs, not by what waits, and nobody saves time up by pausing.
+Source: start-time fair queueing, Goyal et al., SIGCOMM 1996.
+
+Threads: all of this runs on the event loop but the work itself. Python code in a thread lets the
+loop go on within `sys.getswitchinterval`; a single call into C that keeps the interpreter does not,
+so what is handed over must be made of short ones.
+
+Failures: what waits is bounded in bytes, for a tenant and in all; beyond it is refused at once.
+Work whose caller has left is not begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from gateway.errors import Overloaded, TenantLimited
+
+R = TypeVar("R")
+
+NUM_THREADS: Final = 2
+MAX_WAITING_BYTES: Final = 256 << 20
+MAX_TENANT_BYTES: Final = 32 << 20
+_RETRY_AFTER_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    call: Callable[[], Any]  # what it returns is the caller's to know
+    done: asyncio.Future[Any]
+    size_bytes: int
+
+
+class FairPool:
+    """Run work on threads; `close` once nothing more is asked of it.
+
+    `clock` is read in the thread, before and after the work: what tenants are charged for.
+    """
+
+    def __init__(
+        self,
+        num_threads: int = NUM_THREADS,
+        *,
+        max_waiting_bytes: int = MAX_WAITING_BYTES,
+        max_tenant_bytes: int = MAX_TENANT_BYTES,
+        clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix="fair-pool")
+        self._num_idle = num_threads
+        self._max_waiting_bytes = max_waiting_bytes
+        self._max_tenant_bytes = max_tenant_bytes
+        self._clock = clock
+        self._waiting: dict[UUID, deque[_Work]] = {}
+        self._waiting_bytes: defaultdict[UUID, int] = defaultdict(int)
+        self._running: defaultdict[UUID, int] = defaultdict(int)
+        # Where each tenant's next work starts, in seconds of the threads' time; those in the past
+        # are forgotten.
+        self._start_s: dict[UUID, float] = {}
+        self._now_s = 0.0
+
+    async def run(self, tenant_id: UUID, work: Callable[[], R], *, size_bytes: int = 0) -> R:
+        """Return what `work` returns, once its turn has come; `size_bytes` is what waits with it.
+
+        Raises: `TenantLimited`, `Overloaded`: as much as may wait does already, of this tenant or
+        in all (nothing of size 0 is refused); what `work` raises.
+        """
+        self._check_room(tenant_id, size_bytes)
+        done: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tenant_id, deque()).append(_Work(work, done, size_bytes))
+        self._waiting_bytes[tenant_id] += size_bytes
+        self._begin()
+        return await done
+
+    def close(self) -> None:
+        """Begin nothing more; what waits is cancelled."""
+        for queue in self._waiting.values():
+            for work in queue:
+                work.done.cancel()
+        self._waiting.clear()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _check_room(self, tenant_id: UUID, size_bytes: int) -> None:
+        if not size_bytes:
+            return
+        if self._waiting_bytes.get(tenant_id, 0) + size_bytes > self._max_tenant_bytes:
+            raise TenantLimited(
+                "Too many large requests of this tenant wait to be read.",
+                retry_after_s=_RETRY_AFTER_S,
+            )
+        if sum(self._waiting_bytes.values()) + size_bytes > self._max_waiting_bytes:
+            raise Overloaded("Too many large requests wait.", retry_after_s=_RETRY_AFTER_S)
+
+    def _begin(self) -> None:
+        """Give idle threads to those whose turn it is."""
+        while self._num_idle and self._waiting:
+            tenant_id = min(self._waiting, key=self._turn)
+            queue = self._waiting[tenant_id]
+            work = queue.popleft()
+            if not queue:
+                del self._waiting[tenant_id]
+            self._waiting_bytes[tenant_id] -= work.size_bytes
+            if work.done.cancelled():
+                self._forget_idle(tenant_id)
+                continue
+            self._now_s = max(self._now_s, self._start_s.get(tenant_id, 0.0))
+            self._num_idle -= 1
+            self._running[tenant_id] += 1
+            loop = asyncio.get_running_loop()
+            running = loop.run_in_executor(self._executor, self._timed, work.call)
+            running.add_done_callback(partial(self._end, tenant_id, work))
+
+    def _turn(self, tenant_id: UUID) -> tuple[int, float]:
+        return self._running[tenant_id], max(self._start_s.get(tenant_id, 0.0), self._now_s)
+
+    def _timed(self, call: Callable[[], R]) -> tuple[R | None, Exception | None, float]:
+        began_s = self._clock()
+        try:
+            return call(), None, self._clock() - began_s
+        except Exception as exc:
+            return None, exc, self._clock() - began_s
+
+    def _end(self, tenant_id: UUID, work: _Work, ran: asyncio.Future[Any]) -> None:
+        self._num_idle += 1
+        self._running[tenant_id] -= 1
+        if ran.cancelled():
+            work.done.cancel()
+            return
+        result, error, took_s = ran.result()
+        began_s = max(self._start_s.get(tenant_id, 0.0), self._now_s)
+        self._start_s[tenant_id] = began_s + took_s
+        if not work.done.done():
+            if error is None:
+                work.done.set_result(result)
+            else:
+                work.done.set_exception(error)
+        self._forget_idle(tenant_id)
+        self._begin()
+
+    def _forget_idle(self, tenant_id: UUID) -> None:
+        """Keep of tenants that have nothing here only where their next work starts ahead of now."""
+        if tenant_id in self._waiting or self._running[tenant_id]:
+            return
+        self._running.pop(tenant_id, None)
+        self._waiting_bytes.pop(tenant_id, None)
+        self._start_s = {tenant: at for tenant, at in self._start_s.items() if at > self._now_s}
