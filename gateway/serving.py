@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -78,6 +79,9 @@ async def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
                 with announced(
                     settings.data_dir, api=api, admin=admin_url, token=gateway.local_token
                 ):
+                    # What is there by now stays: a collection that looked through all of it, torch
+                    # included, would hold every thread for a tenth of a second.
+                    gc.freeze()
                     on_ready(_ready(settings, gateway, api=api, admin=admin_url))
                     until: list[asyncio.Future[Any]] = [running, first]
                     await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
