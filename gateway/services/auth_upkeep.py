@@ -9,7 +9,6 @@ cached is doubted, and not dropped, as the database may be away too. Another tas
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -17,13 +16,14 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from uuid import UUID
 
+from gateway.background import Background
 from gateway.errors import StoreUnavailable
 from gateway.ports import AuthEpoch, Clock, KeyStore
 from gateway.services.auth import Authenticator
 
 # Twice as often as a revocation may take, which has more to do than to be noticed.
-_EPOCH_INTERVAL_S = 0.5
-_USED_INTERVAL_S = 5.0
+EPOCH_INTERVAL_S = 0.5
+USED_INTERVAL_S = 5.0
 _USED_PER_KEY_S = 60.0
 
 log = logging.getLogger(__name__)
@@ -40,12 +40,16 @@ class AuthUpkeep:
         clock: Clock = time,
         *,
         on_change: Sequence[Callable[[], Awaitable[None]]] = (),
+        epoch_interval_s: float = EPOCH_INTERVAL_S,
+        used_interval_s: float = USED_INTERVAL_S,
     ) -> None:
         self._authenticator = authenticator
         self._keys = keys
         self._epoch = epoch
         self._clock = clock
         self._on_change = on_change
+        self._epoch_interval_s = epoch_interval_s
+        self._used_interval_s = used_interval_s
         self._seen_epoch: int | None = None
         self._pending: dict[UUID, datetime] = {}
         self._written_at: dict[UUID, float] = {}
@@ -54,16 +58,14 @@ class AuthUpkeep:
     async def running(self) -> AsyncIterator[None]:
         """Run both tasks; on leaving, write what was used last."""
         await self.follow_epoch()
-        tasks = [
-            asyncio.create_task(self._repeat(_EPOCH_INTERVAL_S, self.follow_epoch)),
-            asyncio.create_task(self._repeat(_USED_INTERVAL_S, self.write_used)),
-        ]
+        name = "upkeep of authentication"
         try:
-            yield
+            async with (
+                Background(name, self.follow_epoch, interval_s=self._epoch_interval_s),
+                Background(name, self.write_used, interval_s=self._used_interval_s),
+            ):
+                yield
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             self._written_at.clear()
             await self.write_used()
 
@@ -100,12 +102,3 @@ class AuthUpkeep:
         for key in due:
             del self._pending[key]
             self._written_at[key] = now
-
-    async def _repeat(self, interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            await asyncio.sleep(interval_s)
-            try:
-                await work()
-            except Exception:
-                # A fault in one round must not end all rounds to come.
-                log.exception("upkeep of authentication failed")

@@ -3,12 +3,12 @@
 A task on the loop notes the time every second; a thread compares. A loop that hangs answers no
 probe, which a supervisor takes for dead; what is left to do here is to say so in the log while it
 lasts, with the line of code that the loop hangs in. A process that was stopped as a whole
-(SIGSTOP, a sleeping laptop) finds its thread late too, and is given a new start.
+(SIGSTOP, a sleeping laptop) finds its thread late too, and is given a new start. The thread has a
+loop of its own, as it must run where the event loop does not.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 import threading
@@ -17,6 +17,8 @@ import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
+
+from gateway.background import Background
 
 logger = logging.getLogger(__name__)
 
@@ -60,19 +62,17 @@ class Heartbeat:
             target=self._watch, args=(watched,), name="heartbeat", daemon=True
         )
         thread.start()
-        beat = asyncio.create_task(self._beat())
         try:
-            yield
+            async with Background("the beat", self.beat, interval_s=self._beat_s, at_once=True):
+                yield
         finally:
-            beat.cancel()
             self._ended.set()
             thread.join()
 
-    async def _beat(self) -> None:
-        while True:
-            self._beaten_s = self._clock()
-            self._stalled = False
-            await asyncio.sleep(self._beat_s)
+    async def beat(self) -> None:
+        """Note that the loop turns."""
+        self._beaten_s = self._clock()
+        self._stalled = False
 
     def _watch(self, watched: int) -> None:
         looked_s = self._clock()

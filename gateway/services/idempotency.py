@@ -26,6 +26,7 @@ from typing import Any, Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from gateway.background import JITTER, Background
 from gateway.credentials import Secrets
 from gateway.domain.idempotency import Answer, Claim, SealedAnswer
 from gateway.errors import (
@@ -42,8 +43,8 @@ LEASE_S: Final = 60.0
 KEEP_S: Final = 24 * 3600.0
 MAX_ANSWER_BYTES: Final = 4 << 20
 
-_RENEW_EVERY_S: Final = LEASE_S / 4
-_SWEEP_EVERY_S: Final = 3600.0
+RENEW_EVERY_S: Final = LEASE_S / 4
+SWEEP_EVERY_S: Final = 3600.0
 _SWEEP_ROWS: Final = 1000
 _RETRY_AFTER_S: Final = 1.0
 _SAVE_BEFORE_ANSWER_S: Final = 5.0
@@ -65,10 +66,14 @@ class IdempotencyService:
         *,
         lease_s: float = LEASE_S,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
+        renew_every_s: float = RENEW_EVERY_S,
+        sweep_every_s: float = SWEEP_EVERY_S,
     ) -> None:
         self._store = store
         self._cipher = AESGCM(secrets.idempotency_key)
         self._lease_s = lease_s
+        self._renew_every_s = renew_every_s
+        self._sweep_every_s = sweep_every_s
         self.max_answer_bytes = max_answer_bytes
         self._claims: set[Claim] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -122,18 +127,17 @@ class IdempotencyService:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Renew and sweep while the block runs; on leaving, end what runs."""
-        upkeep = [
-            asyncio.create_task(_repeat(_RENEW_EVERY_S, self.renew)),
-            asyncio.create_task(_repeat(_SWEEP_EVERY_S, self.sweep)),
-        ]
+        name = "upkeep of idempotency records"
         try:
-            yield
+            async with (
+                Background(name, self.renew, interval_s=self._renew_every_s),
+                Background(name, self.sweep, interval_s=self._sweep_every_s, jitter=JITTER),
+            ):
+                yield
         finally:
-            for task in upkeep:
-                task.cancel()
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=_CLOSE_S)
-            left = [*upkeep, *self._tasks]
+            left = list(self._tasks)
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
@@ -150,7 +154,7 @@ class IdempotencyService:
     async def _end(self, claim: Claim, write: Callable[[], Awaitable[object]]) -> None:
         """Write how a run ended, again and again while the store is away.
 
-        Given up, the lease passes and the next retry runs anew.
+        Given up, the lease passes and the next retry runs anew. It is no `Background`: it ends.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + _SAVE_FOR_S
@@ -187,15 +191,3 @@ class IdempotencyService:
 def _place(claim: Claim) -> bytes:
     """Bind an answer to its record: one that is moved to another cannot be opened."""
     return claim.key_id.bytes + claim.idempotency_key.encode("ascii")
-
-
-async def _repeat(interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
-    while True:
-        await asyncio.sleep(interval_s)
-        try:
-            await work()
-        except StoreUnavailable as exc:
-            logger.warning("upkeep of idempotency records waits: %s", exc)
-        except Exception:
-            # A fault in one round must not end all rounds to come.
-            logger.exception("upkeep of idempotency records failed")

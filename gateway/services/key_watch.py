@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Collection
 from typing import Final, Protocol
 
-from gateway.errors import AuthenticationFailed, StoreUnavailable
+from gateway.background import Background
+from gateway.errors import AuthenticationFailed
 from gateway.services.quotas.service import QuotaService
-
-logger = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 5.0
 
@@ -30,20 +28,23 @@ class KnowsDeadKeys(Protocol):
 class KeyWatch:
     """Look at the keys of what runs, while `running` is entered."""
 
-    def __init__(self, keys: KnowsDeadKeys, quotas: QuotaService) -> None:
+    def __init__(
+        self, keys: KnowsDeadKeys, quotas: QuotaService, *, interval_s: float = INTERVAL_S
+    ) -> None:
         self._keys = keys
         self._quotas = quotas
+        self._interval_s = interval_s
         self._changed = asyncio.Event()
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    def running(self) -> Background:
         """Look in the background while the block runs."""
-        task = asyncio.create_task(self._repeat())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        return Background(
+            "looking at the keys of running requests",
+            self.look,
+            interval_s=self._interval_s,
+            wake=self._changed,
+            level=logging.DEBUG,
+        )
 
     async def keys_changed(self) -> None:
         """Look soon: some key or tenant was changed."""
@@ -58,19 +59,3 @@ class KeyWatch:
         for lease in ended:
             lease.fail(AuthenticationFailed("The API key of this request was revoked or expired."))
         return len(ended)
-
-    async def _repeat(self) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(INTERVAL_S):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
-            self._changed.clear()
-            try:
-                await self.look()
-            except StoreUnavailable as exc:
-                logger.debug("keys of running requests not looked at: %s", exc)
-            except Exception:
-                # A fault in one round must not end all rounds to come.
-                logger.exception("looking at the keys of running requests failed")

@@ -17,21 +17,32 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Final
 
+from gateway.background import Background
 from gateway.domain.usage import UsageRow
-from gateway.errors import InternalFailure, StoreUnavailable
+from gateway.errors import InternalFailure
 from gateway.ports import Clock, LedgerStore
 from gateway.services.spool import Spool
 
 logger = logging.getLogger(__name__)
 
 BATCH_ROWS: Final = 500
-GATHER_S: Final = 0.2
-_PAUSE_S: Final = 0.05
-_BACKOFF_MIN_S, _BACKOFF_MAX_S = 0.5, 2.0
-_TIDY_INTERVAL_S: Final = 5.0
 _LAST_DRAIN_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Say how long rows are gathered for, and what lies between two transactions.
+
+    `retry_s` are the waits after failures in a row; the spool is tidied every `tidy_s`.
+    """
+
+    gather_s: float = 0.2
+    pause_s: float = 0.05
+    retry_s: Sequence[float] = (0.5, 1.0, 2.0)
+    tidy_s: float = 5.0
 
 
 class LedgerWriter:
@@ -44,30 +55,36 @@ class LedgerWriter:
         *,
         on_written: Callable[[Sequence[UsageRow]], None] | None = None,
         clock: Clock = time,
+        pace: Pace = Pace(),
     ) -> None:
         self._ledger = ledger
         self._spool = spool
         self._on_written = on_written
         self._clock = clock
+        self._pace = pace
         self._hurry = asyncio.Event()
         self._progress = asyncio.Condition()
-        self._backoff_s = 0.0
+        self._is_failing = False
         self._tidied_s = clock.monotonic()
 
     @property
     def is_failing(self) -> bool:
         """Tell whether the last attempt to insert failed, so that rows wait in the spool."""
-        return self._backoff_s > 0
+        return self._is_failing
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run the task; on leaving, insert what is left if that goes quickly."""
-        task = asyncio.create_task(self._run())
         try:
-            yield
+            async with Background(
+                "writing the ledger",
+                self.round,
+                interval_s=self._pace.pause_s,
+                at_once=True,
+                retry_s=self._pace.retry_s,
+            ):
+                yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
             await self._drain()
 
     async def flush(self, timeout_s: float) -> bool:
@@ -88,36 +105,32 @@ class LedgerWriter:
                 )
         return self._spool.num_through >= goal
 
-    async def _run(self) -> None:
-        while True:
-            await self._gather()
-            try:
-                await self._write_batch()
-            except StoreUnavailable as exc:
-                self._back_off()
-                logger.warning("%d rows wait for the ledger: %s", self._spool.depth, exc)
-            except Exception:
-                # A fault in one round must not end all rounds to come.
-                self._back_off()
-                logger.exception("%d rows wait for the ledger", self._spool.depth)
-            else:
-                self._backoff_s = 0.0
+    async def round(self) -> None:
+        """Wait for rows, for a while, and insert a batch. Raises: `StoreUnavailable`."""
+        await self._gather()
+        try:
+            await self._write_batch()
+            self._is_failing = False
+        except Exception:
+            self._is_failing = True
+            logger.warning("%d rows wait for the ledger", self._spool.depth)
+            raise
+        finally:
             async with self._progress:
                 self._progress.notify_all()
-            await asyncio.sleep(self._backoff_s or _PAUSE_S)
 
     async def _gather(self) -> None:
         """Wait for rows, then for more of them; tidy the spool meanwhile."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_TIDY_INTERVAL_S):
+            async with asyncio.timeout(self._pace.tidy_s):
                 await self._spool.arrived.wait()
         if 0 < self._spool.depth < BATCH_ROWS:
             with suppress(TimeoutError):
-                async with asyncio.timeout(GATHER_S):
+                async with asyncio.timeout(self._pace.gather_s):
                     await self._hurry.wait()
         self._hurry.clear()
         now = self._clock.monotonic()
-        if now - self._tidied_s >= _TIDY_INTERVAL_S:
+        if now - self._tidied_s >= self._pace.tidy_s:
             self._tidied_s = now
             self._spool.tidy()
 
@@ -150,9 +163,6 @@ class LedgerWriter:
                 return
             self._spool.put_aside(rows[0])
             logger.error("request %s is not billed: %s", rows[0].request_id, exc)
-
-    def _back_off(self) -> None:
-        self._backoff_s = min(max(_BACKOFF_MIN_S, 2 * self._backoff_s), _BACKOFF_MAX_S)
 
     async def _drain(self) -> None:
         try:

@@ -7,7 +7,6 @@ which is the event loop's. What a level gives up is asked for at two places: bef
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -17,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
+from gateway.background import Background
 from gateway.domain import Tier
 from gateway.errors import Overloaded, Saturated
 from gateway.services.overload import Level, OverloadLadder, Signals
@@ -51,6 +51,7 @@ class OverloadWatch:
         self._memory_share = memory_share or memory_gauge()
         self._clock = clock
         self._period_s = period_s
+        self._due_s = clock()
         self._ladder = OverloadLadder()
         self.signals = Signals()
 
@@ -83,20 +84,17 @@ class OverloadWatch:
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
         """Follow the process until the block ends."""
-        task = asyncio.create_task(self._follow())
-        try:
+        self._due_s = self._clock() + self._period_s
+        async with Background("measuring the load", self.measure, interval_s=self._period_s):
             yield
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
-    async def _follow(self) -> None:
-        while True:
-            due_s = self._clock() + self._period_s
-            await asyncio.sleep(self._period_s)
-            now = self._clock()
-            self.look(now, lag_s=max(0.0, now - due_s))
+    async def measure(self) -> None:
+        """Measure once, when it was due or later, and say when it is due again."""
+        now = self._clock()
+        try:
+            self.look(now, lag_s=max(0.0, now - self._due_s))
+        finally:
+            self._due_s = self._clock() + self._period_s
 
     def look(self, now: float, *, lag_s: float) -> None:
         """Measure once; `lag_s` is how late the event loop was."""

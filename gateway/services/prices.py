@@ -6,13 +6,13 @@ epoch moves (a change in another, see `auth_upkeep`) and every few seconds besid
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Final
 
+from gateway.background import Background
 from gateway.domain.admin import Actor
 from gateway.domain.page import Page, PageRequest
 from gateway.domain.price import ANY_MODEL, Price, PriceDraft
@@ -21,7 +21,7 @@ from gateway.ports import AuthEpoch, OrganisationStore, PriceStore
 
 logger = logging.getLogger(__name__)
 
-_REFRESH_INTERVAL_S: Final = 10.0
+REFRESH_INTERVAL_S: Final = 10.0
 _USD_MAX: Final = 1_000_000
 _USD_DIGITS, _MULTIPLIER_DIGITS = 9, 4
 _MULTIPLIER_MAX: Final = 100
@@ -31,8 +31,9 @@ _MODEL_CHARS_MAX: Final = 200
 class PriceBook:
     """Know the newest price of every model; enter `running` to keep knowing it."""
 
-    def __init__(self, prices: PriceStore) -> None:
+    def __init__(self, prices: PriceStore, *, interval_s: float = REFRESH_INTERVAL_S) -> None:
         self._prices = prices
+        self._interval_s = interval_s
         self._by_model: Mapping[str, Price] = {}
 
     def price(self, model: str) -> Price | None:
@@ -52,21 +53,8 @@ class PriceBook:
     async def running(self) -> AsyncIterator[None]:
         """Read the prices now and go on reading them while the block runs."""
         await self.refresh()
-        task = asyncio.create_task(self._repeat())
-        try:
+        async with Background("reading the prices", self.refresh, interval_s=self._interval_s):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def _repeat(self) -> None:
-        while True:
-            await asyncio.sleep(_REFRESH_INTERVAL_S)
-            try:
-                await self.refresh()
-            except Exception:
-                # A fault in one round must not end all rounds to come.
-                logger.exception("reading the prices failed")
 
 
 class PriceService:

@@ -26,6 +26,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.background import Background
 from gateway.domain.usage import UsageRow
 from gateway.ports import Clock
 from gateway.services.spool_segment import NAMELESS_SUFFIX, SUFFIX, Segment
@@ -51,12 +52,14 @@ class Spool:
         max_bytes: int = 512 << 20,
         segment_bytes: int = _SEGMENT_BYTES,
         clock: Clock = time,
+        sync_interval_s: float = SYNC_INTERVAL_S,
     ) -> None:
         """Open the directory and take over what dead processes left. Raises: `OSError`."""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._directory = directory
         self._max_bytes = max_bytes
         self._segment_bytes = segment_bytes
+        self._sync_interval_s = sync_interval_s
         self._clock = clock
         self._own: deque[Segment] = deque()
         self._tail: Segment | None = None
@@ -180,16 +183,20 @@ class Spool:
     @asynccontextmanager
     async def syncing(self) -> AsyncIterator[None]:
         """Sync once a second while the block runs."""
-        task = asyncio.create_task(self._sync_repeatedly())
         try:
-            yield
+            async with Background(
+                "syncing the spool",
+                self.sync,
+                interval_s=self._sync_interval_s,
+                outages=(OSError,),
+                level=logging.ERROR,
+            ):
+                yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
             await self.sync()
 
     async def sync(self) -> None:
-        """Have the disk take what was written, on a thread."""
+        """Have the disk take what was written, on a thread. Raises: `OSError`."""
         dirty = [segment for segment in self._own if segment.is_dirty]
         if not dirty:
             return
@@ -233,14 +240,6 @@ class Spool:
     def _drop_tail_if_through(self) -> None:
         if self._tail is not None and self._tail.is_through:
             self._tail = None
-
-    async def _sync_repeatedly(self) -> None:
-        while True:
-            await asyncio.sleep(SYNC_INTERVAL_S)
-            try:
-                await self.sync()
-            except OSError as exc:
-                logger.error("the spool could not be synced: %s", exc)
 
 
 def _sync(descriptors: Sequence[int]) -> None:

@@ -7,13 +7,11 @@ client does.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Final
 
+from gateway.background import Background
 from gateway.errors import StoreUnavailable
 from gateway.ports import Clock, KeyStore
 
@@ -28,8 +26,16 @@ _NOBODY: Final = "probe"
 class StoreWatch:
     """Note when the store of keys last answered; enter `running` to go on asking."""
 
-    def __init__(self, keys: KeyStore, clock: Clock = time, *, grace_s: float = GRACE_S) -> None:
+    def __init__(
+        self,
+        keys: KeyStore,
+        clock: Clock = time,
+        *,
+        grace_s: float = GRACE_S,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
         self._grace_s = grace_s
+        self._interval_s = interval_s
         self._keys = keys
         self._clock = clock
         self._answered_s = clock.monotonic()
@@ -45,15 +51,11 @@ class StoreWatch:
         """Tell whether the last answer is within the grace."""
         return self.silent_s < self._grace_s
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    def running(self) -> Background:
         """Ask in the background while the block runs."""
-        task = asyncio.create_task(self._repeat())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        return Background(
+            "asking the store of keys", self.ask, interval_s=self._interval_s, at_once=True
+        )
 
     async def ask(self) -> None:
         """Ask once; silence changes nothing but the time that passes."""
@@ -66,12 +68,3 @@ class StoreWatch:
             return
         self._missed = False
         self._answered_s = self._clock.monotonic()
-
-    async def _repeat(self) -> None:
-        while True:
-            try:
-                await self.ask()
-            except Exception:
-                # A fault in one round must not end all rounds to come.
-                logger.exception("asking the store of keys failed")
-            await asyncio.sleep(INTERVAL_S)

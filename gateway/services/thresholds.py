@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID, uuid4
 
+from gateway.background import Background
 from gateway.domain.quota import Metric, Scope
 from gateway.domain.quota_event import QuotaEvent
 from gateway.errors import StoreUnavailable
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_WINDOWS: Final = 10_000
 _MAX_PENDING: Final = 10_000
-_RETRY_S: Final = 1.0
+RETRY_S: Final = 1.0
 _CLOSE_S: Final = 2.0
 
 OnRaised = Callable[[QuotaEvent], None]
@@ -51,8 +52,10 @@ class Thresholds:
         is_delivered: bool = False,
         on_raised: OnRaised = lambda event: None,
         clock: Clock = time,
+        retry_s: float = RETRY_S,
     ) -> None:
         self._store = store
+        self._retry_s = retry_s
         self._percents = tuple(sorted(percents))
         self._is_delivered = is_delivered
         self._on_raised = on_raised
@@ -101,15 +104,34 @@ class Thresholds:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Write in the background while the block runs; on leaving, write what is left."""
-        task = asyncio.create_task(self._follow())
         try:
-            yield
+            async with Background(
+                "writing threshold events",
+                self.write_found,
+                interval_s=None,
+                wake=self._wake,
+                retry_s=(self._retry_s,),
+            ):
+                yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
             with contextlib.suppress(StoreUnavailable, TimeoutError):
                 async with asyncio.timeout(_CLOSE_S):
                     await self.write()
+
+    async def write_found(self) -> None:
+        """Write as `write` does, and go on without an event that cannot be written.
+
+        Raises: `StoreUnavailable`: the rest is kept for later.
+        """
+        while self._pending:
+            try:
+                await self.write()
+            except StoreUnavailable:
+                raise
+            except Exception:
+                # A fault of one event must not end all to come.
+                logger.exception("a threshold event could not be written")
+                self._pending.popleft()
 
     async def write(self) -> None:
         """Write what was found, oldest first; raise what nobody raised before.
@@ -137,19 +159,3 @@ class Thresholds:
             self._wake.set()
         else:
             logger.error("too many threshold events wait for the store; one is dropped")
-
-    async def _follow(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            try:
-                await self.write()
-            except StoreUnavailable as exc:
-                logger.warning("threshold events wait for the store: %s", exc)
-                self._wake.set()
-                await asyncio.sleep(_RETRY_S)
-            except Exception:
-                # A fault of one event must not end all to come.
-                logger.exception("a threshold event could not be written")
-                self._pending.popleft()
-                self._wake.set()

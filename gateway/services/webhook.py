@@ -16,8 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlsplit
@@ -26,8 +24,8 @@ import httpx
 import msgspec
 import standardwebhooks
 
+from gateway.background import Background
 from gateway.domain.quota_event import DueEvent
-from gateway.errors import StoreUnavailable
 from gateway.ports import Clock, QuotaEventStore
 from gateway.services.public_address import NoAddress, Resolve, choose, resolve
 
@@ -41,7 +39,7 @@ _BACKOFF_S: Final = (5.0, 60.0, 600.0, 3600.0, 3 * 3600.0, 6 * 3600.0, 12 * 3600
 # Longer than an attempt can take.
 _LEASE_S: Final = 60.0
 _BATCH: Final = 8
-_POLL_S: Final = 2.0
+POLL_S: Final = 2.0
 
 
 class DeliveryFailed(Exception):
@@ -113,19 +111,21 @@ class Webhook:
 class WebhookDelivery:
     """Deliver what waits in the store; enter `running` to have it done in the background."""
 
-    def __init__(self, store: QuotaEventStore, webhook: Webhook) -> None:
+    def __init__(self, store: QuotaEventStore, webhook: Webhook, *, poll_s: float = POLL_S) -> None:
         self._store = store
         self._webhook = webhook
+        self._poll_s = poll_s
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    def running(self) -> Background:
         """Look for what is due while the block runs."""
-        task = asyncio.create_task(self._follow())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        return Background(
+            "delivery to the webhook", self.deliver_all, interval_s=self._poll_s, at_once=True
+        )
+
+    async def deliver_all(self) -> None:
+        """Try all that is due once. Raises: `StoreUnavailable`."""
+        while await self.deliver_due() == _BATCH:
+            pass
 
     async def deliver_due(self) -> int:
         """Try what is due, a batch of it, once; return how many. Raises: `StoreUnavailable`."""
@@ -151,19 +151,6 @@ class WebhookDelivery:
             await self._store.failed(event.id, retry_in_s=retry_in_s)
         else:
             await self._store.delivered(event.id)
-
-    async def _follow(self) -> None:
-        while True:
-            num_tried = 0
-            try:
-                num_tried = await self.deliver_due()
-            except StoreUnavailable as exc:
-                logger.warning("the webhook waits for the store: %s", exc)
-            except Exception:
-                # A fault in one round must not end all rounds to come.
-                logger.exception("delivery to the webhook failed")
-            if num_tried < _BATCH:
-                await asyncio.sleep(_POLL_S)
 
 
 def _message(due: DueEvent) -> str:

@@ -10,12 +10,10 @@ failure here stops a start or a row: the next round, within the hour, tries agai
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
@@ -23,6 +21,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from gateway.background import JITTER, Background
 from gateway.ports import Clock
 from gateway.store.database import Database
 from gateway.store.migrate import take_advisory_lock
@@ -30,7 +29,7 @@ from gateway.store.migrate import take_advisory_lock
 logger = logging.getLogger(__name__)
 
 DAYS_BEHIND, DAYS_AHEAD = 1, 7
-_ROUND_S: Final = 3600.0
+INTERVAL_S: Final = 3600.0
 _LOCK_TIMEOUT_S: Final = 2
 _NAME: Final = re.compile(r"usage_events_(\d{8})")
 
@@ -45,21 +44,26 @@ class Partitions:
     """Keep the days of the ledger; `keep_days` of None drops none."""
 
     def __init__(
-        self, database: Database, *, keep_days: int | None = None, clock: Clock = time
+        self,
+        database: Database,
+        *,
+        keep_days: int | None = None,
+        clock: Clock = time,
+        interval_s: float = INTERVAL_S,
     ) -> None:
         self._database = database
+        self._interval_s = interval_s
         self._keep_days = keep_days
         self._clock = clock
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    def running(self) -> Background:
         """Look after the days once an hour while the block runs."""
-        task = asyncio.create_task(self._repeat())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        return Background(
+            "looking after the days of the ledger",
+            self.look_after,
+            interval_s=self._interval_s,
+            jitter=JITTER,
+        )
 
     async def look_after(self) -> None:
         """Make and drop what is due; what fails is logged and left for the next round."""
@@ -101,11 +105,6 @@ class Partitions:
         async with self._database.platform() as connection:
             await connection.execute(_DELETE, {"oldest": _start_of(oldest)})
         return old
-
-    async def _repeat(self) -> None:
-        while True:
-            await asyncio.sleep(_ROUND_S)
-            await self.look_after()
 
     def _today(self) -> date:
         return datetime.fromtimestamp(self._clock.time(), UTC).date()

@@ -122,7 +122,10 @@ class RedisPipe:
             self._connecting = None
 
     async def _read(self, connection: AbstractConnection) -> None:
-        """Hand answers to those who wait, in order, until the connection ends."""
+        """Hand answers to those who wait, in order, until the connection ends.
+
+        A reader of a protocol and no `Background`: a fault is the end of it.
+        """
         waiting = self._waiting
         try:
             while True:

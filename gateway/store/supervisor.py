@@ -10,7 +10,8 @@ parent as standard input. It starts the servers as its children and then waits:
 It sits in a session of its own, so a Ctrl-C in the terminal reaches the parent alone, which
 drains before it lets go of the database. If this process itself is killed, Linux signals the
 servers (PR_SET_PDEATHSIG, set after the change of user, which would clear it; this process has
-one thread, whose end is what the kernel watches). It imports nothing but the standard library.
+one thread, whose end is what the kernel watches). It imports nothing but the standard library,
+and so has a loop of its own.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ NUM_KILLS = 8
 BILLS_FOREVER = """
 import asyncio, os, sys
 from pathlib import Path
-from gateway.services import ledger_writer, spool
-from gateway.services.ledger_writer import LedgerWriter
+from gateway.services import spool
+from gateway.services.ledger_writer import LedgerWriter, Pace
 from gateway.services.spool import Spool
 from gateway.store.database import Database
 from gateway.store.ledger import SqlLedger
@@ -33,12 +33,12 @@ from tests.gateway.usage_rows import usage_row
 
 # Most kills are to hit a transaction, or the moment after one; and a file goes as soon as it may.
 spool._DROP_BYTES = 1
-ledger_writer.GATHER_S = ledger_writer._PAUSE_S = 0.001
-ledger_writer._TIDY_INTERVAL_S = 0.05
+PACE = Pace(gather_s=0.001, pause_s=0.001, tidy_s=0.05)
 
 async def bill():
     journal = Spool(Path(sys.argv[1]))
-    async with LedgerWriter(SqlLedger(Database(sys.argv[2])), journal).running():
+    ledger = SqlLedger(Database(sys.argv[2]))
+    async with LedgerWriter(ledger, journal, pace=PACE).running():
         while True:
             row = usage_row()
             journal.append(row)

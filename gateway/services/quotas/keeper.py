@@ -19,8 +19,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
+from gateway.background import Background
 from gateway.domain.usage import Outcome, UsageRow
-from gateway.errors import CountersUnavailable, StoreUnavailable
+from gateway.errors import CountersUnavailable
 from gateway.services.quotas.bill import Meta, bill
 from gateway.services.quotas.lease import LEASE_US, RequestLease
 from gateway.services.quotas.service import QuotaService
@@ -45,8 +46,18 @@ class InsertsUsage(Protocol):
 class QuotaKeeper:
     """Keep this process's leases alive, and bill those of processes that died."""
 
-    def __init__(self, quotas: QuotaService, ledger: InsertsUsage, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        quotas: QuotaService,
+        ledger: InsertsUsage,
+        metrics: Metrics,
+        *,
+        tick_s: float = TICK_S,
+        sweep_s: float = SWEEP_S,
+    ) -> None:
         self._quotas = quotas
+        self._tick_s = tick_s
+        self._sweep_s = sweep_s
         self._link = quotas.link
         self._ledger = ledger
         self._metrics = metrics
@@ -61,18 +72,13 @@ class QuotaKeeper:
         Who finds the counters empty waits until they are built: it would refuse what it could not
         check meanwhile.
         """
-        await _try(self.tick)
+        ticking = self._repeating(self.tick, self._tick_s)
+        await ticking.round()
         await asyncio.sleep(self._link.built_in_s())
-        tasks = [
-            asyncio.create_task(_repeat(TICK_S, self.tick)),
-            asyncio.create_task(_repeat(SWEEP_S, self.sweep)),
-        ]
         try:
-            yield
+            async with ticking, self._repeating(self.sweep, self._sweep_s):
+                yield
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             try:
                 await self._link.flush()
             except CountersUnavailable as exc:
@@ -160,21 +166,8 @@ class QuotaKeeper:
     def _forgotten(self) -> None:
         self._must_return = True
 
-
-async def _repeat(interval_s: float, work: Callable[[], Awaitable[None]]) -> None:
-    while True:
-        await asyncio.sleep(interval_s)
-        await _try(work)
-
-
-async def _try(work: Callable[[], Awaitable[None]]) -> None:
-    try:
-        await work()
-    except (CountersUnavailable, StoreUnavailable) as exc:
-        logger.debug("quota upkeep put off: %s", exc)
-    except Exception:
-        # A fault in one round must not end all rounds to come.
-        logger.exception("quota upkeep failed")
+    def _repeating(self, work: Callable[[], Awaitable[None]], interval_s: float) -> Background:
+        return Background("quota upkeep", work, interval_s=interval_s, level=logging.DEBUG)
 
 
 def _lost_row(id_: str, at_us: int, packed: str, use: Sequence[int]) -> UsageRow:

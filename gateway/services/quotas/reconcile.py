@@ -9,13 +9,11 @@ a gateway cut off from the database may still hold the rows.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Final
 
-from gateway.errors import CountersUnavailable, StoreUnavailable
+from gateway.background import JITTER, Background
 from gateway.services.quotas.service import QuotaService, UsedBefore
 from gateway.services.quotas.wire import Limit
 from gateway.telemetry.metrics import Metrics
@@ -34,22 +32,30 @@ _Window = tuple[str, str, int]
 class Reconciler:
     """Compare the windows that requests met here, until they end, with the ledger."""
 
-    def __init__(self, quotas: QuotaService, ledger: UsedBefore, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        quotas: QuotaService,
+        ledger: UsedBefore,
+        metrics: Metrics,
+        *,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
         self._quotas = quotas
+        self._interval_s = interval_s
         self._ledger = ledger
         self._metrics = metrics
         self._drifts: dict[_Window, list[int]] = {}
         self._watched: dict[_Window, Limit] = {}
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    def running(self) -> Background:
         """Compare in the background while the block runs."""
-        task = asyncio.create_task(self._repeat())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        return Background(
+            "reconciliation",
+            self.round,
+            interval_s=self._interval_s,
+            jitter=JITTER,
+            level=logging.DEBUG,
+        )
 
     async def round(self) -> float:
         """Compare once and mend; return the largest drift as a share of its limit.
@@ -115,17 +121,6 @@ class Reconciler:
             self._metrics.quota_repairs.inc()
             logger.warning("%s of %s was off by %d and is mended", field, scope_name, -missing)
         return True
-
-    async def _repeat(self) -> None:
-        while True:
-            await asyncio.sleep(INTERVAL_S)
-            try:
-                await self.round()
-            except (CountersUnavailable, StoreUnavailable) as exc:
-                logger.debug("reconciliation put off: %s", exc)
-            except Exception:
-                # A fault in one round must not end all rounds to come.
-                logger.exception("reconciliation failed")
 
 
 def _window(limit: Limit) -> _Window:

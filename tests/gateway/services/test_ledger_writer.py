@@ -11,8 +11,7 @@ import pytest
 
 from gateway.domain.usage import UsageRow
 from gateway.errors import InternalFailure
-from gateway.services import ledger_writer
-from gateway.services.ledger_writer import BATCH_ROWS, LedgerWriter
+from gateway.services.ledger_writer import BATCH_ROWS, LedgerWriter, Pace
 from gateway.services.spool import REFUSED_NAME, Spool
 from tests.gateway.usage_rows import FakeLedger, usage_row
 
@@ -76,14 +75,13 @@ async def test_a_flush_gives_up_in_time(spool: Spool) -> None:
 
 
 async def test_a_store_that_is_away_costs_no_row(
-    spool: Spool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    spool: Spool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Rows wait while it is away, a flush does not, and all are there when it is back."""
-    monkeypatch.setattr(ledger_writer, "_BACKOFF_MIN_S", 0.01)
     ledger = FakeLedger()
     ledger.go_away(3)
     ledger.failures.append(RuntimeError("a bug"))
-    writer = LedgerWriter(ledger, spool)
+    writer = LedgerWriter(ledger, spool, pace=Pace(retry_s=(0.01, 0.02)))
     rows = [usage_row() for _ in range(4)]
     async with writer.running():
         spool.append(rows[0])
@@ -165,16 +163,13 @@ async def test_a_follower_that_fails_holds_nothing_up(
     assert caplog.text.count("who follows the ledger failed") == 2
 
 
-async def test_rows_of_a_dead_process_are_found_while_running(
-    spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_rows_of_a_dead_process_are_found_while_running(spool: Spool, tmp_path: Path) -> None:
     """A gateway that lives on inserts what another one left, without a restart."""
-    monkeypatch.setattr(ledger_writer, "_TIDY_INTERVAL_S", 0.01)
     ledger = FakeLedger()
     dead = Spool(tmp_path)
     row = usage_row()
     dead.append(row)
-    async with LedgerWriter(ledger, spool).running():
+    async with LedgerWriter(ledger, spool, pace=Pace(tidy_s=0.01)).running():
         await asyncio.sleep(0.05)
         assert ledger.rows == []
         dead.close()

@@ -13,7 +13,6 @@ from gateway.domain.quota import Quota
 from gateway.domain.tier import Tier
 from gateway.domain.usage import Outcome
 from gateway.errors import CountersUnavailable, StoreUnavailable
-from gateway.services.quotas import keeper as keeper_module
 from gateway.services.quotas.bill import Meta
 from gateway.services.quotas.keeper import QuotaKeeper
 from tests.gateway.services.quotas.scripted import Rig, until
@@ -152,12 +151,9 @@ async def test_what_a_dead_process_was_told_of_is_billed_once(
     assert rig.metric("sluice_quota_leases") == 4
 
 
-async def test_a_ledger_that_hangs_lets_no_lease_run_out(
-    rig: Rig, keeper: QuotaKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_ledger_that_hangs_lets_no_lease_run_out(rig: Rig) -> None:
     """While a dead process cannot be billed the living ones go on renewing."""
-    monkeypatch.setattr(keeper_module, "TICK_S", 0.005)
-    monkeypatch.setattr(keeper_module, "SWEEP_S", 0.005)
+    keeper = QuotaKeeper(rig.quotas, rig.ledger, rig.metrics, tick_s=0.005, sweep_s=0.005)
     rig.counters.answers["sweep"] = lambda op: ["swept", 1, 1, _Orphan().listed()]
     rig.ledger.gate.clear()
     async with keeper.running():
@@ -167,11 +163,9 @@ async def test_a_ledger_that_hangs_lets_no_lease_run_out(
     assert len(rig.counters.asked("sweep")) == 1
 
 
-async def test_the_work_goes_on_after_a_fault(
-    rig: Rig, keeper: QuotaKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_work_goes_on_after_a_fault(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     """A round that fails, however it does, is followed by the next."""
-    monkeypatch.setattr(keeper_module, "TICK_S", 0.005)
+    keeper = QuotaKeeper(rig.quotas, rig.ledger, rig.metrics, tick_s=0.005)
 
     def fail(op: Sequence[Any]) -> list[Any]:
         raise RuntimeError("a bug")
