@@ -33,7 +33,7 @@ from gateway.services.fair_pool import FairPool
 from gateway.services.generation import Echo, Generation
 from gateway.services.models import ServedModel
 from scheduler.errors import Rejected
-from scheduler.request import Band, Request, Slo
+from scheduler.request import Band, RejectCode, Request, Slo
 
 # No tokenizer in use turns more than this many characters into one token; a longer prompt
 # cannot fit, and is refused before it costs a tokenisation.
@@ -282,8 +282,8 @@ def _echo(model: ServedModel, job: Job, prompt: array[int]) -> Echo:
 
 def _refusal(exc: Rejected) -> GatewayError:
     """Say a scheduler's rejection in the gateway's words: ours to mend, or the tenant's."""
-    if exc.code == "context_length_exceeded":
+    if exc.code is RejectCode.CONTEXT_LENGTH_EXCEEDED:
         return ContextLengthExceeded(exc.reason)
-    if exc.code == "rate_limit_exceeded":
+    if exc.code is RejectCode.TENANT_LIMITED:
         return TenantLimited(exc.reason, retry_after_s=exc.retry_after_s)
     return Overloaded(exc.reason, code=exc.code, retry_after_s=exc.retry_after_s)
