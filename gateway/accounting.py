@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from gateway.domain.counters import WindowUse
 from gateway.domain.quota import ScopeKind
 from gateway.services.ledger_writer import LedgerWriter
 from gateway.services.prices import PriceBook
@@ -18,7 +19,6 @@ from gateway.services.quotas.link import CounterLink
 from gateway.services.quotas.reconcile import Reconciler
 from gateway.services.quotas.recovery import Recovery
 from gateway.services.quotas.service import QuotaService
-from gateway.services.quotas.wire import Limits
 from gateway.services.spool import Spool
 from gateway.services.thresholds import Thresholds
 from gateway.services.webhook import Webhook, WebhookDelivery
@@ -106,17 +106,15 @@ async def _open_thresholds(
     return thresholds
 
 
-def _noting(thresholds: Thresholds) -> Callable[[UUID, Limits, Sequence[int]], None]:
+def _noting(thresholds: Thresholds) -> Callable[[UUID, Sequence[WindowUse]], None]:
     """Return what tells thresholds of the windows that the counters list."""
 
-    def note(tenant_id: UUID, limits: Limits, windows: Sequence[int]) -> None:
-        for scope_at, entry_at, used in zip(
-            windows[::3], windows[1::3], windows[2::3], strict=True
-        ):
-            limit = limits.at(scope_at, entry_at)
-            scope = limit.scope.scope
-            owner = tenant_id if scope.kind in (ScopeKind.KEY, ScopeKind.TENANT) else None
-            if limit.slot is not None:
-                thresholds.note(scope, owner, limit.metric, limit.slot.start_s, used, limit.amount)
+    def note(tenant_id: UUID, windows: Sequence[WindowUse]) -> None:
+        for window in windows:
+            limit = window.limit
+            assert limit.slot is not None, "only windows are listed"
+            owner = tenant_id if limit.scope.kind in (ScopeKind.KEY, ScopeKind.TENANT) else None
+            start_s, used, amount = limit.slot.start_s, window.used, limit.amount
+            thresholds.note(limit.scope, owner, limit.metric, start_s, used, amount)
 
     return note

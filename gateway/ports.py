@@ -7,9 +7,8 @@ Every method that takes `tenant_id` touches rows of that tenant alone. Methods r
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID
 
 from gateway.domain import (
@@ -32,7 +31,9 @@ from gateway.domain.admin import (
     AuditRecord,
     AuditVerdict,
 )
+from gateway.domain.counters import CounterReply, Op
 from gateway.domain.idempotency import Claim, KeyedRecord, SealedAnswer
+from gateway.domain.limits import Sums
 from gateway.domain.page import Page, PageRequest
 from gateway.domain.plan import Plan
 from gateway.domain.price import Price, PriceDraft
@@ -297,8 +298,8 @@ class LedgerStore(Protocol):
         """
         ...
 
-    async def used(self, wanted: Sequence[tuple[Scope, int, int]]) -> Sequence[tuple[int, int]]:
-        """Sum what scopes have used: tokens in and out, and nano-USD, in the order asked.
+    async def used(self, wanted: Sequence[tuple[Scope, int, int]]) -> Sequence[Sums]:
+        """Sum what scopes have used, in the order asked.
 
         Each is asked for with a start and an end in seconds since 1970, both on whole hours.
         """
@@ -361,28 +362,12 @@ class IdempotencyStore(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class CounterReply:
-    """Answer a list of operations on the counters, in their order.
-
-    `epoch` names this life of the counters: another one, or None, has forgotten what was counted.
-    Until `built_us` hard limits let nothing through. Times are the counters' own, in microseconds
-    since `gateway.services.quotas.wire.BASE_S`.
-    """
-
-    epoch: str | None
-    built_us: int
-    now_us: int
-    answers: list[list[Any]]
-
-
 class QuotaCounters(Protocol):
     """Count what is held and used, atomically, for all processes together."""
 
-    async def run(self, ops: Sequence[Sequence[Any]]) -> CounterReply:
-        """Do operations in their order, as `gateway/store/quota/` has them; bytes are limits
-        that `gateway.services.quotas.wire` has packed.
+    async def run(self, ops: Sequence[Op]) -> CounterReply:
+        """Do operations in their order; each is safe to repeat.
 
-        Each is safe to repeat. Raises: `CountersUnavailable`: they may or may not have been done.
+        Raises: `CountersUnavailable`: they may or may not have been done.
         """
         ...

@@ -8,16 +8,29 @@ from typing import Any
 from uuid import UUID
 
 from gateway.api.body import SHORT_BODY_BYTES
+from gateway.domain.counters import (
+    Answer,
+    CounterReply,
+    Done,
+    Extend,
+    Extended,
+    Held,
+    Keep,
+    Kept,
+    Op,
+    Reserve,
+    Sweep,
+    Swept,
+)
+from gateway.domain.limits import BASE_S, Sums
 from gateway.domain.price import Price
 from gateway.domain.usage import UsageRow
-from gateway.ports import CounterReply
 from gateway.services.inference import InferenceService
 from gateway.services.leased import LeasedInference
 from gateway.services.quotas.entry import Entry
 from gateway.services.quotas.lease import Books
 from gateway.services.quotas.link import CounterLink
 from gateway.services.quotas.service import QuotaService
-from gateway.services.quotas.wire import BASE_S
 from gateway.telemetry.metrics import Metrics
 
 
@@ -25,31 +38,31 @@ class OpenCounters:
     """Hold everything, and note what was asked."""
 
     def __init__(self) -> None:
-        self.ops: list[Sequence[Any]] = []
+        self.ops: list[Op] = []
 
-    async def run(self, ops: Sequence[Sequence[Any]]) -> CounterReply:
+    async def run(self, ops: Sequence[Op]) -> CounterReply:
         self.ops += ops
         now_us = int((time.time() - BASE_S) * 1_000_000)
         return CounterReply("epoch", 0, now_us, [_answer(op, now_us) for op in ops])
 
 
-def _answer(op: Sequence[Any], now_us: int) -> list[Any]:
-    if op[0] == "reserve":
-        return ["held", now_us, []]
-    if op[0] == "extend":
-        return ["held", op[2]]
-    if op[0] == "keep":
-        return ["kept", 1, []]
-    if op[0] == "sweep":
-        return ["swept", 0, 0, []]
-    return ["done", []]
+def _answer(op: Op, now_us: int) -> Answer:
+    if isinstance(op, Reserve):
+        return Held(now_us)
+    if isinstance(op, Extend):
+        return Extended(op.tokens)
+    if isinstance(op, Keep):
+        return Kept(1, {})
+    if isinstance(op, Sweep):
+        return Swept(0, 0, [])
+    return Done()
 
 
 class NothingUsed:
     """A ledger without rows."""
 
-    async def used(self, wanted: Sequence[Any]) -> Sequence[tuple[int, int]]:
-        return [(0, 0)] * len(wanted)
+    async def used(self, wanted: Sequence[Any]) -> Sequence[Sums]:
+        return [Sums()] * len(wanted)
 
     async def booked(self, ids: Collection[UUID], since_s: float) -> set[UUID]:
         return set()

@@ -6,42 +6,19 @@ they do not set. Over what a scope has set lies its override, for a while.
 
 Rates (`rpm`, `input_tpm`, `output_tpm`) refill continuously. `concurrency` and `queued_tokens`
 count what is there now. `daily_tokens`, `monthly_tokens` and the budget count what a window has
-seen. A window is calendar time in UTC or the last so many hours; a new window has a new name, so
-nothing is ever reset.
+seen.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime, timedelta
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from uuid import UUID
+
+from gateway.domain.window import MONTH, Window
 
 # Amounts are counted in doubles inside Redis: above this they are no longer exact.
 MAX_AMOUNT = 9_000_000_000_000_000
-# A rolling window is counted in at most this many slots, so it forgets in steps of a thirtieth.
-MAX_SLOTS = 30
-
-_ROLLING = re.compile(r"(?P<number>[1-9]\d{0,4})(?P<unit>[hd])", re.ASCII)
-_MAX_ROLLING_H = 366 * 24
-
-
-class Metric(StrEnum):
-    """Name what a limit counts."""
-
-    RPM = "rpm"
-    INPUT_TPM = "input_tpm"
-    OUTPUT_TPM = "output_tpm"
-    CONCURRENCY = "concurrency"
-    QUEUED_TOKENS = "queued_tokens"
-    DAILY_TOKENS = "daily_tokens"
-    MONTHLY_TOKENS = "monthly_tokens"
-    BUDGET = "budget_nano_usd"
-
-
-RATES = (Metric.RPM, Metric.INPUT_TPM, Metric.OUTPUT_TPM)
-WINDOWED = (Metric.DAILY_TOKENS, Metric.MONTHLY_TOKENS, Metric.BUDGET)
 
 
 class ScopeKind(StrEnum):
@@ -52,6 +29,156 @@ class ScopeKind(StrEnum):
     ORGANISATION = "organisation"
     PLATFORM = "platform"
     PLAN = "plan"
+
+
+class Kind(Enum):
+    """Say how a limit counts: what refills, what is there now, what a window has seen."""
+
+    RATE = auto()
+    COUNT = auto()
+    WINDOW = auto()
+
+
+class Unit(Enum):
+    """Say what an amount is in."""
+
+    REQUESTS = auto()
+    TOKENS = auto()
+    NANO_USD = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitRow:
+    """Say of a limit all that its readers need: counters, refusals, the command line, the tables.
+
+    `counts`: which of `gateway.domain.limits.Amounts`; `counter`: what its counter is called, which
+    limits that count the same over other windows share; `text`: in a refusal; `window`: None for a
+    budget, which has a setting for it; `flag`: how people spell it, where not by its name.
+    """
+
+    kind: Kind
+    unit: Unit
+    counts: str
+    counter: str
+    text: str
+    help: str
+    window: str | None = None
+    flag: str | None = None
+    scopes: tuple[ScopeKind, ...] = tuple(ScopeKind)
+
+
+class Metric(StrEnum):
+    """Name what a limit counts: the table of limits, by their names in the API and the database.
+
+    A further limit is a row here and its field in `Quota`, and a column of `quotas`; one of a new
+    kind, or of a new amount, is Lua too. The order is that of the script's checks, and kept.
+    """
+
+    row: LimitRow
+
+    def __new__(cls, name: str, row: LimitRow | None = None) -> Metric:
+        assert row is not None, "a member names its row"
+        metric = str.__new__(cls, name)
+        metric._value_ = name
+        metric.row = row
+        return metric
+
+    @property
+    def flag(self) -> str:
+        """Return what the option and the key of `tenants.toml` are called, with underscores."""
+        return self.row.flag or self.value
+
+    RPM = (
+        "rpm",
+        LimitRow(
+            kind=Kind.RATE,
+            unit=Unit.REQUESTS,
+            counts="requests",
+            counter="rpm",
+            text="requests per minute (rpm)",
+            help="Requests a minute.",
+        ),
+    )
+    INPUT_TPM = (
+        "input_tpm",
+        LimitRow(
+            kind=Kind.RATE,
+            unit=Unit.TOKENS,
+            counts="input_tokens",
+            counter="in",
+            text="input tokens per minute (input_tpm)",
+            help="Prompt tokens a minute.",
+        ),
+    )
+    OUTPUT_TPM = (
+        "output_tpm",
+        LimitRow(
+            kind=Kind.RATE,
+            unit=Unit.TOKENS,
+            counts="output_tokens",
+            counter="out",
+            text="output tokens per minute (output_tpm)",
+            help="Generated tokens a minute.",
+        ),
+    )
+    CONCURRENCY = (
+        "concurrency",
+        LimitRow(
+            kind=Kind.COUNT,
+            unit=Unit.REQUESTS,
+            counts="concurrency",
+            counter="run",
+            text="requests at a time (concurrency)",
+            help="Requests at the same time.",
+        ),
+    )
+    QUEUED_TOKENS = (
+        "queued_tokens",
+        LimitRow(
+            kind=Kind.COUNT,
+            unit=Unit.TOKENS,
+            counts="queued_tokens",
+            counter="queue",
+            text="tokens of waiting prompts (queued_tokens)",
+            help="Tokens that may wait at the same time.",
+        ),
+    )
+    DAILY_TOKENS = (
+        "daily_tokens",
+        LimitRow(
+            kind=Kind.WINDOW,
+            unit=Unit.TOKENS,
+            counts="tokens",
+            counter="tokens",
+            text="tokens per day (daily_tokens)",
+            help="Tokens a day, in UTC.",
+            window="day",
+        ),
+    )
+    MONTHLY_TOKENS = (
+        "monthly_tokens",
+        LimitRow(
+            kind=Kind.WINDOW,
+            unit=Unit.TOKENS,
+            counts="tokens",
+            counter="tokens",
+            text="tokens per month (monthly_tokens)",
+            help="Tokens a month, in UTC.",
+            window="month",
+        ),
+    )
+    BUDGET = (
+        "budget_nano_usd",
+        LimitRow(
+            kind=Kind.WINDOW,
+            unit=Unit.NANO_USD,
+            counts="nano_usd",
+            counter="usd",
+            flag="budget_usd",
+            text="budget",
+            help="US dollars a window, as 25 or 0.15.",
+        ),
+    )
 
 
 PLATFORM_ID = UUID(int=0)
@@ -71,62 +198,7 @@ class Scope:
 PLATFORM = Scope(ScopeKind.PLATFORM, PLATFORM_ID)
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """Name the part of a window that a moment falls in, and the oldest part that still counts.
-
-    All in seconds since 1970; `start_s <= moment < end_s`. In calendar windows the two starts
-    are the same.
-    """
-
-    start_s: int
-    end_s: int
-    oldest_s: int
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Say over what time an amount is counted: `day`, `week` (from Monday), `month`, or the last
-    `24h`, `30d`.
-    """
-
-    text: str
-
-    def __post_init__(self) -> None:
-        if self.text not in ("day", "week", "month"):
-            found = _ROLLING.fullmatch(self.text)
-            hours = int(found["number"]) * (24 if found["unit"] == "d" else 1) if found else 0
-            if not 1 <= hours <= _MAX_ROLLING_H:
-                raise ValueError("a window is day, week, month, or as 24h or 30d, at most a year")
-
-    @property
-    def rolling_h(self) -> int | None:
-        """Return the hours of a rolling window; None for one of the calendar."""
-        found = _ROLLING.fullmatch(self.text)
-        return int(found["number"]) * (24 if found["unit"] == "d" else 1) if found else None
-
-    def slot(self, now_s: float) -> Slot:
-        """Return the slot that a moment falls in."""
-        if self.rolling_h is not None:
-            slot_h = -(-self.rolling_h // MAX_SLOTS)
-            num_slots = -(-self.rolling_h // slot_h)
-            width_s = slot_h * 3600
-            start_s = int(now_s // width_s) * width_s
-            return Slot(start_s, start_s + width_s, start_s - num_slots * width_s)
-        now = datetime.fromtimestamp(now_s, UTC)
-        start = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        if self.text == "week":
-            start -= timedelta(days=start.weekday())
-            end = start + timedelta(days=7)
-        elif self.text == "month":
-            start = start.replace(day=1)
-            end = (start + timedelta(days=32)).replace(day=1)
-        else:
-            end = start + timedelta(days=1)
-        return Slot(int(start.timestamp()), int(end.timestamp()), int(start.timestamp()))
-
-
-DAY, MONTH = Window("day"), Window("month")
+_FIXED = {metric: Window(metric.row.window) for metric in Metric if metric.row.window is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +235,8 @@ class Quota:
 
     def window(self, metric: Metric) -> Window:
         """Return what a windowed metric counts over."""
-        if metric is Metric.DAILY_TOKENS:
-            return DAY
-        if metric is Metric.MONTHLY_TOKENS:
-            return MONTH
-        assert metric is Metric.BUDGET, "only these have windows"
-        return self.budget_window or MONTH
+        assert metric.row.kind is Kind.WINDOW, "the others have none"
+        return _FIXED.get(metric) or self.budget_window or MONTH
 
     @property
     def is_empty(self) -> bool:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from uuid import UUID
 
-from gateway.domain.quota import Quota, Scope, Window
+from gateway.domain.quota import Quota, Scope
+from gateway.domain.window import Window
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from gateway.services.models import ServedModel
 from gateway.services.quotas.entry import Entry
 from gateway.services.quotas.lease import RequestLease, Terms
 from gateway.services.quotas.service import QuotaService
-from gateway.services.quotas.standing import standing_of
 from scheduler.request import FinishReason
 
 
@@ -35,7 +34,7 @@ class Run:
     @property
     def standing(self) -> Standing | None:
         """Say how the tightest limits stand."""
-        return standing_of(self._lease.limits, self._lease.tightest)
+        return self._lease.standing
 
     @property
     def is_degraded(self) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.domain.quota import MAX_AMOUNT, Metric, Window
+from gateway.domain.quota import MAX_AMOUNT, Metric
+from gateway.domain.window import Window
 from gateway.errors import InvalidRequest
 
 

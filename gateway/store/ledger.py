@@ -39,6 +39,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
 from sqlalchemy.exc import DBAPIError
 
+from gateway.domain.limits import Sums
 from gateway.domain.quota import Scope
 from gateway.domain.usage import Outcome, UsageRow
 from gateway.errors import InternalFailure
@@ -77,7 +78,7 @@ class SqlLedger:
             raise InternalFailure(detail=f"the ledger refuses a row: {exc.orig}") from exc
         return inserted + replaced
 
-    async def used(self, wanted: Sequence[tuple[Scope, int, int]]) -> Sequence[tuple[int, int]]:
+    async def used(self, wanted: Sequence[tuple[Scope, int, int]]) -> Sequence[Sums]:
         if not wanted:
             return []
         assert all(not start % 3600 and not end % 3600 for _, start, end in wanted), "whole hours"
@@ -89,7 +90,7 @@ class SqlLedger:
         }
         async with self._database.platform() as connection:
             found = await connection.execute(_USED, arguments)
-            return [(int(tokens), int(nano_usd)) for tokens, nano_usd in found]
+            return [Sums(*map(int, sums)) for sums in found]
 
     async def booked(self, ids: Collection[UUID], since_s: float) -> set[UUID]:
         query = select(usage_events.c.request_id).where(
@@ -181,23 +182,24 @@ _INSERT, _REPLACE_LOST = _insert(), _replace_lost()
 # For each scope its own walk along an index: the kind is asked before any row is read.
 _USED = text(
     """
-    SELECT coalesce(sum(input_tokens) + sum(output_tokens), 0), coalesce(sum(nano_usd), 0)
+    SELECT coalesce(sum(requests), 0), coalesce(sum(input_tokens) + sum(output_tokens), 0),
+        coalesce(sum(nano_usd), 0)
     FROM unnest(
         CAST(:kinds AS text[]), CAST(:ids AS uuid[]),
         CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[])
     ) WITH ORDINALITY AS wanted (kind, id, start_at, end_at, place)
     LEFT JOIN LATERAL (
-        SELECT input_tokens, output_tokens, nano_usd FROM usage_hourly
+        SELECT requests, input_tokens, output_tokens, nano_usd FROM usage_hourly
         WHERE kind = 'key' AND key_id = id AND hour >= start_at AND hour < end_at
         UNION ALL
-        SELECT input_tokens, output_tokens, nano_usd FROM usage_hourly
+        SELECT requests, input_tokens, output_tokens, nano_usd FROM usage_hourly
         WHERE kind = 'tenant' AND tenant_id = id AND hour >= start_at AND hour < end_at
         UNION ALL
-        SELECT input_tokens, output_tokens, nano_usd FROM usage_hourly
+        SELECT requests, input_tokens, output_tokens, nano_usd FROM usage_hourly
         WHERE kind = 'organisation' AND organisation_id = id
         AND hour >= start_at AND hour < end_at
         UNION ALL
-        SELECT input_tokens, output_tokens, nano_usd FROM usage_hourly
+        SELECT requests, input_tokens, output_tokens, nano_usd FROM usage_hourly
         WHERE kind = 'platform' AND hour >= start_at AND hour < end_at
     ) AS found ON true
     GROUP BY place ORDER BY place

@@ -6,22 +6,19 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 from redis.exceptions import RedisError, ResponseError
 
+from gateway.domain.counters import CounterReply, Op
 from gateway.errors import CountersUnavailable
-from gateway.ports import CounterReply
+from gateway.store.quota_codec import decode, encode
 from gateway.store.redis_pipe import PipeClosed, RedisPipe
 
 _PARTS: Final = ("scopes", "requests", "upkeep")
 SCRIPT: Final = "\n".join(
     resources.files("gateway.store").joinpath("quota", f"{part}.lua").read_text() for part in _PARTS
 )
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[str | bool, int, int, list[list[Any]]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +50,8 @@ class RedisQuotaCounters:
     def __init__(self, pipe: RedisPipe) -> None:
         self._pipe = pipe
 
-    async def run(self, ops: Sequence[Sequence[Any]]) -> CounterReply:
-        arguments = pack(ops)
+    async def run(self, ops: Sequence[Op]) -> CounterReply:
+        arguments = encode(ops)
         try:
             try:
                 answer = await self._call(arguments)
@@ -62,7 +59,7 @@ class RedisQuotaCounters:
                 answer = await self._call(arguments)
         except (PipeClosed, RedisError, OSError) as exc:
             raise CountersUnavailable(detail=str(exc), retry_after_s=1) from exc
-        return unpack(answer)
+        return decode(ops, answer)
 
     async def _call(self, arguments: Sequence[bytes]) -> bytes:
         try:
@@ -73,26 +70,3 @@ class RedisQuotaCounters:
             await self._pipe.call("FUNCTION", "LOAD", "REPLACE", _LIBRARY.source)
             answer = await self._pipe.call("FCALL", _LIBRARY.name, 0, *arguments)
         return answer
-
-
-def pack(ops: Sequence[Sequence[Any]]) -> list[bytes]:
-    """Return the function's arguments; what is packed in an operation becomes one of its own."""
-    arguments: list[bytes] = [b""]
-    numbered = [
-        [_number(part, arguments) if isinstance(part, bytes) else part for part in op] for op in ops
-    ]
-    arguments[0] = _encode(numbered)
-    return arguments
-
-
-def unpack(answer: bytes) -> CounterReply:
-    """Read the function's answer."""
-    epoch, built_us, now_us, answers = _decode.decode(answer)
-    return CounterReply(epoch if isinstance(epoch, str) else None, built_us, now_us, answers)
-
-
-def _number(packed: bytes, arguments: list[bytes]) -> int:
-    """Pass something packed as an argument; return its number, from 1."""
-    if arguments[-1] is not packed:
-        arguments.append(packed)
-    return len(arguments)

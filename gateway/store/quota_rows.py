@@ -11,7 +11,8 @@ from uuid import UUID
 from sqlalchemy import Row, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.domain.quota import PLATFORM, Quota, Scope, ScopeKind, ScopeQuota, Window
+from gateway.domain.quota import PLATFORM, Quota, Scope, ScopeKind, ScopeQuota
+from gateway.domain.window import Window
 from gateway.store.tables import quotas
 
 _LIMITS = [field.name for field in fields(Quota)]

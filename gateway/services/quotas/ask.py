@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from gateway.domain.counters import Reserve
+from gateway.domain.limits import Amounts, Denied, Limits
+from gateway.domain.quota import Unit
 from gateway.services.quotas.lease import LEASE_US, Terms
-from gateway.services.quotas.standing import Denied
-from gateway.services.quotas.wire import Amounts, Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Ask:
     def __post_init__(self) -> None:
         num_prompt, num_output = self.terms.num_prompt_tokens, sum(self.granted)
         held = Amounts(
-            rpm=0 if self.terms.is_counted else 1,
+            requests=0 if self.terms.is_counted else 1,
             input_tokens=num_prompt,
             output_tokens=num_output,
             concurrency=1,
@@ -38,18 +38,21 @@ class Ask:
         )
         object.__setattr__(self, "held", held)
 
-    def op(self) -> tuple[Any, ...]:
+    def op(self) -> Reserve:
         """Return the operation that holds it."""
         terms = self.terms
-        packed, meta = self.limits.packed, terms.meta().packed()
-        return ("reserve", terms.request_id.hex, packed, self.held, meta, LEASE_US)
+        meta = terms.meta().packed()
+        return Reserve(terms.request_id.hex, self.limits, self.held, meta, LEASE_US)
 
     def smaller(self, denied: Denied) -> Ask | None:
         """Return what fits into the rest of a window that refused this; None: nothing does."""
         if not denied.is_exhausted:
             return None
         terms, num_output = self.terms, sum(self.granted)
-        if denied.limit.counts_money:
+        unit = denied.limit.metric.row.unit
+        if unit is Unit.REQUESTS:
+            return None
+        if unit is Unit.NANO_USD:
             prompt_nano = terms.nano_usd((terms.num_prompt_tokens, 0, 0))
             output_nano = self.held.nano_usd - prompt_nano
             left = (denied.left - prompt_nano) * num_output // output_nano if output_nano else 0

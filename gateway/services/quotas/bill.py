@@ -7,9 +7,9 @@ from uuid import UUID
 
 import msgspec
 
+from gateway.domain.limits import BASE_S, Told
 from gateway.domain.tier import Tier
 from gateway.domain.usage import Outcome, UsageRow
-from gateway.services.quotas.wire import BASE_S, Told
 
 
 class Meta(msgspec.Struct, array_like=True, frozen=True):

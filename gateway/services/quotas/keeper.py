@@ -20,12 +20,13 @@ from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
 from gateway.background import Background
+from gateway.domain.counters import Billed, Keep, Kept, Orphan, Sweep, Swept
+from gateway.domain.limits import Told
 from gateway.domain.usage import Outcome, UsageRow
 from gateway.errors import CountersUnavailable
 from gateway.services.quotas.bill import Meta, bill
 from gateway.services.quotas.lease import LEASE_US, RequestLease
 from gateway.services.quotas.service import QuotaService
-from gateway.services.quotas.wire import Told
 from gateway.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -105,29 +106,27 @@ class QuotaKeeper:
         for first in range(0, max(len(due), 1), _BATCH):
             batch = due[first : first + _BATCH]
             told = [lease.told() for lease in batch]
-            listed = [
-                (lease.terms.request_id.hex, *use) for lease, use in zip(batch, told, strict=True)
-            ]
-            [answer] = await self._link.ask(("keep", self._name, LEASE_US, listed))
-            self._quotas.local.num_gateways = max(int(answer[1]), 1)
-            gone = dict(zip(answer[2][::2], answer[2][1::2], strict=True))
-            for lease, use in zip(batch, told, strict=True):
-                if lease.terms.request_id.hex not in gone:
+            ids = [lease.terms.request_id.hex for lease in batch]
+            listed = list(zip(ids, told, strict=True))
+            [answer] = await self._link.ask(Keep(self._name, LEASE_US, listed))
+            assert isinstance(answer, Kept)
+            self._quotas.local.num_gateways = max(answer.num_gateways, 1)
+            for lease, id_, use in zip(batch, ids, told, strict=True):
+                if id_ not in answer.gone:
                     lease.was_told(use, now_s)
-            await self._find_again(batch, gone)
+            await self._find_again(batch, answer.gone)
 
     async def sweep(self) -> None:
         """Bill what dead processes left. Raises: `CountersUnavailable`, `StoreUnavailable`."""
-        [answer] = await self._link.ask(("sweep", _BATCH))
-        _, num_reaped, num_leases, orphans = answer
-        self._metrics.quota_leases.set(num_leases)
-        self._metrics.quota_reaped.inc(num_reaped)
-        ids, found = list(orphans)[::2], list(orphans)[1::2]
-        if not ids:
+        [answer] = await self._link.ask(Sweep(_BATCH))
+        assert isinstance(answer, Swept)
+        self._metrics.quota_leases.set(answer.num_leases)
+        self._metrics.quota_reaped.inc(answer.num_reaped)
+        if not answer.orphans:
             return
-        rows = [_lost_row(id_, *orphan) for id_, orphan in zip(ids, found, strict=True)]
+        rows = [_lost_row(orphan) for orphan in answer.orphans]
         await self._ledger.insert(rows)
-        await self._link.ask(("billed", ids))
+        await self._link.ask(Billed([orphan.request_id for orphan in answer.orphans]))
         logger.warning("billed %d requests of processes that died", len(rows))
 
     async def come_back(self) -> None:
@@ -149,7 +148,7 @@ class QuotaKeeper:
             if ops:
                 await self._link.ask(*ops)
 
-    async def _find_again(self, batch: Sequence[RequestLease], gone: Mapping[str, int]) -> None:
+    async def _find_again(self, batch: Sequence[RequestLease], gone: Mapping[str, bool]) -> None:
         """Deal with leases that the counters no longer hold."""
         by_id = {lease.terms.request_id.hex: lease for lease in batch}
         for id_, was_reaped in gone.items():
@@ -170,6 +169,7 @@ class QuotaKeeper:
         return Background("quota upkeep", work, interval_s=interval_s, level=logging.DEBUG)
 
 
-def _lost_row(id_: str, at_us: int, packed: str, use: Sequence[int]) -> UsageRow:
+def _lost_row(orphan: Orphan) -> UsageRow:
     """Return the bill of a request whose process died."""
-    return bill(uuid.UUID(id_), at_us, Meta.unpack(packed), Told(*use), Outcome.LOST)
+    id_, meta = uuid.UUID(orphan.request_id), Meta.unpack(orphan.meta)
+    return bill(id_, orphan.at_us, meta, orphan.told, Outcome.LOST)

@@ -20,18 +20,31 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from gateway.domain import Principal
+from gateway.domain.counters import (
+    Answer,
+    Begun,
+    Done,
+    Extend,
+    Extended,
+    Gone,
+    HoldAgain,
+    Settle,
+    Unknown,
+    WindowUse,
+)
+from gateway.domain.limits import BASE_S, Amounts, Limits, Told
 from gateway.domain.price import Price
+from gateway.domain.quota import Standing
 from gateway.domain.tier import Tier
 from gateway.domain.usage import Outcome, UsageRow
 from gateway.errors import CountersUnavailable, GatewayError
 from gateway.services.quotas.bill import Meta, bill
 from gateway.services.quotas.link import CounterLink
 from gateway.services.quotas.local_limits import LocalLimits
-from gateway.services.quotas.wire import BASE_S, Amounts, Limits, Told
 
 logger = logging.getLogger(__name__)
 
@@ -104,11 +117,11 @@ class Terms:
 class Books:
     """Hold where leases write: the journal of usage, and who is told of windows that fill up.
 
-    `note` gets the tenant, its limits, and windows as the counters list them.
+    `note` gets the tenant, and windows as the counters list them.
     """
 
     append: Callable[[UsageRow], None]
-    note: Callable[[UUID, Limits, Sequence[int]], None]
+    note: Callable[[UUID, Sequence[WindowUse]], None]
 
 
 class RequestLease:
@@ -122,7 +135,7 @@ class RequestLease:
         granted: list[int],
         *,
         at_us: int,
-        tightest: Sequence[Any],
+        standing: Standing | None,
         link: CounterLink,
         local: LocalLimits,
         books: Books,
@@ -135,7 +148,7 @@ class RequestLease:
         self.held = held
         self.granted = granted
         self.at_us = at_us
-        self.tightest = tightest
+        self.standing = standing
         self.is_local = is_local
         # generation → what ended it short of its own bounds
         self.stop_causes: dict[int, str] = {}
@@ -203,7 +216,7 @@ class RequestLease:
         told = Told() if outcome is Outcome.FAILED else self._billed()
         self._books.append(self._row(told, outcome))
         # What was counted before the reservation is not counted again.
-        self._end(used_amounts(told)._replace(rpm=self.held.rpm))
+        self._end(used_amounts(told)._replace(requests=self.held.requests))
 
     def fail(self, error: GatewayError) -> None:
         """End what runs on this lease with an error."""
@@ -216,18 +229,11 @@ class RequestLease:
         for index in range(len(self._running)):
             self._stop(index, "lease_lost")
 
-    def again(self) -> list[Any]:
+    def again(self) -> HoldAgain:
         """Return the operation that holds the same once more, after the counters forgot it."""
         terms = self.terms
-        return [
-            "assert",
-            terms.request_id.hex,
-            self.limits.packed,
-            self.held,
-            self.at_us,
-            terms.meta().packed(),
-            LEASE_US,
-        ]
+        meta = terms.meta().packed()
+        return HoldAgain(terms.request_id.hex, self.limits, self.held, self.at_us, meta, LEASE_US)
 
     def _billed(self) -> Told:
         told = self.told()
@@ -251,13 +257,13 @@ class RequestLease:
         if self.is_local:
             self._local.release(self.limits, self.held, used, self._link.now_s())
         else:
-            op = ("settle", self.terms.request_id.hex, used)
+            op = Settle(self.terms.request_id.hex, used, self.limits)
             self._link.post(op, self._note_windows)
         self._on_end(self)
 
-    def _note_windows(self, answer: list[Any]) -> None:
-        if answer[0] == "done" and answer[1]:
-            self._books.note(self.terms.principal.tenant_id, self.limits, answer[1])
+    def _note_windows(self, answer: Answer) -> None:
+        if isinstance(answer, Done) and answer.windows:
+            self._books.note(self.terms.principal.tenant_id, answer.windows)
 
     def _row(self, told: Told, outcome: Outcome) -> UsageRow:
         at_s = self.at_us / 1_000_000 + BASE_S
@@ -274,7 +280,7 @@ class RequestLease:
     def _post_begun(self) -> None:
         if not self.is_local:
             self.held = self.held._replace(queued_tokens=0)
-            self._link.post(("begun", self.terms.request_id.hex))
+            self._link.post(Begun(self.terms.request_id.hex))
 
     def _extend(self, index: int) -> None:
         stopped = self.is_settled or index in self.stop_causes
@@ -305,21 +311,24 @@ class RequestLease:
         self._running[index].extend(self.granted[index])
 
     async def _more(self, want: int) -> int:
-        """Have up to `want` more tokens granted; return how many."""
+        """Have up to `want` more tokens granted; return how many.
+
+        Asked again while there is hope: no `Background`, as it ends with its request.
+        """
         if self.is_local:
             return self._local.extend(self.limits, want, self._link.now_s())
         nano_usd = self.terms.nano_usd((0, 0, want))
         give_up_s = self._link.now_s() + _GIVE_UP_S
         while True:
             told, told_s = self.told(), self._link.now_s()
-            op = ("extend", self.terms.request_id.hex, want, nano_usd, LEASE_US, list(told))
+            op = Extend(self.terms.request_id.hex, want, nano_usd, LEASE_US, told)
             try:
                 [answer] = await self._link.ask(op)
-                if answer[0] != "gone":
+                if not isinstance(answer, Gone):
                     self.was_told(told, told_s)
-                if answer[0] == "held":
-                    return int(answer[1])
-                if answer[0] == "unknown":
+                if isinstance(answer, Extended):
+                    return answer.tokens
+                if isinstance(answer, Unknown):
                     await self._load(self.limits)
                     continue
             except CountersUnavailable:
@@ -342,9 +351,9 @@ class RequestLease:
 def used_amounts(told: Told) -> Amounts:
     """Return what limits count of a finished request; cached input costs no rate of input."""
     if not told.input_tokens and not told.output_tokens:
-        return Amounts(rpm=1)
+        return Amounts(requests=1)
     return Amounts(
-        rpm=1,
+        requests=1,
         input_tokens=told.input_tokens - told.cached_tokens,
         output_tokens=told.output_tokens,
         tokens=told.input_tokens + told.output_tokens,

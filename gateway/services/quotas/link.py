@@ -20,11 +20,12 @@ from collections.abc import Callable, Sequence
 from heapq import merge
 from itertools import count
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
+from gateway.domain.counters import Answer, CounterReply, Failed, Found, Op
+from gateway.domain.limits import BASE_S
 from gateway.errors import CountersUnavailable, InternalFailure
-from gateway.ports import Clock, CounterReply, QuotaCounters
-from gateway.services.quotas.wire import BASE_S
+from gateway.ports import Clock, QuotaCounters
 from gateway.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -33,8 +34,7 @@ _OPENS_AFTER: Final = 5
 _POST_WITHIN_S: Final = 0.01
 _MAX_RIDERS: Final = 50
 
-Op = Sequence[Any]
-OnAnswer = Callable[[list[Any]], None]
+OnAnswer = Callable[[Answer], None]
 # number, operation, who is told
 _Rider = tuple[int, Op, OnAnswer | None]
 
@@ -90,13 +90,13 @@ class CounterLink:
         """Return for how long the counters have not answered."""
         return self._clock.monotonic() - self.answered_s
 
-    async def ask(self, *ops: Op) -> list[list[Any]]:
+    async def ask(self, *ops: Op) -> Sequence[Answer]:
         """Do operations now; return their answers. Raises: `CountersUnavailable`."""
         if self.is_open:
             raise CountersUnavailable(retry_after_s=1)
         return await self._run(ops)
 
-    async def probe(self, *ops: Op) -> list[list[Any]]:
+    async def probe(self, *ops: Op) -> Sequence[Answer]:
         """Do operations even though the breaker is open. Raises: `CountersUnavailable`."""
         return await self._run(ops)
 
@@ -134,7 +134,7 @@ class CounterLink:
         finally:
             self._flushing = None
 
-    async def _run(self, ops: Sequence[Op]) -> list[list[Any]]:
+    async def _run(self, ops: Sequence[Op]) -> Sequence[Answer]:
         posted = self._posted
         riders = [posted.popleft() for _ in range(min(len(posted), _MAX_RIDERS))]
         all_ops = [*(op for _, op, _ in riders), *ops]
@@ -154,21 +154,21 @@ class CounterLink:
         self._answered(reply, sent_s)
         answers = reply.answers
         for (_, op, on_answer), answer in zip(riders, answers, strict=False):
-            if answer[0] == "error":
-                logger.error("the counters could not %s: %s", op[0], answer[1])
+            if isinstance(answer, Failed):
+                logger.error("the counters could not do %s: %s", type(op).__name__, answer.detail)
             elif on_answer is not None:
                 on_answer(answer)
         asked = answers[len(riders) :]
         for answer in asked:
-            if answer[0] == "error":
-                raise InternalFailure(detail=f"the counters failed: {answer[1]}")
+            if isinstance(answer, Failed):
+                raise InternalFailure(detail=f"the counters failed: {answer.detail}")
         return asked
 
     async def _found(self) -> None:
         """Begin a new life of the counters, unless somebody else was quicker."""
         build_s = self._first_build_s if self._epoch is None else self._build_s
         build_us = int(build_s * 1_000_000)
-        reply = await self._counters.run([("found", uuid.uuid4().hex, build_us)])
+        reply = await self._counters.run([Found(uuid.uuid4().hex, build_us)])
         # At its first call a process finds what private counters always are.
         level = logging.INFO if self._epoch is None else logging.WARNING
         logger.log(level, "the counters were empty: they begin anew as %s", reply.epoch)

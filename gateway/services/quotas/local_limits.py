@@ -7,36 +7,27 @@ and hard budgets) lets nothing through; a soft budget refuses nothing anyway.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gateway.domain.quota import Metric
+from gateway.domain.limits import AMOUNT_AT, Amounts, Denied, Limit, Limits
+from gateway.domain.quota import Kind, Metric, Scope
 from gateway.errors import CountersUnavailable
-from gateway.services.quotas.standing import Denied
-from gateway.services.quotas.wire import Amounts, Limit, Limits
 
 _MINUTE_S = 60.0
 # Times since 1970 are a quarter of a microsecond apart as floats, and are added up: what is over by
 # less is the arithmetic's, not the caller's.
 _TOLERANCE_S = 1e-4
 
-_AMOUNT: dict[Metric, Callable[[Amounts], int]] = {
-    Metric.RPM: lambda amounts: amounts.rpm,
-    Metric.INPUT_TPM: lambda amounts: amounts.input_tokens,
-    Metric.OUTPUT_TPM: lambda amounts: amounts.output_tokens,
-    Metric.CONCURRENCY: lambda amounts: amounts.concurrency,
-    Metric.QUEUED_TOKENS: lambda amounts: amounts.queued_tokens,
-}
-_COUNTS = (Metric.CONCURRENCY, Metric.QUEUED_TOKENS)
+_Place = tuple[Scope, Metric]
 
 
 @dataclass(slots=True)
 class LocalLimits:
-    """Keep rates (as GCRA's times) and counts by scope and field."""
+    """Keep rates (as GCRA's times) and counts by scope and metric."""
 
     num_gateways: int = 1
-    _arrivals_s: dict[tuple[str, str], float] = field(default_factory=dict)
-    _counts: dict[tuple[str, str], int] = field(default_factory=dict)
+    _arrivals_s: dict[_Place, float] = field(default_factory=dict)
+    _counts: dict[_Place, int] = field(default_factory=dict)
 
     def reserve(self, limits: Limits, amounts: Amounts, now_s: float) -> Denied | None:
         """Hold amounts if they fit every limit; else say which they do not.
@@ -68,10 +59,12 @@ class LocalLimits:
         """Give back what was held and not used."""
         back = Amounts(*(h - u for h, u in zip(held, used, strict=True)))
         for limit in limits.limits:
-            if limit.metric not in _AMOUNT:
+            kind = limit.metric.row.kind
+            if kind is Kind.WINDOW:
                 continue
-            amount = _AMOUNT[limit.metric](held if limit.metric in _COUNTS else back)
-            if limit.metric in _COUNTS:
+            is_count = kind is Kind.COUNT
+            amount = (held if is_count else back)[AMOUNT_AT[limit.metric]]
+            if is_count:
                 self._counts[_key(limit)] = max(self._counts.get(_key(limit), 0) - amount, 0)
             elif limit.amount:
                 share = limit.amount / self.num_gateways
@@ -85,11 +78,11 @@ class LocalLimits:
         self._counts.clear()
 
     def _refusal(self, limit: Limit, amounts: Amounts, now_s: float) -> Denied | None:
-        read = _AMOUNT.get(limit.metric)
-        if read is None:
+        kind = limit.metric.row.kind
+        if kind is Kind.WINDOW:
             return None
-        amount = read(amounts)
-        if limit.metric in _COUNTS:
+        amount = amounts[AMOUNT_AT[limit.metric]]
+        if kind is Kind.COUNT:
             # Rounded up, so that a small limit is not none at all.
             share = -(-limit.amount // self.num_gateways)
             used = self._counts.get(_key(limit), 0)
@@ -109,14 +102,14 @@ class LocalLimits:
 
     def _add(self, limits: Limits, amounts: Amounts, now_s: float) -> None:
         for limit in limits.limits:
-            read = _AMOUNT.get(limit.metric)
-            if read is None:
+            kind = limit.metric.row.kind
+            if kind is Kind.WINDOW:
                 continue
-            key = _key(limit)
-            if limit.metric in _COUNTS:
-                self._counts[key] = self._counts.get(key, 0) + read(amounts)
+            key, amount = _key(limit), amounts[AMOUNT_AT[limit.metric]]
+            if kind is Kind.COUNT:
+                self._counts[key] = self._counts.get(key, 0) + amount
             elif limit.amount:
-                cost_s = read(amounts) * _MINUTE_S * self.num_gateways / limit.amount
+                cost_s = amount * _MINUTE_S * self.num_gateways / limit.amount
                 self._arrivals_s[key] = max(self._arrivals_s.get(key, 0.0), now_s) + cost_s
 
 
@@ -125,5 +118,5 @@ def _whole(ahead_s: float, share: float) -> int:
     return int((_MINUTE_S - ahead_s) * share / _MINUTE_S + 1e-3)
 
 
-def _key(limit: Limit) -> tuple[str, str]:
-    return limit.scope_name, limit.field
+def _key(limit: Limit) -> _Place:
+    return limit.scope, limit.metric

@@ -14,8 +14,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from gateway.background import JITTER, Background
+from gateway.domain.counters import Done, ReadSlot, Repair, SlotUse
+from gateway.domain.limits import Limit
+from gateway.domain.quota import Metric, Scope
+from gateway.domain.window import Window
 from gateway.services.quotas.service import QuotaService, UsedBefore
-from gateway.services.quotas.wire import Limit
 from gateway.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -25,8 +28,8 @@ _ROUNDS_BEHIND: Final = 2
 _ROUNDS_AHEAD: Final = 10
 _BATCH: Final = 200
 
-# scope, field, start of the slot
-_Window = tuple[str, str, int]
+# whose, of what, over what, and the start of the slot
+_Window = tuple[Scope, Metric, Window | None, int]
 
 
 class Reconciler:
@@ -80,7 +83,7 @@ class Reconciler:
             ):
                 drifts[window] = [*self._drifts.get(window, ()), drift][-_ROUNDS_AHEAD:]
                 worst = max(worst, abs(drift) / max(limit.amount, 1))
-                if await self._mend(window, drifts[window], used, held):
+                if await self._mend(limit, drifts[window], used, held):
                     drifts[window] = []
         self._drifts = drifts
         self._metrics.quota_drift.set(worst)
@@ -91,38 +94,35 @@ class Reconciler:
     ) -> list[tuple[_Window, Limit, int, int, int]]:
         """Return windows with their drift, and what is used and held in them."""
         # The counters first: a row that comes in between makes them look behind for one round.
-        ops = [("slot", *window) for window, _ in watched]
-        slots = await self._quotas.link.ask(*ops)
-        wanted = [
-            (lim.scope.scope, lim.slot.start_s, lim.slot.end_s) for _, lim in watched if lim.slot
-        ]
+        slots = await self._quotas.link.ask(*(ReadSlot(limit) for _, limit in watched))
+        wanted = [(lim.scope, lim.slot.start_s, lim.slot.end_s) for _, lim in watched if lim.slot]
         rows = await self._ledger.used(wanted)
         compared = []
-        for (window, limit), slot, (tokens, nano_usd) in zip(watched, slots, rows, strict=True):
-            _, is_counted, used, held = slot
-            if is_counted:
-                drift = int(used) - (nano_usd if limit.counts_money else tokens)
-                compared.append((window, limit, drift, int(used), int(held)))
+        for (window, limit), slot, sums in zip(watched, slots, rows, strict=True):
+            assert isinstance(slot, SlotUse)
+            if slot.is_counted:
+                drift = slot.used - sums.of(limit.metric)
+                compared.append((window, limit, drift, slot.used, slot.held))
         return compared
 
-    async def _mend(self, window: _Window, drifts: list[int], used: int, held: int) -> bool:
+    async def _mend(self, limit: Limit, drifts: list[int], used: int, held: int) -> bool:
         recent = drifts[-_ROUNDS_BEHIND:]
+        seen: int | None
         if len(recent) == _ROUNDS_BEHIND and max(recent) < 0:
-            missing, seen = -max(recent), -1
+            missing, seen = -max(recent), None
         elif len(drifts) == _ROUNDS_AHEAD and len(set(drifts)) == 1 and drifts[0] > 0 and not held:
             missing, seen = -drifts[0], used
         else:
             return False
-        scope_name, field, start_s = window
-        [answer] = await self._quotas.link.ask(
-            ("repair", scope_name, field, start_s, seen, missing)
-        )
-        if answer[0] == "done":
+        [answer] = await self._quotas.link.ask(Repair(limit, seen, missing))
+        if isinstance(answer, Done):
             self._metrics.quota_repairs.inc()
-            logger.warning("%s of %s was off by %d and is mended", field, scope_name, -missing)
+            logger.warning(
+                "%s of %s was off by %d and is mended", limit.metric.value, limit.scope, -missing
+            )
         return True
 
 
 def _window(limit: Limit) -> _Window:
     assert limit.slot is not None, "only windows are compared"
-    return limit.scope_name, limit.field, limit.slot.start_s
+    return limit.scope, limit.metric, limit.window, limit.slot.start_s

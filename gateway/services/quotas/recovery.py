@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
+from gateway.domain.counters import Settle
+from gateway.domain.limits import Told
 from gateway.domain.usage import UsageRow
 from gateway.services.quotas.lease import used_amounts
 from gateway.services.quotas.link import CounterLink
-from gateway.services.quotas.wire import Told
 
 
 class Recovery:
@@ -40,4 +41,4 @@ class Recovery:
     def settle(self, row: UsageRow) -> None:
         """Settle a row that was taken over."""
         told = Told(row.input_tokens, row.cached_tokens, row.output_tokens, row.nano_usd)
-        self._link.post(("settle", row.request_id.hex, used_amounts(told)))
+        self._link.post(Settle(row.request_id.hex, used_amounts(told)))

@@ -6,24 +6,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 from gateway.domain import Principal
-from gateway.domain.quota import Metric, ScopeKind
+from gateway.domain.limits import Denied, Limit
+from gateway.domain.quota import ScopeKind, Unit
 from gateway.errors import QuotaExhausted, TenantLimited
-from gateway.services.quotas.standing import Denied, standing_of_refusal
-from gateway.services.quotas.wire import Limit
+from gateway.services.quotas.standing import standing_of_refusal
 
 # Nobody knows when another of the tenant's requests ends; asking this often costs little.
 _OTHERS_END_S: Final = 1.0
-
-_NAMES: Final = {
-    Metric.RPM: "requests per minute (rpm)",
-    Metric.INPUT_TPM: "input tokens per minute (input_tpm)",
-    Metric.OUTPUT_TPM: "output tokens per minute (output_tpm)",
-    Metric.CONCURRENCY: "requests at a time (concurrency)",
-    Metric.QUEUED_TOKENS: "tokens of waiting prompts (queued_tokens)",
-    Metric.DAILY_TOKENS: "tokens per day (daily_tokens)",
-    Metric.MONTHLY_TOKENS: "tokens per month (monthly_tokens)",
-    Metric.BUDGET: "budget",
-}
 
 
 def refusal(denied: Denied, principal: Principal, now_s: float) -> TenantLimited:
@@ -35,7 +24,7 @@ def refusal(denied: Denied, principal: Principal, now_s: float) -> TenantLimited
 
 def _error(denied: Denied, principal: Principal) -> TenantLimited:
     limit = denied.limit
-    name, amount = _NAMES[limit.metric], _amount(limit, limit.amount)
+    name, amount = limit.metric.row.text, _amount(limit, limit.amount)
     who = _who(limit, principal)
     if denied.wait_s is None:
         error = TenantLimited(
@@ -62,7 +51,7 @@ def _error(denied: Denied, principal: Principal) -> TenantLimited:
 
 
 def _who(limit: Limit, principal: Principal) -> str:
-    kind = limit.scope.scope.kind
+    kind = limit.scope.kind
     if kind is ScopeKind.KEY:
         return f"key '{principal.kid}'"
     if kind is ScopeKind.TENANT:
@@ -71,6 +60,6 @@ def _who(limit: Limit, principal: Principal) -> str:
 
 
 def _amount(limit: Limit, amount: int) -> str:
-    if limit.metric is not Metric.BUDGET:
+    if limit.metric.row.unit is not Unit.NANO_USD:
         return str(amount)
     return f"{amount / 1e9:.6f}".rstrip("0").rstrip(".") + " USD"

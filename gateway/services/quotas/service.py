@@ -13,27 +13,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from uuid import UUID, uuid4
 
 from gateway.domain import Principal
+from gateway.domain.counters import (
+    Answer,
+    Building,
+    Held,
+    Load,
+    Reserve,
+    Settle,
+    Stale,
+    Unknown,
+    Waiting,
+)
+from gateway.domain.limits import BASE_S, Amounts, Denied, Limit, Limits, Sums
 from gateway.domain.price import Price
-from gateway.domain.quota import Metric, Scope
+from gateway.domain.quota import Metric, Scope, Standing
 from gateway.errors import CountersUnavailable, InternalFailure, StoreUnavailable, TenantLimited
 from gateway.services.quotas.ask import Ask, first_grant
+from gateway.services.quotas.compile import Compiler, compile_limits
 from gateway.services.quotas.lease import CHUNK, LEASE_US, Books, RequestLease, Terms
-from gateway.services.quotas.link import CounterLink, Op
+from gateway.services.quotas.link import CounterLink
 from gateway.services.quotas.local_limits import LocalLimits
 from gateway.services.quotas.refusals import refusal
-from gateway.services.quotas.standing import Denied
-from gateway.services.quotas.wire import (
-    BASE_S,
-    Amounts,
-    Compiler,
-    Limit,
-    Limits,
-    compile_limits,
-)
 from gateway.telemetry.metrics import Metrics
 
 # A window that ends, limits that are loaded: each may change what is to be asked, a few times.
@@ -42,7 +46,7 @@ _MAX_ROUNDS: Final = 8
 _LOAD_S: Final = 2.0
 # Before the first second of a window no request of it has begun, by any rounding.
 _SURELY_S: Final = 60.0
-_ONE_REQUEST: Final = Amounts(rpm=1)
+_ONE_REQUEST: Final = Amounts(requests=1)
 
 Slotted = tuple[Scope, int, int]
 
@@ -54,9 +58,9 @@ class Prices(Protocol):
 
 
 class UsedBefore(Protocol):
-    """Know from the ledger what scopes have used between two times: tokens and nano-USD."""
+    """Know from the ledger what scopes have used between two times."""
 
-    async def used(self, wanted: Sequence[Slotted]) -> Sequence[tuple[int, int]]: ...
+    async def used(self, wanted: Sequence[Slotted]) -> Sequence[Sums]: ...
     async def booked(self, ids: Collection[UUID], since_s: float) -> set[UUID]:
         """Return those requests, begun since then, that have a row."""
         ...
@@ -116,23 +120,21 @@ class QuotaService:
                 # The same, only that nobody knows.
                 self._take_back(terms)
                 return self._reserve_locally(ask)
-            kind = answer[0]
-            if kind == "held":
-                return self._lease(ask, at_us=answer[1], tightest=answer[2])
-            if kind == "denied":
-                denied = _denied(ask.limits, answer)
-                smaller = ask.smaller(denied)
+            if isinstance(answer, Held):
+                return self._lease(ask, at_us=answer.at_us, standing=answer.standing)
+            if isinstance(answer, Denied):
+                smaller = ask.smaller(answer)
                 if smaller is None:
-                    raise self._denied(denied, terms.principal)
+                    raise self._denied(answer, terms.principal)
                 ask = smaller
-            elif kind == "unknown":
+            elif isinstance(answer, Unknown):
                 await self._load_or_refuse(ask.limits)
-            elif kind == "stale":
+            elif isinstance(answer, Stale):
                 ask = self._first_ask(terms)
-            elif kind == "building":
-                raise CountersUnavailable(retry_after_s=_building_s(answer[1]))
+            elif isinstance(answer, Building):
+                raise _still_building(answer)
             else:
-                raise InternalFailure(detail=f"a request id was used twice: {kind}")
+                raise InternalFailure(detail=f"a request id was used twice: {answer}")
         raise InternalFailure(detail="the counters never came to an answer")
 
     async def count_request(self, principal: Principal) -> None:
@@ -143,17 +145,16 @@ class QuotaService:
         limits = self._of_requests(principal)
         if not limits.limits:
             return
+        answer: Answer | None
         hold, let_go = _one_request(limits)
         try:
             [answer] = await self.link.ask(hold)
         except CountersUnavailable:
-            denied = self.local.reserve(limits, _ONE_REQUEST, self.link.now_s())
-        else:
-            denied = _denied(limits, answer) if answer[0] == "denied" else None
+            answer = self.local.reserve(limits, _ONE_REQUEST, self.link.now_s())
         finally:
             self.link.post(let_go)
-        if denied is not None:
-            raise self._denied(denied, principal)
+        if isinstance(answer, Denied):
+            raise self._denied(answer, principal)
 
     def count_later(self, principal: Principal) -> None:
         """Count one request that has been refused already, where its rate has room for it."""
@@ -174,21 +175,21 @@ class QuotaService:
         """
         await self._flush_ledger()
         windows = [limit for limit in limits.limits if limit.slot is not None]
-        waiting: list[list[str]] = [[] for _ in windows]
+        waiting: list[Sequence[str]] = [()] * len(windows)
         for _ in range(_MAX_ROUNDS):
             loads = await self._read_ledger(windows, waiting)
             answers = await self.link.ask(*loads) if loads else []
-            for index, (kind, *rest) in enumerate(answers):
-                if kind == "building":
-                    raise CountersUnavailable(retry_after_s=_building_s(rest[0]))
-                waiting[index] = rest[0] if kind == "waiting" else []
+            for index, answer in enumerate(answers):
+                if isinstance(answer, Building):
+                    raise _still_building(answer)
+                waiting[index] = answer.request_ids if isinstance(answer, Waiting) else ()
             if not any(waiting):
                 return
         raise CountersUnavailable(detail="requests settle all the time", retry_after_s=1)
 
     async def _read_ledger(
         self, windows: Sequence[Limit], waiting: Sequence[Sequence[str]]
-    ) -> list[tuple[Any, ...]]:
+    ) -> list[Load]:
         """Return what loads windows; `waiting` are the requests that each of them lists."""
         wanted = [part for limit in windows for part in _slotted(limit)]
         ids = {UUID(hex=id_) for listed in waiting for id_ in listed}
@@ -200,14 +201,9 @@ class QuotaService:
             return await self._read_ledger(windows, waiting)
         loads = []
         for limit, listed in zip(windows, waiting, strict=True):
-            assert limit.slot is not None
-            slots: list[int] = []
-            for part in _slotted(limit):
-                tokens, nano_usd = used[part]
-                slots += [part[1], nano_usd if limit.counts_money else tokens]
+            seen = [used[part].of(limit.metric) for part in _slotted(limit)]
             has = [id_ for id_ in listed if UUID(hex=id_) in booked]
-            name = (limit.scope_name, limit.field, limit.slot.start_s)
-            loads.append(("load", *name, slots, has, len(listed)))
+            loads.append(Load(limit, seen, has, len(listed)))
         return loads
 
     async def _load_or_refuse(self, limits: Limits) -> None:
@@ -224,7 +220,7 @@ class QuotaService:
         return Ask(terms, limits, first_grant(limits, terms.max_tokens, self._chunk))
 
     def _take_back(self, terms: Terms) -> None:
-        self.link.post(("settle", terms.request_id.hex, Amounts()))
+        self.link.post(Settle(terms.request_id.hex, Amounts()))
 
     def _reserve_locally(self, ask: Ask) -> RequestLease:
         now_s = self.link.now_s()
@@ -238,7 +234,7 @@ class QuotaService:
         ask: Ask,
         *,
         at_us: int,
-        tightest: Sequence[Any] = (),
+        standing: Standing | None = None,
         is_local: bool = False,
     ) -> RequestLease:
         lease = RequestLease(
@@ -247,7 +243,7 @@ class QuotaService:
             ask.held,
             list(ask.granted),
             at_us=at_us,
-            tightest=tightest,
+            standing=standing,
             link=self.link,
             local=self.local,
             books=self._books,
@@ -263,32 +259,22 @@ class QuotaService:
 
     def _denied(self, denied: Denied, principal: Principal) -> TenantLimited:
         limit = denied.limit
-        self._metrics.quota_denied.labels(limit.metric.value, limit.scope.scope.kind.value).inc()
+        self._metrics.quota_denied.labels(limit.metric.value, limit.scope.kind.value).inc()
         return refusal(denied, principal, self.link.now_s())
 
 
-def _one_request(limits: Limits) -> tuple[Op, Op]:
+def _one_request(limits: Limits) -> tuple[Reserve, Settle]:
     """Return what holds one request, and what lets go of all but its place in the rate."""
     id_ = uuid4().hex
-    return (
-        ("reserve", id_, limits.packed, _ONE_REQUEST, "", LEASE_US),
-        ("settle", id_, _ONE_REQUEST),
-    )
+    return Reserve(id_, limits, _ONE_REQUEST, "", LEASE_US), Settle(id_, _ONE_REQUEST)
 
 
-def _building_s(wait_us: int) -> float:
-    return max(wait_us / 1_000_000, 0.1)
+def _still_building(answer: Building) -> CountersUnavailable:
+    return CountersUnavailable(retry_after_s=max(answer.wait_s, 0.1))
 
 
 def _slotted(limit: Limit) -> list[Slotted]:
     """Return the slots of a window, as the ledger is asked for them."""
     assert limit.slot is not None
     width_s = limit.slot.end_s - limit.slot.start_s
-    return [(limit.scope.scope, start_s, start_s + width_s) for start_s in limit.slots()]
-
-
-def _denied(limits: Limits, answer: list[Any]) -> Denied:
-    _, scope_at, entry_at, wait, left, used = answer
-    wait_s = None if wait == -1 else max(wait, 0) / 1_000_000
-    limit = limits.at(scope_at, entry_at)
-    return Denied(limit, wait_s, int(left), int(used), is_exhausted=wait == -2)
+    return [(limit.scope, start_s, start_s + width_s) for start_s in limit.slots()]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gateway.domain.counters import Look, Seen
 from gateway.domain.quota import Metric, ScopeQuota
+from gateway.services.quotas.compile import compile_limits
 from gateway.services.quotas.service import QuotaService
-from gateway.services.quotas.wire import compile_limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +29,15 @@ async def limit_uses(quotas: QuotaService, scope: ScopeQuota) -> Sequence[LimitU
     if not limits.limits:
         return []
     await quotas.load(limits)
-    [[_, seen]] = await quotas.link.ask(("look", limits.packed))
+    [answer] = await quotas.link.ask(Look(limits))
+    assert isinstance(answer, Seen)
     now_s = quotas.link.now_s()
     uses = []
-    for index, limit in enumerate(limits.limits):
-        left, whole_us, used, held, _ = seen[index * 5 : index * 5 + 5]
-        resets_at_s = now_s + whole_us / 1_000_000 if whole_us else None
+    for limit, seen in zip(limits.limits, answer.limits, strict=True):
+        resets_at_s = now_s + seen.whole_in_us / 1_000_000 if seen.whole_in_us else None
         if limit.slot is not None:
             resets_at_s = limit.slot.end_s
         uses.append(
-            LimitUse(limit.metric, limit.amount, int(used), int(held), int(left), resets_at_s)
+            LimitUse(limit.metric, limit.amount, seen.used, seen.held, seen.left, resets_at_s)
         )
     return uses

@@ -4,7 +4,7 @@
 -- MessagePack list of operations, done in order; the arguments after it are lists of scopes that
 -- they name by number. The answer is MessagePack too:
 -- {epoch, built_us, now_us, {answer, ...}}, or {false, 0, now_us, {}} where there is no epoch, which
--- means that what was counted here is lost. `gateway.services.quotas.wire` has the shapes.
+-- means that what was counted here is lost. `gateway.store.quota_codec` is the other end.
 
 local EPOCH, BASE_S = P .. 'epoch', 1735689600
 local REPAIRED_MS = 30000

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.domain.quota import MAX_AMOUNT, Quota, ScopeKind, Window
+from gateway.domain.quota import MAX_AMOUNT, Quota, ScopeKind
+from gateway.domain.window import Window
 from gateway.errors import InvalidRequest, NotFound
 from gateway.store import Store
 from tests.gateway.admin_app import ACTOR, Process, new_process

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
 from redis import Redis
 
+from gateway.domain.counters import (
+    Answer,
+    Failed,
+    Found,
+    Load,
+    Look,
+    Op,
+    Reserve,
+    Seen,
+    Unknown,
+)
+from gateway.domain.limits import BASE_S, Amounts, Limits
 from gateway.domain.quota import Quota, Scope, ScopeKind, ScopeQuota
-from gateway.services.quotas.wire import BASE_S, Amounts, Limits, compile_limits
-from gateway.store.quota_counters import SCRIPT, Library, pack, unpack
+from gateway.services.quotas.compile import compile_limits
+from gateway.store.quota_codec import decode, encode
+from gateway.store.quota_counters import SCRIPT, Library
 
 CLOCK = "test:clock"
 LEASE_S = 30
@@ -29,7 +43,7 @@ class Counters:
         self.silence = False
         redis.function_load(self.library.source, replace=True)
 
-    def run(self, *ops: Sequence[Any]) -> list[list[Any]]:
+    def run(self, *ops: Op) -> Sequence[Answer]:
         """Do operations; found the counters first where they are empty.
 
         Since the last time others have called as well, as processes that live do, unless there was
@@ -41,48 +55,48 @@ class Counters:
         self._called_s = self.now_s
         return self._run_at(self.now_s, *ops)
 
-    def _run_at(self, now_s: float, *ops: Sequence[Any]) -> list[list[Any]]:
+    def found(self, name: str, build_s: int = 0) -> None:
+        """Begin a life, at the time that was set last."""
+        op = Found(name, build_s * 1_000_000)
+        self.redis.fcall(self.library.name, 0, *encode([op]))
+
+    def _run_at(self, now_s: float, *ops: Op) -> Sequence[Answer]:
         whole_s = int(now_s)
         self.redis.hset(CLOCK, mapping={"s": whole_s, "us": int((now_s - whole_s) * 1e6)})
-        reply = unpack(self.redis.fcall(self.library.name, 0, *pack(ops)))
+        reply = decode(ops, self.redis.fcall(self.library.name, 0, *encode(ops)))
         if reply.epoch is None:
-            self.redis.fcall(self.library.name, 0, *pack([("found", "e", 0)]))
-            reply = unpack(self.redis.fcall(self.library.name, 0, *pack(ops)))
-        wrong = [answer for answer in reply.answers if answer[0] == "error"]
+            self.found("e")
+            reply = decode(ops, self.redis.fcall(self.library.name, 0, *encode(ops)))
+        wrong = [answer for answer in reply.answers if isinstance(answer, Failed)]
         assert not wrong, wrong
         return reply.answers
 
     def reserve(
         self, limits: Limits, id_: str, *, prompt: int = 0, output: int = 0, nano_usd: int = 0
-    ) -> list[Any]:
+    ) -> Answer:
         """Reserve, loading windows as empty where they are unknown."""
         amounts = Amounts(1, prompt, output, 1, 0, prompt + output, nano_usd)
-        op = ("reserve", id_, limits.packed, amounts, "{}", LEASE_S * 1_000_000)
+        op = Reserve(id_, limits, amounts, "{}", LEASE_S * 1_000_000)
         while True:
             [answer] = self.run(op)
-            if answer[0] != "unknown":
+            if not isinstance(answer, Unknown):
                 return answer
             self.load(limits)
 
-    def load(self, limits: Limits, used: dict[tuple[str, int], int] | None = None) -> None:
+    def load(self, limits: Limits, used: dict[tuple[Scope, int], int] | None = None) -> None:
         """Tell what windows have seen, by scope and slot; nothing unless given."""
         for limit in limits.limits:
             if limit.slot is not None:
-                slots = [
-                    part
-                    for start in limit.slots()
-                    for part in (start, (used or {}).get((limit.scope_name, start), 0))
-                ]
-                self.run(("load", limit.scope_name, limit.field, limit.slot.start_s, slots))
+                seen = [(used or {}).get((limit.scope, start), 0) for start in limit.slots()]
+                self.run(Load(limit, seen))
 
     def look(self, limits: Limits) -> list[dict[str, Any]]:
         """Return how each limit stands."""
-        [[_, seen]] = self.run(("look", limits.packed))
-        names = ("left", "whole_us", "used", "held", "used_now")
-        rows = [dict(zip(names, seen[at : at + 5], strict=True)) for at in range(0, len(seen), 5)]
+        [answer] = self.run(Look(limits))
+        assert isinstance(answer, Seen)
         return [
-            {"metric": limit.metric, "scope": limit.scope_name, **row}
-            for limit, row in zip(limits.limits, rows, strict=True)
+            {"metric": limit.metric, "scope": limit.scope, **asdict(seen)}
+            for limit, seen in zip(limits.limits, answer.limits, strict=True)
         ]
 
 

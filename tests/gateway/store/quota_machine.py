@@ -13,8 +13,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from redis import Redis
 
+from gateway.domain.counters import (
+    Extend,
+    Extended,
+    Gone,
+    Held,
+    HoldAgain,
+    Keep,
+    Repair,
+    Settle,
+    Settled,
+    Sweep,
+)
+from gateway.domain.limits import BASE_S, Amounts, Told
 from gateway.domain.quota import Quota
-from gateway.services.quotas.wire import BASE_S, Amounts
 from gateway.store.quota_counters import SCRIPT
 from tests.gateway.store.quota_harness import LEASE_S, Counters, limits_of, used
 
@@ -23,7 +35,7 @@ DAY_S = 86_400
 
 
 @dataclass
-class Held:
+class Request:
     """One request as the model has it; `told` is what its process last said of its use."""
 
     day: int
@@ -37,7 +49,7 @@ class Held:
 class Model:
     """Say what the counters ought to hold; `rows` are the ledger: request → (day, tokens)."""
 
-    held: dict[str, Held] = field(default_factory=dict)
+    held: dict[str, Request] = field(default_factory=dict)
     rows: dict[str, tuple[int, int]] = field(default_factory=dict)
     lost: dict[str, int] = field(default_factory=dict)
 
@@ -95,12 +107,14 @@ class QuotaMachine(RuleBasedStateMachine):
         self.model.reap(self.counters.now_s)
         fits = self.model.fits(self.day, prompt + output)
         answer = self.counters.reserve(self.limits(), id_, prompt=prompt, output=output)
-        assert (answer[0] == "held") == fits, answer
+        assert isinstance(answer, Held) == fits, answer
         if fits:
             lease_s = self.counters.now_s + LEASE_S
-            self.model.held[id_] = Held(self.day, prompt + output, prompt, lease_s)
+            self.model.held[id_] = Request(self.day, prompt + output, prompt, lease_s)
             again = self.counters.reserve(self.limits(), id_, prompt=prompt, output=output)
-            assert again[:2] == answer[:2]
+            assert isinstance(again, Held)
+            assert isinstance(answer, Held)
+            assert again.at_us == answer.at_us
 
     @precondition(lambda self: self.model.held)
     @rule(draw=st.integers(0, 9), tokens=st.integers(1, 300))
@@ -108,16 +122,15 @@ class QuotaMachine(RuleBasedStateMachine):
         """An extension gets what is left of its own day, and renews the lease."""
         id_ = self.live(draw)
         self.model.reap(self.counters.now_s)
-        told = (1, 0, 0, 0)
-        op = ("extend", id_, tokens, 0, LEASE_S * 1_000_000, told)
+        op = Extend(id_, tokens, 0, LEASE_S * 1_000_000, Told(1))
         [answer] = self.counters.run(op)
         held = self.model.held.get(id_)
         if held is None:
-            assert answer == ["gone"]
+            assert answer == Gone()
             return
         taken = self.model.used(held.day) + self.model.holding(held.day)
         fits = max(min(tokens, min(KEY_CAP, TENANT_CAP) - taken), 0)
-        assert answer == ["held", fits]
+        assert answer == Extended(fits)
         held.tokens += fits
         held.told = 1
         held.lease_s = self.counters.now_s + LEASE_S
@@ -131,10 +144,10 @@ class QuotaMachine(RuleBasedStateMachine):
         self.model.reap(self.counters.now_s)
         tokens = held.tokens * percent // 100
         for _ in range(2):
-            self.counters.run(("settle", id_, used(output=tokens)))
+            self.counters.run(Settle(id_, used(output=tokens)))
         # A late copy of the reservation, from a connection that was given up.
         late = self.counters.reserve(self.limits(), id_, prompt=1, output=1)
-        assert late == ["settled"]
+        assert late == Settled()
         self.model.held.pop(id_, None)
         self.model.lost.pop(id_, None)
         self.model.rows[id_] = (held.day, tokens)
@@ -145,8 +158,8 @@ class QuotaMachine(RuleBasedStateMachine):
         """A journal that outlived its process replaces the estimate."""
         id_ = min(self.model.lost)
         tokens = self.model.lost.pop(id_) + more
-        self.counters.run(("settle", id_, used(output=tokens)))
-        self.counters.run(("settle", id_, used(output=tokens)))
+        self.counters.run(Settle(id_, used(output=tokens)))
+        self.counters.run(Settle(id_, used(output=tokens)))
         self.model.rows[id_] = (self.model.rows[id_][0], tokens)
 
     @precondition(lambda self: self.model.held)
@@ -154,8 +167,8 @@ class QuotaMachine(RuleBasedStateMachine):
     def keep(self) -> None:
         """Renewed leases live on; what they were told is what they cost if they do not."""
         self.model.reap(self.counters.now_s)
-        told = [(id_, 1, 0, 0, 0) for id_ in sorted(self.model.held)]
-        self.counters.run(("keep", "g", LEASE_S * 1_000_000, told))
+        told = [(id_, Told(1)) for id_ in sorted(self.model.held)]
+        self.counters.run(Keep("g", LEASE_S * 1_000_000, told))
         for held in self.model.held.values():
             held.told, held.lease_s = 1, self.counters.now_s + LEASE_S
 
@@ -170,7 +183,7 @@ class QuotaMachine(RuleBasedStateMachine):
     def advance(self, seconds: int) -> None:
         """Time passes, over leases and midnights."""
         self.counters.now_s += seconds
-        self.counters.run(("sweep", 50))
+        self.counters.run(Sweep(50))
         self.model.reap(self.counters.now_s)
 
     @rule()
@@ -183,10 +196,7 @@ class QuotaMachine(RuleBasedStateMachine):
         limits = self.limits()
         self.counters.load(
             limits,
-            {
-                (limit.scope_name, self.day * DAY_S): self.model.used(self.day)
-                for limit in limits.limits
-            },
+            {(limit.scope, self.day * DAY_S): self.model.used(self.day) for limit in limits.limits},
         )
         for id_, held in self.model.held.items():
             day = limits_of(
@@ -197,15 +207,15 @@ class QuotaMachine(RuleBasedStateMachine):
             if held.day != self.day:
                 before = self.model.used(held.day)
                 start = held.day * DAY_S
-                self.counters.load(day, {(limit.scope_name, start): before for limit in day.limits})
+                self.counters.load(day, {(limit.scope, start): before for limit in day.limits})
                 for limit in day.limits:
                     if limit.slot is not None:
-                        name = (limit.scope_name, limit.field, start)
-                        self.counters.run(("repair", *name, -1, before))
+                        assert limit.slot.start_s == start
+                        self.counters.run(Repair(limit, None, before))
             held.told = 0
             held.lease_s = self.counters.now_s + LEASE_S
             amounts = Amounts(1, held.prompt, 0, 1, 0, held.tokens, 0)
-            op = ("assert", id_, day.packed, amounts, 0, "{}", LEASE_S * 1_000_000)
+            op = HoldAgain(id_, day, amounts, 0, "{}", LEASE_S * 1_000_000)
             for _ in range(2):
                 self.counters.run(op)
 

@@ -251,14 +251,14 @@ async def test_used_sums_each_scope_over_its_own_hours(database: Database) -> No
         (PLATFORM, now_s - day_s, now_s + day_s),
     ]
     assert await ledger.used(wanted) == [
-        (297, 28),
-        (77, 18),
-        (33, 11),
-        (44, 7),
-        (165, 26),
-        (341, 35),
-        (0, 0),
-        (341, 35),
+        (4, 297, 28),
+        (3, 77, 18),
+        (2, 33, 11),
+        (1, 44, 7),
+        (4, 165, 26),
+        (5, 341, 35),
+        (0, 0, 0),
+        (5, 341, 35),
     ]
 
 

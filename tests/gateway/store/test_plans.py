@@ -10,7 +10,8 @@ from sqlalchemy import func, select
 from gateway.domain import TenantSlo
 from gateway.domain.page import PageRequest
 from gateway.domain.plan import Plan
-from gateway.domain.quota import Quota, Window
+from gateway.domain.quota import Quota
+from gateway.domain.window import Window
 from gateway.errors import Conflict, NotFound, VersionConflict
 from gateway.store import Store
 from gateway.store.tables import quotas

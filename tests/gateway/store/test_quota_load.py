@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from redis import Redis
 
+from gateway.domain.counters import (
+    Answer,
+    Building,
+    Done,
+    Extend,
+    Extended,
+    Held,
+    HoldAgain,
+    Keep,
+    Known,
+    Load,
+    Reserve,
+    Settle,
+    Sweep,
+    Unknown,
+    Waiting,
+)
+from gateway.domain.limits import Amounts, Limits, Told
 from gateway.domain.quota import Quota
-from gateway.services.quotas.wire import Amounts, Limits
-from gateway.store.quota_counters import pack
 from tests.gateway.store.quota_harness import LEASE_S, Counters, limits_of, used
 
 BUILD_S = 3
@@ -26,22 +42,19 @@ class Emptied:
     def come_back(self, id_: str, held: int) -> None:
         """Hold again what a gateway held before."""
         amounts = Amounts(1, 0, held, 1, 0, held, 0)
-        self.counters.run(("assert", id_, self.limits.packed, amounts, 0, "{}", LEASE_US))
+        self.counters.run(HoldAgain(id_, self.limits, amounts, 0, "{}", LEASE_US))
 
     def settle(self, id_: str, tokens: int) -> None:
-        self.counters.run(("settle", id_, used(output=tokens)))
+        self.counters.run(Settle(id_, used(output=tokens)))
 
-    def load(self, ledger: int, *rest: Any) -> list[Any]:
+    def load(self, ledger: int, booked: Sequence[str] = (), num_waiting: int = 0) -> Answer:
         """Tell what the ledger has."""
         [limit] = self.limits.limits
-        assert limit.slot is not None
-        start_s = limit.slot.start_s
-        op = ("load", limit.scope_name, limit.field, start_s, [start_s, ledger], *rest)
-        [answer] = self.counters.run(op)
+        [answer] = self.counters.run(Load(limit, [ledger], booked, num_waiting))
         return answer
 
-    def extend(self, id_: str, tokens: int) -> list[Any]:
-        [answer] = self.counters.run(("extend", id_, tokens, 0, LEASE_US, (0, 0, 0, 0)))
+    def extend(self, id_: str, tokens: int) -> Answer:
+        [answer] = self.counters.run(Extend(id_, tokens, 0, LEASE_US, Told()))
         return answer
 
     @property
@@ -54,8 +67,7 @@ class Emptied:
         """Begin a life in which everybody has a while to come back."""
         self.counters.run()
         self.counters.redis.delete("sluice:q:epoch")
-        found = pack([("found", "again", BUILD_S * 1_000_000)])
-        self.counters.redis.fcall(self.counters.library.name, 0, *found)
+        self.counters.found("again", BUILD_S)
 
 
 @pytest.fixture
@@ -66,7 +78,7 @@ def emptied(redis_url: str) -> Emptied:
 def test_what_settles_after_the_load_is_counted_by_itself(emptied: Emptied) -> None:
     """The ledger did not have it, and what is held is let go."""
     emptied.come_back("a", 100)
-    assert emptied.load(50) == ["done"]
+    assert emptied.load(50) == Done()
     assert emptied.stands == (50, 100)
     emptied.settle("a", 70)
     assert emptied.stands == (120, 0)
@@ -80,9 +92,10 @@ def test_what_settles_before_the_load_is_counted_once(
     for id_, tokens in (("a", 70), ("b", 42)):
         emptied.come_back(id_, 100)
         emptied.settle(id_, tokens)
-    kind, waiting = emptied.load(50)
-    assert (kind, sorted(waiting)) == ("waiting", ["a", "b"])
-    assert emptied.load(50, booked, 2) == ["done"]
+    answer = emptied.load(50)
+    assert isinstance(answer, Waiting)
+    assert sorted(answer.request_ids) == ["a", "b"]
+    assert emptied.load(50, booked, 2) == Done()
     assert emptied.stands == (expected, 0)
     emptied.settle("a", 70)
     assert emptied.stands == (expected, 0)
@@ -94,18 +107,19 @@ def test_what_settles_between_reading_and_loading_makes_it_read_again(emptied: E
         emptied.come_back(id_, 100)
     emptied.settle("a", 70)
     emptied.settle("b", 42)
-    kind, waiting = emptied.load(50, ["a"], 1)
-    assert (kind, sorted(waiting)) == ("waiting", ["a", "b"])
+    answer = emptied.load(50, ["a"], 1)
+    assert isinstance(answer, Waiting)
+    assert sorted(answer.request_ids) == ["a", "b"]
     assert emptied.stands == (0, 0)
 
 
 def test_what_was_reaped_before_the_load_waits_too(emptied: Emptied) -> None:
     """At what was told of it; its true end corrects that whenever it comes."""
     emptied.come_back("a", 100)
-    emptied.counters.run(("keep", "gateway", LEASE_US, [("a", 10, 0, 20, 0)]))
+    emptied.counters.run(Keep("gateway", LEASE_US, [("a", Told(10, 0, 20, 0))]))
     emptied.counters.now_s += LEASE_S + 1
-    emptied.counters.run(("sweep", 50))
-    assert emptied.load(50, [], 1) == ["done"]
+    emptied.counters.run(Sweep(50))
+    assert emptied.load(50, [], 1) == Done()
     assert emptied.stands == (80, 0)
     emptied.settle("a", 45)
     assert emptied.stands == (95, 0)
@@ -115,29 +129,29 @@ def test_a_second_load_changes_nothing(emptied: Emptied) -> None:
     """The first to come is believed, and nothing is added twice."""
     emptied.come_back("a", 100)
     emptied.settle("a", 70)
-    assert emptied.load(50, [], 1) == ["done"]
-    assert emptied.load(999) == ["known"]
+    assert emptied.load(50, [], 1) == Done()
+    assert emptied.load(999) == Known()
     assert emptied.stands == (120, 0)
 
 
 def test_nothing_is_loaded_before_everybody_had_the_time_to_come_back(emptied: Emptied) -> None:
     """What settles until then is in no hash: the ledger has it by the time that it is read."""
     emptied.found_anew()
-    assert emptied.load(50)[0] == "building"
+    assert isinstance(emptied.load(50), Building)
     emptied.counters.now_s += BUILD_S
-    assert emptied.load(50) == ["done"]
+    assert emptied.load(50) == Done()
 
 
 def test_no_more_is_granted_on_what_nobody_has_counted(emptied: Emptied) -> None:
     """A running request waits until the window is loaded, and then gets what is left of it."""
     emptied.found_anew()
     emptied.come_back("a", 100)
-    assert emptied.extend("a", 256)[0] == "building"
+    assert isinstance(emptied.extend("a", 256), Building)
     emptied.counters.now_s += BUILD_S
-    assert emptied.extend("a", 256)[0] == "unknown"
+    assert isinstance(emptied.extend("a", 256), Unknown)
     assert emptied.stands == (0, 100)
     emptied.load(850)
-    assert emptied.extend("a", 256) == ["held", 50]
+    assert emptied.extend("a", 256) == Extended(50)
 
 
 def test_who_waits_for_more_keeps_its_lease(emptied: Emptied) -> None:
@@ -145,7 +159,7 @@ def test_who_waits_for_more_keeps_its_lease(emptied: Emptied) -> None:
     emptied.come_back("a", 100)
     for _ in range(3):
         emptied.counters.now_s += LEASE_S - 1
-        assert emptied.extend("a", 256)[0] == "unknown"
+        assert isinstance(emptied.extend("a", 256), Unknown)
 
 
 def test_a_soft_budget_refuses_nothing_meanwhile(emptied: Emptied) -> None:
@@ -153,21 +167,18 @@ def test_a_soft_budget_refuses_nothing_meanwhile(emptied: Emptied) -> None:
     soft = limits_of(emptied.counters.now_s, tenant=Quota(budget_nano_usd=10, budget_hard=False))
     emptied.found_anew()
     amounts = Amounts(1, 0, 1, 1, 0, 1, 40)
-    op = ("reserve", "a", soft.packed, amounts, "{}", LEASE_US)
-    assert emptied.counters.run(op)[0][0] == "held"
-    emptied.counters.run(("settle", "a", used(output=1, nano_usd=30)))
+    op = Reserve("a", soft, amounts, "{}", LEASE_US)
+    assert isinstance(emptied.counters.run(op)[0], Held)
+    emptied.counters.run(Settle("a", used(output=1, nano_usd=30)))
     emptied.counters.now_s += BUILD_S
-    again = ("reserve", "b", soft.packed, amounts, "{}", LEASE_US)
-    assert emptied.counters.run(again)[0][0] == "unknown"
-    assert _load(emptied.counters, soft, 500) == ["done"]
+    again = Reserve("b", soft, amounts, "{}", LEASE_US)
+    assert isinstance(emptied.counters.run(again)[0], Unknown)
+    assert _load(emptied.counters, soft, 500) == Done()
     [row] = emptied.counters.look(soft)
     assert row["used"] == 530
 
 
-def _load(counters: Counters, limits: Limits, ledger: int) -> list[Any]:
+def _load(counters: Counters, limits: Limits, ledger: int) -> Answer:
     [limit] = limits.limits
-    assert limit.slot is not None
-    slots = [limit.slot.start_s, ledger]
-    op = ("load", limit.scope_name, limit.field, limit.slot.start_s, slots, [], 1)
-    [answer] = counters.run(op)
+    [answer] = counters.run(Load(limit, [ledger], [], 1))
     return answer

@@ -9,8 +9,9 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import insert, select, update
 
-from gateway.domain.quota import PLATFORM, Quota, Scope, ScopeKind, ScopeQuota, Window
+from gateway.domain.quota import PLATFORM, Quota, Scope, ScopeKind, ScopeQuota
 from gateway.domain.quota_settings import QuotaHolder, QuotaOverride
+from gateway.domain.window import Window
 from gateway.errors import NotFound, VersionConflict
 from gateway.store import Store
 from gateway.store.tables import audit_log, plans, quotas, tenants

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from redis import Redis
 
+from gateway.domain.counters import Held, Keep, Settle, Sweep, Swept
+from gateway.domain.limits import Denied, Told
 from gateway.domain.quota import Quota
 from tests.gateway.store.quota_harness import LEASE_S, Counters, limits_of, used
 
@@ -28,9 +28,11 @@ class Silent:
         [row] = self.counters.look(self.limits)
         return int(row["held"])
 
-    def sweep(self) -> list[Any]:
-        [answer] = self.counters.run(("sweep", 50))
-        return answer
+    def sweep(self) -> int:
+        """Return how many leases were reaped."""
+        [answer] = self.counters.run(Sweep(50))
+        assert isinstance(answer, Swept)
+        return answer.num_reaped
 
 
 @pytest.fixture
@@ -40,18 +42,18 @@ def silent(redis_url: str) -> Silent:
 
 def test_nobody_gets_what_others_had_no_time_to_settle(silent: Silent) -> None:
     """The first to call again reaps nothing, so that nothing of it can be had twice."""
-    assert silent.sweep()[1] == 0
-    assert silent.counters.reserve(silent.limits, "b", output=50)[0] == "denied"
+    assert silent.sweep() == 0
+    assert isinstance(silent.counters.reserve(silent.limits, "b", output=50), Denied)
     silent.counters.now_s += RETURN_S - 1
-    silent.counters.run(("settle", "a", used(output=60)))
-    assert silent.counters.reserve(silent.limits, "b", output=40)[0] == "held"
+    silent.counters.run(Settle("a", used(output=60)))
+    assert isinstance(silent.counters.reserve(silent.limits, "b", output=40), Held)
 
 
 def test_whoever_is_back_in_time_goes_on(silent: Silent) -> None:
     """A lease that is renewed after the silence is as good as before."""
-    silent.counters.run(("keep", "gateway", LEASE_S * 1_000_000, [("a", 1, 0, 1, 0)]))
+    silent.counters.run(Keep("gateway", LEASE_S * 1_000_000, [("a", Told(1, 0, 1, 0))]))
     silent.counters.now_s += RETURN_S + 1
-    assert silent.sweep()[1] == 0
+    assert silent.sweep() == 0
     assert silent.held == 60
 
 
@@ -59,7 +61,7 @@ def test_what_nobody_comes_back_for_is_reaped(silent: Silent) -> None:
     """A little later than at its time."""
     silent.sweep()
     silent.counters.now_s += RETURN_S
-    assert silent.sweep()[1] == 1
+    assert silent.sweep() == 1
     assert silent.held == 0
 
 

@@ -7,23 +7,39 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.domain import Principal, Tier
+from gateway.domain.counters import (
+    Answer,
+    CounterReply,
+    Done,
+    Extend,
+    Extended,
+    Found,
+    Held,
+    Keep,
+    Kept,
+    Look,
+    Op,
+    Reserve,
+    Sweep,
+    Swept,
+)
+from gateway.domain.limits import BASE_S, NO_LIMITS, Sums
 from gateway.domain.price import Price
 from gateway.domain.quota import Quota, Scope, ScopeKind, ScopeQuota
 from gateway.domain.usage import UsageRow
 from gateway.errors import CountersUnavailable, GatewayError
-from gateway.ports import CounterReply
 from gateway.services.quotas.lease import Books, RequestLease, Terms
 from gateway.services.quotas.link import CounterLink
 from gateway.services.quotas.service import QuotaService, Slotted
-from gateway.services.quotas.wire import BASE_S
 from gateway.telemetry.metrics import Metrics
 
-Op = Sequence[Any]
 # A day's noon, so that no window ends while a test runs.
+OpT = TypeVar("OpT", bound=Op)
+LOOK = Look(NO_LIMITS)
 NOON_S = BASE_S + 30 * 86_400 + 43_200
 BUILD_S = 3.0
 _TENANT = Scope(ScopeKind.TENANT, UUID(int=2))
@@ -55,12 +71,11 @@ class ScriptedCounters:
         self.num_failures = 0
         self.gate = asyncio.Event()
         self.gate.set()
-        self.answers: dict[str, Callable[[Op], list[Any]]] = {
-            "reserve": lambda op: ["held", self.now_us, []],
-            "extend": lambda op: ["held", op[2]],
-            "keep": lambda op: ["kept", 1, []],
-            "sweep": lambda op: ["swept", 0, 0, []],
-            "settle": lambda op: ["done", []],
+        self.answers: dict[type[Op], Callable[[Any], Answer]] = {
+            Reserve: lambda op: Held(self.now_us),
+            Extend: lambda op: Extended(op.tokens),
+            Keep: lambda op: Kept(1, {}),
+            Sweep: lambda op: Swept(0, 0, []),
         }
 
     @property
@@ -74,34 +89,34 @@ class ScriptedCounters:
         await self.gate.wait()
         if fails:
             raise CountersUnavailable(detail="as told")
-        if ops and ops[0][0] == "found":
+        if ops and isinstance(ops[0], Found):
             self.epoch = self.epoch or f"founded-{len(self.calls)}"
-            return CounterReply(self.epoch, self.now_us + ops[0][2], self.now_us, [])
+            return CounterReply(self.epoch, self.now_us + ops[0].build_us, self.now_us, [])
         if self.epoch is None:
             return CounterReply(None, 0, self.now_us, [])
-        answers = [self.answers.get(op[0], lambda op: ["done"])(op) for op in ops]
+        answers = [self.answers.get(type(op), lambda op: Done())(op) for op in ops]
         return CounterReply(self.epoch, 0, self.now_us, answers)
 
     def forget(self) -> None:
         """Lose everything, as a server does that was emptied."""
         self.epoch = None
 
-    def asked(self, name: str) -> list[Op]:
-        """Return the operations of a name, in the order they came."""
-        return [op for call in self.calls for op in call if op[0] == name]
+    def asked(self, kind: type[OpT]) -> list[OpT]:
+        """Return the operations of a kind, in the order they came."""
+        return [op for call in self.calls for op in call if isinstance(op, kind)]
 
 
 class FakeLedger:
     """Sum what it is told, and hold rows once each; it hangs while `gate` is closed."""
 
     def __init__(self) -> None:
-        self.sums: dict[Scope, tuple[int, int]] = defaultdict(lambda: (0, 0))
+        self.sums: dict[Scope, Sums] = defaultdict(Sums)
         self.rows: dict[UUID, UsageRow] = {}
         self.failures: list[GatewayError] = []
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def used(self, wanted: Sequence[Slotted]) -> Sequence[tuple[int, int]]:
+    async def used(self, wanted: Sequence[Slotted]) -> Sequence[Sums]:
         await self._answer()
         return [self.sums[scope] for scope, _, _ in wanted]
 
@@ -177,7 +192,7 @@ class Rig:
         self.counters.num_failures = 5
         while not self.link.is_open:
             with contextlib.suppress(CountersUnavailable):
-                await self.link.ask(("look", b""))
+                await self.link.ask(LOOK)
 
     def metric(self, name: str) -> float:
         value = self.metrics.registry.get_sample_value(name)

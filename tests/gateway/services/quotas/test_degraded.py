@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
+from gateway.domain.counters import (
+    Answer,
+    Building,
+    Extend,
+    Extended,
+    Gone,
+    Load,
+    Reserve,
+    Settle,
+    Unknown,
+)
 from gateway.domain.quota import Quota
 from gateway.domain.usage import Outcome
 from gateway.errors import CountersUnavailable, StoreUnavailable, TenantLimited
@@ -44,9 +53,9 @@ async def test_a_reservation_that_may_have_been_made_is_taken_back(rig: Rig) -> 
     rig.counters.num_failures = 1
     lease, _ = await rig.hold()
     await rig.link.flush()
-    [taken_back] = rig.counters.asked("settle")
-    assert taken_back[1] == lease.terms.request_id.hex
-    assert not any(taken_back[2])
+    [taken_back] = rig.counters.asked(Settle)
+    assert taken_back.request_id == lease.terms.request_id.hex
+    assert not any(taken_back.used)
 
 
 async def test_what_was_never_sent_leaves_nothing_to_send(rig: Rig) -> None:
@@ -71,7 +80,7 @@ async def test_a_local_refusal_is_a_limit_like_any_other(rig: Rig) -> None:
 async def test_a_ledger_that_hangs_refuses_soon(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A window that is not counted yet needs the ledger; nobody waits for a database for long."""
     monkeypatch.setattr(service, "_LOAD_S", 0.01)
-    rig.counters.answers["reserve"] = lambda op: ["unknown", 1, 1]
+    rig.counters.answers[Reserve] = lambda op: Unknown()
     rig.ledger.gate.clear()
     with pytest.raises(CountersUnavailable):
         await rig.hold(HARD)
@@ -79,7 +88,7 @@ async def test_a_ledger_that_hangs_refuses_soon(rig: Rig, monkeypatch: pytest.Mo
     rig.ledger.failures = [StoreUnavailable()]
     with pytest.raises(CountersUnavailable):
         await rig.hold(HARD)
-    assert rig.counters.asked("load") == []
+    assert rig.counters.asked(Load) == []
 
 
 async def test_a_running_request_of_rates_goes_on_alone(rig: Rig) -> None:
@@ -90,10 +99,10 @@ async def test_a_running_request_of_rates_goes_on_alone(rig: Rig) -> None:
     await until(lambda: bool(run.granted))
     assert run.granted == [2 * FIRST_GRANT]
     lease.settle(Outcome.COMPLETED)
-    assert rig.counters.asked("settle") == []
+    assert rig.counters.asked(Settle) == []
     await rig.link.probe()
-    [settled] = rig.counters.asked("settle")
-    assert settled[2].output_tokens == ASKS_AT
+    [settled] = rig.counters.asked(Settle)
+    assert settled.used.output_tokens == ASKS_AT
 
 
 async def test_a_running_request_of_a_hard_quota_waits_at_its_grant(
@@ -125,12 +134,12 @@ async def test_a_request_that_was_forgotten_is_granted_more_once_it_is_held_agai
     lease, run = await rig.hold(Quota(output_tpm=100_000))
     is_known = False
 
-    def extend(op: Sequence[Any]) -> list[Any]:
-        return ["held", op[2]] if is_known else ["gone"]
+    def extend(op: Extend) -> Answer:
+        return Extended(op.tokens) if is_known else Gone()
 
-    rig.counters.answers["extend"] = extend
+    rig.counters.answers[Extend] = extend
     lease.note_output(0, ASKS_AT, False)
-    await until(lambda: len(rig.counters.asked("extend")) > 3)
+    await until(lambda: len(rig.counters.asked(Extend)) > 3)
     assert lease.stop_causes == {}
     is_known = True
     await until(lambda: bool(run.granted))
@@ -143,14 +152,14 @@ async def test_a_request_that_was_reaped_is_granted_nothing_more(
     """Whoever finds it reaped ends it, and nobody asks for it any longer."""
     monkeypatch.setattr(lease_module, "_RETRY_S", 0.005)
     lease, run = await rig.hold()
-    rig.counters.answers["extend"] = lambda op: ["gone"]
+    rig.counters.answers[Extend] = lambda op: Gone()
     lease.note_output(0, ASKS_AT, False)
-    await until(lambda: bool(rig.counters.asked("extend")))
+    await until(lambda: bool(rig.counters.asked(Extend)))
     lease.lose()
     await asyncio.sleep(0.02)
-    num_asked = len(rig.counters.asked("extend"))
+    num_asked = len(rig.counters.asked(Extend))
     await asyncio.sleep(0.02)
-    assert len(rig.counters.asked("extend")) == num_asked
+    assert len(rig.counters.asked(Extend)) == num_asked
     assert lease.stop_causes == {0: "lease_lost"}
     assert run.granted == []
 
@@ -161,10 +170,10 @@ async def test_a_request_whose_quota_is_not_counted_yet_is_granted_more_once_it_
     """It waits until the counters are built, and has its window loaded where nobody else did."""
     monkeypatch.setattr(lease_module, "_RETRY_S", 0.005)
     lease, run = await rig.hold(HARD)
-    answers = [["building", 1_000_000], ["unknown", 1, 1], ["held", 200]]
-    rig.counters.answers["extend"] = lambda op: answers.pop(0)
+    answers: list[Answer] = [Building(1.0), Unknown(), Extended(200)]
+    rig.counters.answers[Extend] = lambda op: answers.pop(0)
     lease.note_output(0, ASKS_AT, False)
     await until(lambda: bool(run.granted))
     assert run.granted == [FIRST_GRANT + 200]
-    assert len(rig.counters.asked("load")) == 1
+    assert len(rig.counters.asked(Load)) == 1
     assert lease.stop_causes == {}

@@ -7,17 +7,18 @@ from dataclasses import replace
 import pytest
 
 from gateway.domain import Principal
+from gateway.domain.counters import Reserve, Settle
+from gateway.domain.limits import Amounts, Denied
 from gateway.domain.quota import Quota
 from gateway.domain.usage import Outcome
 from gateway.errors import TenantLimited
 from gateway.services.quotas.entry import COUNTED_FIRST_S, Entry
-from gateway.services.quotas.wire import Amounts
 from tests.gateway.services.quotas.scripted import FakeRun, Rig, terms
 
 pytestmark = pytest.mark.anyio
 
 SHORT_BYTES = 100
-ONE = Amounts(rpm=1)
+ONE = Amounts(requests=1)
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ RPM = principal_of(Quota(rpm=10, daily_tokens=1000))
 
 
 def counted(rig: Rig) -> list[Amounts]:
-    return [op[3] for op in rig.counters.asked("reserve")]
+    return [op.amounts for op in rig.counters.asked(Reserve)]
 
 
 async def test_a_short_body_is_left_to_its_reservation(rig: Rig, entry: Entry) -> None:
@@ -56,23 +57,21 @@ async def test_a_large_body_is_counted_first(
     assert await entry.enter(RPM, size_bytes)
     assert counted(rig) == [ONE]
     await rig.link.flush()
-    [[_, held_id, *_], [_, settled_id, used]] = rig.counters.asked("reserve") + rig.counters.asked(
-        "settle"
-    )
-    assert (held_id, used) == (settled_id, ONE)
+    [held], [settled] = rig.counters.asked(Reserve), rig.counters.asked(Settle)
+    assert (settled.request_id, settled.used) == (held.request_id, ONE)
 
 
 async def test_what_was_counted_first_is_counted_once(rig: Rig) -> None:
     """Its reservation and its bill bring no request of their own."""
     lease = await rig.quotas.reserve(replace(terms(Quota(rpm=10)), is_counted=True))
-    assert counted(rig)[0].rpm == 0
+    assert counted(rig)[0].requests == 0
     lease.attach([FakeRun(used=3)])
     lease.refund()
     other = await rig.quotas.reserve(replace(terms(Quota(rpm=10)), is_counted=True))
     other.attach([FakeRun(used=3)])
     other.settle(Outcome.COMPLETED)
     await rig.link.flush()
-    assert [op[2].rpm for op in rig.counters.asked("settle")] == [0, 0]
+    assert [op.used.requests for op in rig.counters.asked(Settle)] == [0, 0]
 
 
 async def test_a_refused_body_is_counted_afterwards_and_the_next_first(
@@ -92,7 +91,7 @@ async def test_a_refused_body_is_counted_afterwards_and_the_next_first(
 
 async def test_a_key_whose_rate_is_used_up_is_told_before_its_body(rig: Rig, entry: Entry) -> None:
     """With the limit's name and the time to come back."""
-    rig.counters.answers["reserve"] = lambda op: ["denied", 1, 1, 2_500_000, 0, 10]
+    rig.counters.answers[Reserve] = lambda op: Denied(op.limits.limits[0], 2.5, 0, 10)
     with pytest.raises(TenantLimited, match="rpm") as refused:
         await entry.enter(RPM, None)
     assert refused.value.retry_after_s == 2.5

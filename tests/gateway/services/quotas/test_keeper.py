@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
 from uuid import uuid4
 
 import msgspec
 import pytest
 
+from gateway.domain.counters import (
+    Billed,
+    HoldAgain,
+    Keep,
+    Kept,
+    Orphan,
+    Settle,
+    Sweep,
+    Swept,
+)
+from gateway.domain.limits import Told
 from gateway.domain.quota import Quota
 from gateway.domain.tier import Tier
 from gateway.domain.usage import Outcome
 from gateway.errors import CountersUnavailable, StoreUnavailable
 from gateway.services.quotas.bill import Meta
 from gateway.services.quotas.keeper import QuotaKeeper
-from tests.gateway.services.quotas.scripted import Rig, until
+from tests.gateway.services.quotas.scripted import LOOK, Rig, until
 
 pytestmark = pytest.mark.anyio
 
@@ -37,13 +46,13 @@ async def test_a_lease_is_renewed_with_what_it_has_used(rig: Rig, keeper: QuotaK
     lease, run = await rig.hold()
     run.num_used_tokens = 7
     await keeper.tick()
-    assert rig.counters.asked("keep")[-1][3] == []
+    assert rig.counters.asked(Keep)[-1].told == []
     rig.clock.now_s += 5
     await keeper.tick()
-    assert rig.counters.asked("keep")[-1][3] == [(lease.terms.request_id.hex, 10, 0, 7, 0)]
+    assert rig.counters.asked(Keep)[-1].told == [(lease.terms.request_id.hex, (10, 0, 7, 0))]
     rig.clock.now_s += 1
     await keeper.tick()
-    assert rig.counters.asked("keep")[-1][3] == []
+    assert rig.counters.asked(Keep)[-1].told == []
 
 
 async def test_many_leases_are_renewed_in_portions(rig: Rig, keeper: QuotaKeeper) -> None:
@@ -52,7 +61,7 @@ async def test_many_leases_are_renewed_in_portions(rig: Rig, keeper: QuotaKeeper
         await rig.hold()
     rig.clock.now_s += 5
     await keeper.tick()
-    told = [op[3] for op in rig.counters.asked("keep")]
+    told = [op.told for op in rig.counters.asked(Keep)]
     assert [len(part) for part in told] == [50, 50, 20]
     assert len({one[0] for part in told for one in part}) == 120
 
@@ -61,7 +70,7 @@ async def test_local_limits_are_divided_by_the_gateways_alive(
     rig: Rig, keeper: QuotaKeeper
 ) -> None:
     """Their number is what the counters said last."""
-    rig.counters.answers["keep"] = lambda op: ["kept", 3, []]
+    rig.counters.answers[Keep] = lambda op: Kept(3, {})
     await keeper.tick()
     assert rig.quotas.local.num_gateways == 3
 
@@ -72,35 +81,35 @@ async def test_what_the_counters_forgot_is_held_again(rig: Rig, keeper: QuotaKee
     settled, _ = await rig.hold()
     ids = [one.terms.request_id.hex for one in (lease, settled)]
 
-    def forget_both(op: Sequence[Any]) -> list[Any]:
+    def forget_both(op: Keep) -> Kept:
         settled.refund()
-        return ["kept", 1, [ids[0], 0, ids[1], 0]]
+        return Kept(1, dict.fromkeys(ids, False))
 
-    rig.counters.answers["keep"] = forget_both
+    rig.counters.answers[Keep] = forget_both
     rig.clock.now_s += 5
     await keeper.tick()
-    [held] = rig.counters.asked("assert")
-    assert held[1] == ids[0]
-    assert held[3] == lease.held
+    [held] = rig.counters.asked(HoldAgain)
+    assert held.request_id == ids[0]
+    assert held.amounts == lease.held
 
 
 async def test_what_was_reaped_ends_where_its_grant_does(rig: Rig, keeper: QuotaKeeper) -> None:
     """Others may have got what it held, so it is not held again."""
     lease, run = await rig.hold()
     id_ = lease.terms.request_id.hex
-    rig.counters.answers["keep"] = lambda op: ["kept", 1, [id_, 1]]
+    rig.counters.answers[Keep] = lambda op: Kept(1, {id_: True})
     rig.clock.now_s += 5
     await keeper.tick()
     assert run.num_finished == 1
     assert lease.stop_causes == {0: "lease_lost"}
-    assert rig.counters.asked("assert") == []
+    assert rig.counters.asked(HoldAgain) == []
 
 
 async def test_all_is_held_again_in_a_new_life_of_the_counters(
     rig: Rig, keeper: QuotaKeeper
 ) -> None:
     """Once each, but for what is counted here alone and what ended; a failure is made up for."""
-    await rig.link.ask(("look",))
+    await rig.link.ask(LOOK)
     leases = [(await rig.hold())[0] for _ in range(60)]
     await rig.open_breaker()
     await rig.hold()
@@ -112,10 +121,10 @@ async def test_all_is_held_again_in_a_new_life_of_the_counters(
         await keeper.tick()
     rig.counters.calls.clear()
     await keeper.tick()
-    held = [op[1] for op in rig.counters.asked("assert")]
+    held = [op.request_id for op in rig.counters.asked(HoldAgain)]
     assert sorted(held) == sorted(lease.terms.request_id.hex for lease in leases[1:])
     await keeper.tick()
-    assert len(rig.counters.asked("assert")) == 59
+    assert len(rig.counters.asked(HoldAgain)) == 59
 
 
 async def test_local_counts_end_when_the_counters_are_back(rig: Rig, keeper: QuotaKeeper) -> None:
@@ -134,11 +143,11 @@ async def test_what_a_dead_process_was_told_of_is_billed_once(
 ) -> None:
     """The row says that it was lost; it is taken off the list after it is in the ledger."""
     orphan = _Orphan()
-    rig.counters.answers["sweep"] = lambda op: ["swept", 1, 4, orphan.listed()]
+    rig.counters.answers[Sweep] = lambda op: Swept(1, 4, [orphan.listed()])
     rig.ledger.failures = [StoreUnavailable()]
     with pytest.raises(StoreUnavailable):
         await keeper.sweep()
-    assert rig.counters.asked("billed") == []
+    assert rig.counters.asked(Billed) == []
     for _ in range(2):
         await keeper.sweep()
     [row] = rig.ledger.rows.values()
@@ -147,32 +156,32 @@ async def test_what_a_dead_process_was_told_of_is_billed_once(
     assert (row.input_tokens, row.cached_tokens, row.output_tokens) == (100, 20, 30)
     assert row.nano_usd == 4000
     assert row.tenant_id == orphan.meta.tenant_id
-    assert rig.counters.asked("billed")[0] == ("billed", [orphan.id.hex])
+    assert rig.counters.asked(Billed)[0] == Billed([orphan.id.hex])
     assert rig.metric("sluice_quota_leases") == 4
 
 
 async def test_a_ledger_that_hangs_lets_no_lease_run_out(rig: Rig) -> None:
     """While a dead process cannot be billed the living ones go on renewing."""
     keeper = QuotaKeeper(rig.quotas, rig.ledger, rig.metrics, tick_s=0.005, sweep_s=0.005)
-    rig.counters.answers["sweep"] = lambda op: ["swept", 1, 1, _Orphan().listed()]
+    rig.counters.answers[Sweep] = lambda op: Swept(1, 1, [_Orphan().listed()])
     rig.ledger.gate.clear()
     async with keeper.running():
-        await until(lambda: bool(rig.counters.asked("sweep")))
-        num_kept = len(rig.counters.asked("keep"))
-        await until(lambda: len(rig.counters.asked("keep")) > num_kept + 3)
-    assert len(rig.counters.asked("sweep")) == 1
+        await until(lambda: bool(rig.counters.asked(Sweep)))
+        num_kept = len(rig.counters.asked(Keep))
+        await until(lambda: len(rig.counters.asked(Keep)) > num_kept + 3)
+    assert len(rig.counters.asked(Sweep)) == 1
 
 
 async def test_the_work_goes_on_after_a_fault(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     """A round that fails, however it does, is followed by the next."""
     keeper = QuotaKeeper(rig.quotas, rig.ledger, rig.metrics, tick_s=0.005)
 
-    def fail(op: Sequence[Any]) -> list[Any]:
+    def fail(op: Keep) -> Kept:
         raise RuntimeError("a bug")
 
-    rig.counters.answers["keep"] = fail
+    rig.counters.answers[Keep] = fail
     async with keeper.running():
-        await until(lambda: len(rig.counters.asked("keep")) > 3)
+        await until(lambda: len(rig.counters.asked(Keep)) > 3)
     assert "quota upkeep failed" in caplog.text
 
 
@@ -181,8 +190,8 @@ async def test_what_is_posted_last_is_sent_on_leaving(rig: Rig, keeper: QuotaKee
     async with keeper.running():
         lease, _ = await rig.hold()
         lease.settle(Outcome.COMPLETED)
-        assert rig.counters.asked("settle") == []
-    assert [op[1] for op in rig.counters.asked("settle")] == [lease.terms.request_id.hex]
+        assert rig.counters.asked(Settle) == []
+    assert [op.request_id for op in rig.counters.asked(Settle)] == [lease.terms.request_id.hex]
 
 
 class _Orphan:
@@ -192,6 +201,6 @@ class _Orphan:
         self.id = uuid4()
         self.meta = Meta(uuid4(), uuid4(), uuid4(), "demo", Tier.DEFAULT, None)
 
-    def listed(self) -> list[Any]:
+    def listed(self) -> Orphan:
         meta = msgspec.json.encode(self.meta).decode()
-        return [self.id.hex, [1_000_000, meta, [100, 20, 30, 4000]]]
+        return Orphan(self.id.hex, 1_000_000, meta, Told(100, 20, 30, 4000))

@@ -7,8 +7,17 @@ import logging
 
 import pytest
 
+from gateway.domain.counters import (
+    Done,
+    Failed,
+    Found,
+    Look,
+    Settle,
+    Waiting,
+)
+from gateway.domain.limits import Amounts
 from gateway.errors import CountersUnavailable, InternalFailure
-from tests.gateway.services.quotas.scripted import BUILD_S, Rig, until
+from tests.gateway.services.quotas.scripted import BUILD_S, LOOK, Rig, until
 
 pytestmark = pytest.mark.anyio
 
@@ -26,11 +35,11 @@ async def test_the_breaker_opens_after_five_failures(rig: Rig) -> None:
         assert not rig.link.is_open
         assert rig.metric("sluice_quota_degraded") == 0, number
         with pytest.raises(CountersUnavailable):
-            await rig.link.ask(("look",))
+            await rig.link.ask(LOOK)
     assert rig.link.is_open
     assert rig.metric("sluice_quota_degraded") == 1
     with pytest.raises(CountersUnavailable):
-        await rig.link.ask(("look",))
+        await rig.link.ask(LOOK)
     assert len(rig.counters.calls) == 5
 
 
@@ -40,8 +49,8 @@ async def test_failures_that_are_not_in_a_row_open_nothing(rig: Rig) -> None:
         rig.counters.num_failures = 4
         for _ in range(4):
             with pytest.raises(CountersUnavailable):
-                await rig.link.ask(("look",))
-        await rig.link.ask(("look",))
+                await rig.link.ask(LOOK)
+        await rig.link.ask(LOOK)
     assert not rig.link.is_open
 
 
@@ -55,54 +64,54 @@ async def test_a_probe_that_is_answered_closes_the_breaker(rig: Rig) -> None:
     await rig.link.probe()
     assert not rig.link.is_open
     assert rig.metric("sluice_quota_degraded") == 0
-    await rig.link.ask(("look",))
+    await rig.link.ask(LOOK)
 
 
 async def test_what_is_posted_rides_in_front_and_learns_its_own_answer(rig: Rig) -> None:
     """No more than fifty ride along; the rest goes by itself, shortly, in its order."""
     told: list[object] = []
-    rig.counters.answers["settle"] = lambda op: ["done", op[1]]
+    rig.counters.answers[Settle] = lambda op: Waiting([op.request_id])
     for number in range(60):
-        rig.link.post(("settle", number), lambda answer: told.append(answer[1]))
-    [answer] = await rig.link.ask(("look",))
-    assert answer == ["done"]
-    assert [op[0] for op in rig.counters.calls[0]] == ["settle"] * 50 + ["look"]
-    assert told == list(range(50))
+        rig.link.post(settle(number), lambda answer: told.append(answer.request_ids[0]))
+    [answer] = await rig.link.ask(LOOK)
+    assert answer == Done()
+    assert [type(op) for op in rig.counters.calls[0]] == [Settle] * 50 + [Look]
+    assert told == [str(number) for number in range(50)]
     await until(lambda: len(told) == 60)
-    assert told == list(range(60))
+    assert told == [str(number) for number in range(60)]
     assert len(rig.counters.calls) == 2
 
 
 async def test_riders_keep_their_place_however_calls_fail(rig: Rig) -> None:
     """Two calls that fail together put back what they took along, the first of them first."""
     for number in range(60):
-        rig.link.post(("settle", number))
+        rig.link.post(settle(number))
     rig.counters.num_failures = 2
     rig.counters.gate.clear()
-    calls = [asyncio.create_task(rig.link.ask(("look",))) for _ in range(2)]
+    calls = [asyncio.create_task(rig.link.ask(LOOK)) for _ in range(2)]
     await until(lambda: len(rig.counters.calls) == 2)
     for number in range(60, 70):
-        rig.link.post(("settle", number))
+        rig.link.post(settle(number))
     rig.counters.gate.set()
     await asyncio.gather(*calls, return_exceptions=True)
     assert rig.link.num_posted == 70
     rig.counters.calls.clear()
     await rig.link.flush()
-    assert [op[1] for op in rig.counters.asked("settle")] == list(range(70))
+    assert [op.request_id for op in rig.counters.asked(Settle)] == [str(n) for n in range(70)]
     assert rig.link.num_posted == 0
 
 
 async def test_a_call_that_is_cancelled_loses_no_rider(rig: Rig) -> None:
     """Nobody knows whether they were done, so they go again."""
-    rig.link.post(("settle", "a"))
+    rig.link.post(settle("a"))
     rig.counters.gate.clear()
-    call = asyncio.create_task(rig.link.ask(("look",)))
+    call = asyncio.create_task(rig.link.ask(LOOK))
     await until(lambda: bool(rig.counters.calls))
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
     rig.counters.gate.set()
     await rig.link.flush()
-    assert rig.counters.asked("settle") == [("settle", "a")] * 2
+    assert rig.counters.asked(Settle) == [settle("a")] * 2
 
 
 async def test_a_probe_brings_what_waited(rig: Rig) -> None:
@@ -110,11 +119,11 @@ async def test_a_probe_brings_what_waited(rig: Rig) -> None:
     await rig.open_breaker()
     rig.counters.calls.clear()
     for number in range(3):
-        rig.link.post(("settle", number))
+        rig.link.post(settle(number))
     await asyncio.sleep(0.05)
     assert rig.counters.calls == []
     await rig.link.probe()
-    assert [op[1] for op in rig.counters.asked("settle")] == [0, 1, 2]
+    assert [op.request_id for op in rig.counters.asked(Settle)] == ["0", "1", "2"]
 
 
 async def test_an_operation_that_goes_wrong_takes_no_other_with_it(
@@ -122,44 +131,44 @@ async def test_an_operation_that_goes_wrong_takes_no_other_with_it(
 ) -> None:
     """A rider's error is logged; an error of what was asked for is raised."""
     told: list[object] = []
-    rig.counters.answers["settle"] = lambda op: ["error", "a bug"] if op[1] == 1 else ["done", op]
+    rig.counters.answers[Settle] = lambda op: Failed("a bug") if op.request_id == "1" else Done()
     for number in range(3):
-        rig.link.post(("settle", number), told.append)
+        rig.link.post(settle(number), told.append)
     with caplog.at_level(logging.ERROR):
-        await rig.link.ask(("look",))
+        await rig.link.ask(LOOK)
     assert len(told) == 2
-    assert caplog.text.count("could not settle") == 1
-    rig.counters.answers["look"] = lambda op: ["error", "a bug"]
+    assert caplog.text.count("could not do Settle") == 1
+    rig.counters.answers[Look] = lambda op: Failed("a bug")
     with pytest.raises(InternalFailure):
-        await rig.link.ask(("look",))
+        await rig.link.ask(LOOK)
 
 
 async def test_counters_that_forgot_are_founded_anew_and_told_of_once(rig: Rig) -> None:
     """What was asked is asked again; the first life that is met is no change."""
     changes: list[None] = []
     rig.link.on_epoch = lambda: changes.append(None)
-    await rig.link.ask(("look",))
+    await rig.link.ask(LOOK)
     assert changes == []
     rig.counters.forget()
-    rig.link.post(("settle", "a"))
-    assert await rig.link.ask(("look",)) == [["done"]]
-    [found] = rig.counters.asked("found")
-    assert found[2] == BUILD_S * 1_000_000
+    rig.link.post(settle("a"))
+    assert await rig.link.ask(LOOK) == [Done()]
+    [found] = rig.counters.asked(Found)
+    assert found.build_us == BUILD_S * 1_000_000
     for _ in range(3):
-        await rig.link.ask(("look",))
+        await rig.link.ask(LOOK)
     assert len(changes) == 1
-    assert [op[0] for op in rig.counters.calls[-4]] == ["settle", "look"]
+    assert [type(op) for op in rig.counters.calls[-4]] == [Settle, Look]
 
 
 async def test_counters_that_another_process_founded_are_a_new_life_too(rig: Rig) -> None:
     """Nothing is founded then."""
     changes: list[None] = []
     rig.link.on_epoch = lambda: changes.append(None)
-    await rig.link.ask(("look",))
+    await rig.link.ask(LOOK)
     rig.counters.epoch = "another's"
-    await rig.link.ask(("look",))
+    await rig.link.ask(LOOK)
     assert len(changes) == 1
-    assert rig.counters.asked("found") == []
+    assert rig.counters.asked(Found) == []
 
 
 async def test_the_time_is_the_counters(rig: Rig) -> None:
@@ -168,8 +177,13 @@ async def test_the_time_is_the_counters(rig: Rig) -> None:
     rig.counters.clock = type(rig.clock)()
     rig.clock.now_s += 1000
     assert rig.link.now_s() == pytest.approx(truth_s + 1000)
-    await rig.link.ask(("look",))
+    await rig.link.ask(LOOK)
     assert rig.link.now_s() == pytest.approx(truth_s)
     rig.clock.now_s += 5
     assert rig.link.now_s() == pytest.approx(truth_s + 5)
     assert rig.link.silent_s() == 5
+
+
+def settle(name: object) -> Settle:
+    """Settle a request of that name at nothing."""
+    return Settle(str(name), Amounts())

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
+from gateway.domain.counters import (
+    Answer,
+    Building,
+    Done,
+    Held,
+    Load,
+    Reserve,
+    Unknown,
+    Waiting,
+)
+from gateway.domain.limits import Sums
 from gateway.domain.quota import Quota
 from gateway.errors import CountersUnavailable
 from gateway.services.quotas.service import Slotted
@@ -19,22 +29,22 @@ pytestmark = pytest.mark.anyio
 HARD = Quota(daily_tokens=1000)
 
 
-class Counters:
+class Listed:
     """What the counters are told of one window; `waiting` are the requests that they list."""
 
     def __init__(self, rig: Rig) -> None:
         self.waiting: list[str] = []
-        self.loaded: list[Sequence[Any]] = []
-        rig.counters.answers["reserve"] = lambda op: (
-            ["held", rig.counters.now_us, []] if self.loaded else ["unknown", 1, 1]
+        self.loaded: list[Load] = []
+        rig.counters.answers[Reserve] = lambda op: (
+            Held(rig.counters.now_us) if self.loaded else Unknown()
         )
-        rig.counters.answers["load"] = self._load
+        rig.counters.answers[Load] = self._load
 
-    def _load(self, op: Sequence[Any]) -> list[Any]:
-        if op[6] != len(self.waiting):
-            return ["waiting", self.waiting]
+    def _load(self, op: Load) -> Answer:
+        if op.num_waiting != len(self.waiting):
+            return Waiting(self.waiting)
         self.loaded.append(op)
-        return ["done"]
+        return Done()
 
 
 @pytest.fixture
@@ -45,24 +55,22 @@ async def rig() -> Rig:
 
 async def test_a_window_is_loaded_once_and_then_asked_again(rig: Rig) -> None:
     """With what the ledger sums, and nothing that waits."""
-    counters = Counters(rig)
+    counters = Listed(rig)
     lease, _ = await rig.hold(HARD)
     [load] = counters.loaded
     [limit] = lease.limits.limits
-    assert limit.slot is not None
-    assert load[1:4] == (limit.scope_name, limit.field, limit.slot.start_s)
-    assert load[4:] == ([limit.slot.start_s, 0], [], 0)
+    assert load == Load(limit, [0], [], 0)
 
 
 async def test_the_counters_learn_which_of_those_that_wait_are_in_the_sums(rig: Rig) -> None:
     """The others they add themselves."""
-    counters = Counters(rig)
+    counters = Listed(rig)
     booked, missing = uuid4(), uuid4()
     rig.ledger.rows[booked] = usage_row(request_id=booked)
     counters.waiting = [booked.hex, missing.hex]
     await rig.hold(HARD)
     [load] = counters.loaded
-    assert load[5:] == ([booked.hex], 2)
+    assert (load.booked, load.num_waiting) == ([booked.hex], 2)
 
 
 async def test_sums_that_a_row_came_into_are_read_again() -> None:
@@ -70,19 +78,19 @@ async def test_sums_that_a_row_came_into_are_read_again() -> None:
     late = uuid4()
     ledger = _GrowingLedger(late)
     rig = Rig(ledger)
-    counters = Counters(rig)
+    counters = Listed(rig)
     counters.waiting = [late.hex]
     await rig.hold(HARD)
     [load] = counters.loaded
-    assert load[5:] == ([late.hex], 1)
+    assert (load.booked, load.num_waiting) == ([late.hex], 1)
     # Once for the first try, and twice around the sums of each of the other two.
     assert ledger.num_sums == 3
 
 
 async def test_counters_that_build_are_not_loaded(rig: Rig) -> None:
     """The refusal says when to return."""
-    rig.counters.answers["reserve"] = lambda op: ["unknown", 1, 1]
-    rig.counters.answers["load"] = lambda op: ["building", 2_500_000]
+    rig.counters.answers[Reserve] = lambda op: Unknown()
+    rig.counters.answers[Load] = lambda op: Building(2.5)
     with pytest.raises(CountersUnavailable) as refused:
         await rig.hold(HARD)
     assert refused.value.retry_after_s == 2.5
@@ -90,8 +98,8 @@ async def test_counters_that_build_are_not_loaded(rig: Rig) -> None:
 
 async def test_a_load_that_never_ends_is_given_up(rig: Rig) -> None:
     """Where requests settle all the time whoever needs the window is refused, and may return."""
-    rig.counters.answers["reserve"] = lambda op: ["unknown", 1, 1]
-    rig.counters.answers["load"] = lambda op: ["waiting", [uuid4().hex]]
+    rig.counters.answers[Reserve] = lambda op: Unknown()
+    rig.counters.answers[Load] = lambda op: Waiting([uuid4().hex])
     with pytest.raises(CountersUnavailable) as refused:
         await rig.hold(HARD)
     assert refused.value.retry_after_s
@@ -105,7 +113,7 @@ class _GrowingLedger(FakeLedger):
         self.num_sums = 0
         self._late = late
 
-    async def used(self, wanted: Sequence[Slotted]) -> Sequence[tuple[int, int]]:
+    async def used(self, wanted: Sequence[Slotted]) -> Sequence[Sums]:
         self.num_sums += 1
         if self.num_sums == 2:
             self.rows[self._late] = usage_row(request_id=self._late)

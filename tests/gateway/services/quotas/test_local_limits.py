@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.domain.limits import Amounts, Limits
 from gateway.domain.quota import Metric, Quota, Scope, ScopeKind, ScopeQuota
 from gateway.errors import CountersUnavailable
+from gateway.services.quotas.compile import compile_limits
 from gateway.services.quotas.local_limits import LocalLimits
-from gateway.services.quotas.wire import Amounts, Limits, compile_limits
 from tests.gateway.services.quotas.scripted import NOON_S
 
-ONE = Amounts(rpm=1, concurrency=1)
+ONE = Amounts(requests=1, concurrency=1)
 
 
 def limits_of(**quota: int | bool | None) -> Limits:
@@ -54,7 +55,7 @@ def test_a_refusal_says_when_there_is_room() -> None:
 def test_a_large_request_has_the_whole_share_now_and_then() -> None:
     """One that is above the share passes alone; one above the limit itself never does."""
     gateway, limits = LocalLimits(4), limits_of(input_tpm=100)
-    large = Amounts(rpm=1, input_tokens=80)
+    large = Amounts(requests=1, input_tokens=80)
     assert gateway.reserve(limits, large, NOON_S) is None
     denied = gateway.reserve(limits, large, NOON_S)
     assert denied is not None
@@ -99,14 +100,14 @@ def test_what_one_limit_refuses_is_held_of_none() -> None:
         denied = gateway.reserve(limits, ONE, NOON_S)
         assert denied is not None
         assert denied.limit.metric is Metric.CONCURRENCY
-    gateway.release(limits, ONE, Amounts(rpm=1), NOON_S)
+    gateway.release(limits, ONE, Amounts(requests=1), NOON_S)
     assert gateway.reserve(limits, ONE, NOON_S) is None
 
 
 def test_more_tokens_are_granted_while_the_share_has_them() -> None:
     """An extension gets what is left of the minute's share, and nothing after that."""
     gateway, limits = LocalLimits(2), limits_of(output_tpm=1000)
-    assert gateway.reserve(limits, Amounts(rpm=1, output_tokens=200), NOON_S) is None
+    assert gateway.reserve(limits, Amounts(requests=1, output_tokens=200), NOON_S) is None
     assert gateway.extend(limits, 256, NOON_S) == 256
     assert gateway.extend(limits, 256, NOON_S) == 44
     assert gateway.extend(limits, 256, NOON_S) == 0

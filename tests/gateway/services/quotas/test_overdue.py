@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from gateway.domain.counters import Keep, Kept, Settle
 from gateway.domain.quota import Quota
 from gateway.domain.usage import Outcome
 from gateway.services.quotas.keeper import QuotaKeeper
@@ -44,8 +45,8 @@ async def test_a_lapsed_lease_bills_what_the_counters_were_told(
     assert (bill.input_tokens, bill.output_tokens) == (10, 40)
     assert "outlived its lease" in caplog.text
     await rig.link.flush()
-    [settled] = rig.counters.asked("settle")
-    assert settled[2].tokens == 50
+    [settled] = rig.counters.asked(Settle)
+    assert settled.used.tokens == 50
 
 
 async def test_one_that_was_never_told_of_is_billed_nothing(rig: Rig) -> None:
@@ -64,13 +65,13 @@ async def test_a_lease_that_was_found_reaped_bills_no_more_either(
     lease, run = await rig.hold(HARD, used=40)
     rig.clock.now_s += 5
     await keeper.tick()
-    gone = [lease.terms.request_id.hex, 1]
-    rig.counters.answers["keep"] = lambda op: ["kept", 1, gone if op[3] else []]
+    gone = {lease.terms.request_id.hex: True}
+    rig.counters.answers[Keep] = lambda op: Kept(1, gone if op.told else {})
     rig.clock.now_s += 5
     await keeper.tick()
     rig.clock.now_s += 1
     await keeper.tick()
-    assert rig.counters.asked("keep")[-1][3] == []
+    assert rig.counters.asked(Keep)[-1].told == []
     run.num_used_tokens = 90
     lease.settle(Outcome.COMPLETED)
     assert rig.bills[0].output_tokens == 40

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 
-from gateway.domain.quota import Quota
+from gateway.domain.counters import ReadSlot, Repair, SlotUse
+from gateway.domain.limits import Limit, Sums
+from gateway.domain.quota import Metric, Quota
 from gateway.services.quotas.reconcile import Reconciler
-from gateway.services.quotas.wire import Limit
 from tests.gateway.services.quotas.scripted import Rig
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +20,7 @@ class World:
         self.rig = rig
         self.reconciler = Reconciler(rig.quotas, rig.ledger, rig.metrics)
         self.used, self.held, self.is_counted = 0, 0, True
-        rig.counters.answers["slot"] = self._slot
+        rig.counters.answers[ReadSlot] = self._slot
 
     async def meet(self, **quota: int) -> Limit:
         """Have a request meet the limits."""
@@ -30,23 +28,22 @@ class World:
         [self.limit] = [limit for limit in lease.limits.limits if limit.slot is not None]
         return self.limit
 
-    async def round(self, *, used: int, billed: int, held: int = 0) -> list[Sequence[Any]]:
+    async def round(self, *, used: int, billed: int, held: int = 0) -> list[Repair]:
         """Compare once; return the repairs that were asked for."""
         self.used, self.held = used, held
-        scope = self.limit.scope.scope
-        self.rig.ledger.sums[scope] = (0, billed) if self.limit.counts_money else (billed, 0)
+        is_money = self.limit.metric is Metric.BUDGET
+        sums = Sums(nano_usd=billed) if is_money else Sums(tokens=billed)
+        self.rig.ledger.sums[self.limit.scope] = sums
         self.rig.counters.calls.clear()
         await self.reconciler.round()
-        return self.rig.counters.asked("repair")
+        return self.rig.counters.asked(Repair)
 
-    def repair(self, seen: int, more: int) -> tuple[Any, ...]:
-        assert self.limit.slot is not None
-        start_s = self.limit.slot.start_s
-        return ("repair", self.limit.scope_name, self.limit.field, start_s, seen, more)
+    def repair(self, seen: int | None, more: int) -> Repair:
+        return Repair(self.limit, seen, more)
 
-    def _slot(self, op: Sequence[Any]) -> list[Any]:
-        assert op[1:3] == (self.limit.scope_name, self.limit.field)
-        return ["slot", self.is_counted, self.used, self.held]
+    def _slot(self, op: ReadSlot) -> SlotUse:
+        assert op.limit == self.limit
+        return SlotUse(self.is_counted, self.used, self.held)
 
 
 @pytest.fixture
@@ -60,7 +57,7 @@ async def world() -> World:
 async def test_what_is_behind_twice_is_raised_by_the_least_that_was_missing(world: World) -> None:
     """Once may be a row that came between two looks; after a repair it counts from the start."""
     assert await world.round(used=100, billed=150) == []
-    assert await world.round(used=120, billed=150) == [world.repair(-1, 30)]
+    assert await world.round(used=120, billed=150) == [world.repair(None, 30)]
     assert world.rig.metric("sluice_quota_repairs_total") == 1
     assert await world.round(used=120, billed=150) == []
     assert await world.round(used=150, billed=150) == []
@@ -95,7 +92,7 @@ async def test_a_budget_is_held_against_the_money(world: World) -> None:
     world = World(Rig())
     await world.meet(budget_nano_usd=10**9)
     assert await world.round(used=5, billed=7) == []
-    assert await world.round(used=5, billed=7) == [world.repair(-1, 2)]
+    assert await world.round(used=5, billed=7) == [world.repair(None, 2)]
 
 
 async def test_a_window_that_nobody_counts_is_not_compared(world: World) -> None:
@@ -111,7 +108,7 @@ async def test_a_window_that_is_over_is_not_compared(world: World) -> None:
     world.rig.clock.now_s += 86_400
     for _ in range(3):
         assert await world.round(used=100, billed=150) == []
-    assert world.rig.counters.asked("slot") == []
+    assert world.rig.counters.asked(ReadSlot) == []
 
 
 async def test_the_largest_difference_is_told_as_a_share(world: World) -> None:

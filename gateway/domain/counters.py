@@ -1,0 +1,337 @@
+"""What the shared counters are asked and what they answer; how that is spelled, the store knows.
+
+Each operation names the answers that it may get. Whatever is done, it is safe to do again. Where
+one goes wrong its answer is `Failed`, and those that were sent along are done. Requests are named
+by the hexadecimal digits of their id, times are microseconds since `gateway.domain.limits.BASE_S`
+on the counters' own clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gateway.domain.limits import Amounts, Denied, Limit, Limits, Told
+from gateway.domain.quota import Standing
+
+# What is asked.
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Begin a life of counters that are empty, under that name; it is asked alone.
+
+    Hard limits let nothing through for `build_us`, while others may still come back.
+    """
+
+    epoch: str
+    build_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Hold amounts in all limits or in none → `Held`, `Denied`, `Stale`, `Building`, `Unknown`,
+    `Settled`. `meta` is kept for whoever bills the request if its process dies.
+    """
+
+    request_id: str
+    limits: Limits
+    amounts: Amounts
+    meta: str
+    lease_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """Hold more output, as much as fits, and renew → `Extended`, `Gone`, `Building`, `Unknown`.
+
+    `nano_usd` is what all of `tokens` cost; `told` is what was used so far.
+    """
+
+    request_id: str
+    tokens: int
+    nano_usd: int
+    lease_us: int
+    told: Told
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Let go of what is held and count what was used, once → `Done`, `Nothing`.
+
+    With its `limits` the answer lists windows that fill up.
+    """
+
+    request_id: str
+    used: Amounts
+    limits: Limits | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Let go of the tokens of its prompt, which waits no longer → `Done`, `Nothing`."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Renew leases, with what each has used, and be counted as alive → `Kept`."""
+
+    gateway: str
+    lease_us: int
+    told: Sequence[tuple[str, Told]]
+
+
+@dataclass(frozen=True, slots=True)
+class HoldAgain:
+    """Hold what was granted before the counters forgot it → `Done`, `Known`."""
+
+    request_id: str
+    limits: Limits
+    amounts: Amounts
+    at_us: int
+    meta: str
+    lease_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Learn from the ledger what each slot of a window has seen → `Done`, `Known`, `Building`,
+    `Waiting`. Of `num_waiting` that settled unseen, the sums have `booked`.
+    """
+
+    limit: Limit
+    used: Sequence[int]
+    booked: Sequence[str] = ()
+    num_waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Correct what a window's newest slot has used by `more` → `Done`, `Nothing`.
+
+    Only where it is still as it was `seen`; None: in any case.
+    """
+
+    limit: Limit
+    seen: int | None
+    more: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """See how limits stand → `Seen`."""
+
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSlot:
+    """See the newest slot of a window → `SlotUse`."""
+
+    limit: Limit
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Reap leases that ran out, and list requests to be billed, at most so many → `Swept`."""
+
+    max_requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Billed:
+    """Take requests that are in the ledger off the list → `Done`."""
+
+    request_ids: Sequence[str]
+
+
+Op = (
+    Found
+    | Reserve
+    | Extend
+    | Settle
+    | Begun
+    | Keep
+    | HoldAgain
+    | Load
+    | Repair
+    | Look
+    | ReadSlot
+    | Sweep
+    | Billed
+)
+
+
+# What is answered; `Denied` is beside the limits.
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Say when it was held, and how the tightest limits stand now; None the second time."""
+
+    at_us: int
+    standing: Standing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """A window has ended: name the limits anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Building:
+    """Hard limits let nothing through yet."""
+
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A window was not counted here: load it and ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The request was settled or given up before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """So many more tokens fit, down to none."""
+
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Nothing is held for that request."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowUse:
+    """Say what a window has used."""
+
+    limit: Limit
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It is done; windows that a settled request left above a quarter are listed."""
+
+    windows: Sequence[WindowUse] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """There was nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """It was done before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Say how many gateways live, and which leases are gone: whether each of them was reaped."""
+
+    num_gateways: int
+    gone: Mapping[str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """These settled unseen: say which of them the ledger's sums have, and load again."""
+
+    request_ids: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSeen:
+    """Say how a limit stands; `used_now` is of the newest slot of a window."""
+
+    left: int
+    whole_in_us: int
+    used: int
+    held: int
+    used_now: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Say how limits stand, in their order."""
+
+    limits: Sequence[LimitSeen]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotUse:
+    """Say what one slot of a window has used and holds, if the window is counted."""
+
+    is_counted: bool
+    used: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A request whose process died, as it was told of last."""
+
+    request_id: str
+    at_us: int
+    meta: str
+    told: Told
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Say how many leases were reaped and how many live, and what is to be billed."""
+
+    num_reaped: int
+    num_leases: int
+    orphans: Sequence[Orphan]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The operation went wrong: a bug of ours."""
+
+    detail: str
+
+
+Answer = (
+    Held
+    | Denied
+    | Stale
+    | Building
+    | Unknown
+    | Settled
+    | Extended
+    | Gone
+    | Done
+    | Nothing
+    | Known
+    | Kept
+    | Waiting
+    | Seen
+    | SlotUse
+    | Swept
+    | Failed
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CounterReply:
+    """Answer operations in their order.
+
+    `epoch` names this life of the counters: another one, or None, has forgotten what was counted.
+    Until `built_us` hard limits let nothing through.
+    """
+
+    epoch: str | None
+    built_us: int
+    now_us: int
+    answers: Sequence[Answer]
