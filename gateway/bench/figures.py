@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
+from gateway.bench.options import GatewayBenchOptions
 from gateway.bench.subjects import Subject
 from scheduler.bench.part import Part, Row
 from scheduler.bench.report import Figure, at_least, at_most
-
-if TYPE_CHECKING:
-    from gateway.bench.gateway_bench import GatewayBenchOptions
 
 _GUARDS_GOAL = 1.15
 _CPU_GOAL_MS = 1.0

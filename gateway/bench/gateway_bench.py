@@ -16,12 +16,12 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.bench.figures import Costs, Round, make_part
 from gateway.bench.latency import latencies_s
 from gateway.bench.load import request_of, send_all
+from gateway.bench.options import GatewayBenchOptions
 from gateway.bench.subjects import (
     BenchError,
     Subject,
@@ -36,19 +36,6 @@ from scheduler.progress import Progress
 
 _LONG, _SHORT = 48, 1
 LITELLM_VENV = Path.home() / ".cache" / "sluice" / "litellm"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayBenchOptions:
-    """Size a round: requests that each server answers, and long streams among them."""
-
-    requests: int = 2000
-    streams: int = 100
-    connections: int = 16
-    rounds: int = 15
-    rate_rps: float = 300.0
-    latency_s: float = 4.0
-    litellm: Path | None = None
 
 
 def measure(options: GatewayBenchOptions, progress: Progress) -> Part:
