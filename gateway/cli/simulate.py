@@ -3,70 +3,38 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from gateway.cli import simulate_options as flags
 from gateway.cli.exits import CliError, Exit
+from gateway.cli.options import AsJson
 from gateway.cli.output import note, print_json
+
+if TYPE_CHECKING:
+    from scheduler.simulator.replay import ReplayOptions
+    from scheduler.simulator.tiers import Tier
 
 
 def simulate(
-    trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Replay it; the format is recognised.")
-    ] = None,
-    suite: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Run a suite of workloads with goals.")
-    ] = None,
-    policy: Annotated[
-        str, typer.Option(metavar="P", help="A policy, or tenant/key/request, as vtc/vtc/edf.")
-    ] = "vtc",
-    load: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X",
-            min=0.001,
-            help="Offered tokens as a multiple of what the engine can do with this trace, "
-            "measured by a saturated run. Default: the trace's own times.",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="For what is drawn.")] = 0,
-    engine_profile: Annotated[
-        str, typer.Option(metavar="NAME", help="The engine that is simulated.")
-    ] = "a100-llama-3-8b",
-    preset: Annotated[str, typer.Option(metavar="NAME", help="The scheduler's numbers.")] = "mixed",
-    tenants: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.toml", help="Weights, bands and promises by client."),
-    ] = None,
-    ttft: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Promise a first token by then.")
-    ] = None,
-    tpot: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Promise a pace of tokens.")
-    ] = None,
-    max_gap: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Promise no longer gap.")
-    ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="What requests ask for, where their length is to be predicted."
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Take the first N requests.")
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="OUT", help="Draw service, TTFT and the queue: .svg, .png or .pdf."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write a suite's report there as well.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    trace: flags.Trace = None,
+    suite: flags.Suite = None,
+    policy: flags.Policy = "vtc",
+    load: flags.Load = None,
+    seed: flags.Seed = 0,
+    engine_profile: flags.EngineProfile = "a100-llama-3-8b",
+    preset: flags.Preset = "mixed",
+    tenants: flags.Tenants = None,
+    ttft: flags.Ttft = None,
+    tpot: flags.Tpot = None,
+    max_gap: flags.MaxGap = None,
+    max_tokens: flags.MaxTokens = None,
+    limit: flags.Limit = None,
+    plot: flags.Plot = None,
+    out: flags.Out = None,
+    as_json: AsJson = False,
 ) -> None:
     """Replay a trace, or run a suite, through the scheduler that serves.
 
@@ -78,34 +46,45 @@ def simulate(
         _run_suite(suite, out, as_json=as_json)
         return
     assert trace is not None
+    _check_files(trace, plot)
+    from scheduler.request import Slo
+    from scheduler.simulator.replay import ReplayOptions
+
+    asked = ReplayOptions(trace=trace, policy=policy, preset=preset, load=load, seed=seed)
+    asked = replace(asked, engine_profile=engine_profile, limit=limit, max_tokens=max_tokens)
+    asked = replace(asked, tiers=_read_tiers(tenants), slo=Slo(ttft, tpot, max_gap))
+    _replay(asked, plot, as_json=as_json)
+
+
+def _check_files(trace: Path, plot: Path | None) -> None:
+    """Refuse before anything is computed what could not be read or drawn."""
     if plot is not None:
         from gateway.cli.plots import check_plot
 
         check_plot(plot)
-    from scheduler.errors import SchedulerError
-    from scheduler.progress import Progress
-    from scheduler.request import Slo
-    from scheduler.simulator.replay import ReplayOptions, prepare
-    from scheduler.simulator.report import render_run
-    from scheduler.simulator.tiers import read_tiers
-
     if not trace.is_file():
         raise CliError(f"no file {trace}", Exit.NOT_FOUND)
+
+
+def _read_tiers(tenants: Path | None) -> Sequence[Tier]:
+    from scheduler.errors import SchedulerError
+    from scheduler.simulator.tiers import read_tiers
+
     try:
-        replay = prepare(
-            ReplayOptions(
-                trace=trace,
-                policy=policy,
-                preset=preset,
-                engine_profile=engine_profile,
-                load=load,
-                seed=seed,
-                limit=limit,
-                tiers=read_tiers(tenants) if tenants is not None else (),
-                slo=Slo(ttft, tpot, max_gap),
-                max_tokens=max_tokens,
-            )
-        )
+        return () if tenants is None else read_tiers(tenants)
+    except SchedulerError as exc:
+        raise CliError(str(exc), Exit.USAGE) from exc
+
+
+def _replay(asked: ReplayOptions, plot: Path | None, *, as_json: bool) -> None:
+    """Replay a trace, draw it where that is asked for, and print its figures."""
+    from scheduler.errors import SchedulerError
+    from scheduler.progress import Progress
+    from scheduler.simulator.replay import prepare
+    from scheduler.simulator.report import render_run
+
+    try:
+        replay = prepare(asked)
     except SchedulerError as exc:
         raise CliError(str(exc), Exit.USAGE) from exc
     num_requests = len(replay.workload.arrivals)
