@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from engine.errors import EngineError
@@ -31,7 +31,44 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m scheduler.
     # Read by OpenMP when torch is imported; for the peer as for us.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     args = _parser(prog).parse_args(argv)
-    options = Options(
+    directory = args.out or (BENCHMARKS_DIR if BENCHMARKS_DIR.is_dir() else None)
+    parts: dict[str, Part] = {}
+    try:
+        for title, part in _measure(args, directory):
+            parts[title] = part
+            if not args.json:
+                print_part(title, part)
+    except (EngineError, BenchError) as exc:
+        sys.stderr.write(f"{prog}: {exc}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{prog}: interrupted; the parts that were done are written\n")
+        return 130
+    if args.json:
+        sys.stdout.write(as_json(parts) + "\n")
+    if directory is not None:
+        sys.stderr.write(f"figures are in {directory}\n")
+    return 0
+
+
+def _measure(args: argparse.Namespace, directory: Path | None) -> Iterator[tuple[str, Part]]:
+    """Yield each part as it is done, once the report in `directory` has it."""
+    options = _options(args)
+    runs = suite(options) if args.suite else [(options, args.workload or DEFAULT_WORKLOADS)]
+    for run, workloads in runs:
+        model = run.model_dir or run.shape
+        sys.stderr.write(f"{model}: {', '.join(workloads)} …\n")
+        for title, part in measure(run, workloads):
+            if directory is not None:
+                name, device = describe_device(run.device)
+                update_report(
+                    name, title, part.figures, part.samples, directory=directory, device=device
+                )
+            yield title, part
+
+
+def _options(args: argparse.Namespace) -> Options:
+    return Options(
         shape=args.shape,
         model_dir=args.model,
         dummy=args.load_format == "dummy",
@@ -48,33 +85,6 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m scheduler.
         weight_dtype=args.weight_dtype,
         kv_dtype=args.kv_dtype,
     )
-    runs = suite(options) if args.suite else [(options, args.workload or DEFAULT_WORKLOADS)]
-    directory = args.out or (BENCHMARKS_DIR if BENCHMARKS_DIR.is_dir() else None)
-    parts: dict[str, Part] = {}
-    try:
-        for run, workloads in runs:
-            model = run.model_dir or run.shape
-            sys.stderr.write(f"{model}: {', '.join(workloads)} …\n")
-            for title, part in measure(run, workloads):
-                parts[title] = part
-                if directory is not None:
-                    name, device = describe_device(run.device)
-                    update_report(
-                        name, title, part.figures, part.samples, directory=directory, device=device
-                    )
-                if not args.json:
-                    print_part(title, part)
-    except (EngineError, BenchError) as exc:
-        sys.stderr.write(f"{prog}: {exc}\n")
-        return 1
-    except KeyboardInterrupt:
-        sys.stderr.write(f"{prog}: interrupted; the parts that were done are written\n")
-        return 130
-    if args.json:
-        sys.stdout.write(as_json(parts) + "\n")
-    if directory is not None:
-        sys.stderr.write(f"figures are in {directory}\n")
-    return 0
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
@@ -83,6 +93,26 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         description="Measure the engine: tokens per second, its share of what the machine could "
         "do at best, and transformers beside it where that is installed.",
     )
+    _add_subject(parser)
+    _add_size(parser)
+    parser.add_argument(
+        "--no-peers", dest="peers", action="store_false", help="leave transformers out"
+    )
+    parser.add_argument(
+        "--profile-out",
+        type=Path,
+        metavar="FILE",
+        help="where step-sweep writes the profile that it fits; default: the report alone has it",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where the report goes; default: docs/benchmarks"
+    )
+    return parser
+
+
+def _add_subject(parser: argparse.ArgumentParser) -> None:
+    """Let the caller say what is measured: the model, the work, and what computes it."""
     model = parser.add_mutually_exclusive_group()
     model.add_argument(
         "--shape", default="llama-30m", choices=(*SHAPES, DEMO), help="a built-in shape"
@@ -109,6 +139,10 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         default="auto",
         help="the compiled operators: where they are built, or not at all",
     )
+
+
+def _add_size(parser: argparse.ArgumentParser) -> None:
+    """Let the caller say how large and how often."""
     parser.add_argument(
         "--batch", type=_batches, metavar="N[,N…]", help="batches of decode-sweep and profile"
     )
@@ -121,20 +155,6 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         type=_scale,
         help="of nano's and 1k1k's requests and lengths; 0.125 on a CPU, 1 on a GPU",
     )
-    parser.add_argument(
-        "--no-peers", dest="peers", action="store_false", help="leave transformers out"
-    )
-    parser.add_argument(
-        "--profile-out",
-        type=Path,
-        metavar="FILE",
-        help="where step-sweep writes the profile that it fits; default: the report alone has it",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where the report goes; default: docs/benchmarks"
-    )
-    return parser
 
 
 def _positive(text: str) -> int:
