@@ -41,6 +41,9 @@ from scheduler.request import FinishReason, Reject, Request, RequestOutput
 # A text; token ids; or a chat, as messages with `role` and `content`.
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 
+# Where no length is asked for: that of vLLM's `LLM.generate` and of OpenAI's completions.
+DEFAULT_PARAMS = SamplingParams(max_tokens=16)
+
 _SALT = b"offline"
 _OWNER = "offline"
 
@@ -101,7 +104,7 @@ class LLM:
     def generate(
         self,
         prompts: Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams],
+        params: SamplingParams | Sequence[SamplingParams] = DEFAULT_PARAMS,
         *,
         stop: str | Sequence[str] = (),
         progress: bool = True,
@@ -109,8 +112,8 @@ class LLM:
         """Continue every prompt, in one go.
 
         A prompt is a text, token ids, or a chat's messages, which the model's template renders.
-        Args: `params`: for all prompts, or one for each. `stop`: strings that end a text.
-            `progress`: show a bar on stderr.
+        Args: `params`: for all prompts, or one for each; by default 16 tokens are drawn.
+            `stop`: strings that end a text. `progress`: show a bar on stderr.
         Returns: the completions in the order of the prompts.
         Raises: `Rejected`, `InvalidText`, `ChatTemplateError`, `ValueError`: a prompt or its
             parameters cannot be served; the message names it by its index.

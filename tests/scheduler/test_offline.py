@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -17,6 +19,7 @@ from engine.contract import SamplingParams
 from engine.demo import MODEL_DIR
 from engine.errors import ChatTemplateError, ModelError
 from engine.tokenizer import InvalidText
+from scheduler import offline
 from scheduler.errors import Rejected
 from scheduler.offline import LLM
 from scheduler.progress import Progress
@@ -176,6 +179,37 @@ def test_model_that_is_not_there() -> None:
     """A directory without a model is one line."""
     with pytest.raises(ModelError, match=r"tokenizer\.json"):
         LLM("/nowhere")
+
+
+def example_in(place: str) -> str:
+    """Return the code that makes an `LLM`, of the module's docstring or of a document."""
+    if place == "docstring":
+        lines = (offline.__doc__ or "").splitlines()
+        return dedent("\n".join(line for line in lines if line.startswith("    ")))
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / place).read_text(), re.M | re.S)
+    [code] = [block for block in blocks if "LLM(" in block]
+    return str(code)
+
+
+@pytest.mark.parametrize("place", ["docstring", "README.md", "docs/benchmarking.md"])
+def test_documented_example_runs(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the documents show runs as it stands, and prints what was drawn."""
+    code = example_in(place)
+    [name] = re.findall(r'LLM\("\./(.+)"\)', code)
+    (tmp_path / name).symlink_to(MODEL_DIR)
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert capsys.readouterr().out.strip()
+
+
+def test_16_tokens_where_no_length_is_asked_for(llm: LLM) -> None:
+    """A call without parameters draws what one of at most 16 tokens draws."""
+    prompts = ["The gateway", "Redis holds"]
+    short = llm.generate(prompts, SamplingParams(max_tokens=16), progress=False)
+    completions = llm.generate(prompts, progress=False)
+    assert [one.token_ids for one in completions] == [one.token_ids for one in short]
 
 
 def test_example_answers_for_itself() -> None:
