@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.circles import circles, read_package
+from tests.house import FLOORS
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -16,6 +19,12 @@ def test_imports_run_down_only() -> None:
     linter = Path(sys.executable).parent / "lint-imports"
     done = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("floor", FLOORS, ids=lambda floor: floor.name)
+def test_no_circles(floor: Path) -> None:
+    """No modules import each other in a circle, inside functions and for types included."""
+    assert circles(read_package(floor)) == []
 
 
 @pytest.mark.parametrize(
