@@ -1,4 +1,4 @@
-"""The state table of an engine: one row a slot, and how a plan changes and reads it.
+"""The state table of the CPU engine: one row a slot, and how a plan changes and reads it.
 
 A plan carries deltas; this table turns them into the ragged batch of a step. Every column is a
 preallocated array, and the work per step is a few vector operations plus a short loop over the

@@ -28,10 +28,9 @@ class BiasEntries:
 
 
 def add_bias(logits: Tensor, entries: BiasEntries) -> None:
-    """Add the entries to the logits, in place; [num_rows, vocab_size]."""
+    """Add the entries to logits on a CPU, in place; [num_rows, vocab_size]."""
     index = torch.from_numpy(entries.rows * logits.shape[-1] + entries.token_ids)
-    values = torch.from_numpy(entries.values).to(logits.device)
-    logits.view(-1).index_add_(0, index.to(logits.device), values)
+    logits.view(-1).index_add_(0, index, torch.from_numpy(entries.values))
 
 
 class BiasTable:

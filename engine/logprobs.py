@@ -112,7 +112,7 @@ def measure(logits: Tensor, token_ids: Tensor, width: int) -> Scores:
 def score_tokens(
     logits: Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int64]
 ) -> list[TokenLogprobs]:
-    """Score one token a row, with the row's likeliest tokens.
+    """Score one token a row, with the row's likeliest tokens, on a CPU.
 
     Args: `logits`: float32, [num_rows, vocab_size]. `token_ids`, `num_top`: [num_rows].
     """
@@ -127,5 +127,5 @@ def score_tokens(
 def _score_part(
     logits: Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int64]
 ) -> list[TokenLogprobs]:
-    index = torch.from_numpy(token_ids).to(logits.device)
+    index = torch.from_numpy(token_ids)
     return measure(logits, index, int(num_top.max())).read(token_ids, num_top)

@@ -44,15 +44,14 @@ class PenaltyEntries:
 
 
 def penalise(logits: Tensor, entries: PenaltyEntries) -> None:
-    """Change the logits of tokens that are there already, in place; [num_rows, vocab_size]."""
+    """Change logits on a CPU of tokens that are there already, in place; [num_rows, vocab_size]."""
     flat = logits.view(-1)
     index = torch.from_numpy(entries.rows * logits.shape[-1] + entries.token_ids)
-    index = index.to(logits.device)
-    repetition = torch.from_numpy(entries.repetition).to(logits.device)
+    repetition = torch.from_numpy(entries.repetition)
     values = flat.index_select(0, index)
     values = torch.where(values > 0, values / repetition, values * repetition)
-    values -= torch.from_numpy(entries.frequency * entries.counts).to(logits.device)
-    values -= torch.from_numpy(entries.presence * (entries.counts > 0)).to(logits.device)
+    values -= torch.from_numpy(entries.frequency * entries.counts)
+    values -= torch.from_numpy(entries.presence * (entries.counts > 0))
     flat.index_copy_(0, index, values)
 
 

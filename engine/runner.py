@@ -1,15 +1,14 @@
-"""The engine that computes with torch: plans in, sampled tokens out.
+"""The engine on a CPU: plans in, sampled tokens out.
 
 One thread calls it. Its depth is 1: `launch` computes the step and `collect` hands the result
-over, because on a CPU a step launched ahead would only delay the tokens of the one before. The
-state table is on the host; what a step needs on the device is uploaded when it is launched.
+over, because on a CPU a step launched ahead would only delay the tokens of the one before.
 
 Failures: a model directory that cannot be served, or sizes that do not fit, raise here, at
 construction. A row that cannot be computed (see `engine.row_faults`), or whose logits are not
 finite, fails alone and its `StepResult` names it. `EngineOutOfMemory` out of `launch` says that
 the step was too large for the memory there is; any other exception is a fault of the step.
-`reset` makes the engine usable again, and proves it with a small step: what a broken device
-raises there is final.
+`reset` makes the engine usable again, and proves it with a small step: what that raises is
+final.
 """
 
 from __future__ import annotations
@@ -60,14 +59,15 @@ from engine.sizes import Sizes, choose_dtype, find_device, fit
 
 
 class TorchEngine:
-    """Implement `engine.contract.Engine` for a Hugging Face directory, on a CPU or a GPU.
+    """Implement `engine.contract.Engine` for a Hugging Face directory on a CPU.
 
     Raises: `ModelError`: the directory cannot be served. `EngineError`: the sizes do not fit, or
-    the device is not there. Both in one line.
+    no device is called so. Both in one line.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         device = find_device(config.device)
+        assert device.type == "cpu", "a GPU has an engine of its own, `engine.gpu`"
         model_config = load_model_config(config.model_dir)
         torch.set_num_threads(config.num_threads or cpu_probe.choose_num_threads())
         dtype = choose_dtype(config.dtype, model_config.dtype, device)
@@ -80,13 +80,11 @@ class TorchEngine:
         # Nothing longer runs here, so no table of positions need be longer.
         model_config = replace(model_config, max_position_embeddings=sizes.info.max_model_len)
         self._info = sizes.info
-        self._device = device
-        self.uses_native = _can_use_native(config, model_config, dtype, device)
+        self.uses_native = _can_use_native(config, model_config, dtype)
         decoder = load_decoder(config, model_config, dtype, device)
-        if device.type == "cpu":
-            _lay_out(decoder, config, native=self.uses_native)
+        _lay_out(decoder, config, native=self.uses_native)
         self._model: CausalLM = NativeDecoder(decoder) if self.uses_native else decoder
-        self._attention = _allocate_attention(sizes, device, native=self.uses_native)
+        self._attention = _allocate_attention(sizes, native=self.uses_native)
         if config.kv_dtype == "fp8":
             self._attention = RoundedKV(self._attention)
         self._state = DeviceState(
@@ -145,9 +143,6 @@ class TorchEngine:
 
     def reset(self) -> None:
         self._clear()
-        if self._device.type == "cuda":
-            # What a step that found no memory has left in pieces.
-            torch.cuda.empty_cache()
         self._prove()
 
     def close(self) -> None:
@@ -158,10 +153,10 @@ class TorchEngine:
         self._attention.plan(batch.attention)
         rows = batch.logit_rows
         logits = self._model.forward(
-            torch.from_numpy(batch.token_ids).to(self._device),
-            torch.from_numpy(batch.positions).to(self._device),
+            torch.from_numpy(batch.token_ids),
+            torch.from_numpy(batch.positions),
             self._attention,
-            None if rows is None else torch.from_numpy(rows).to(self._device),
+            None if rows is None else torch.from_numpy(rows),
         )
         drawn = _Drawn()
         if batch.prompt is not None:
@@ -171,7 +166,7 @@ class TorchEngine:
         asked = batch.logprobs
         if asked is not None:
             # A copy: edits change the logits in place, and logprobs are of the model's own.
-            raw = logits.index_select(0, torch.from_numpy(asked.rows).to(self._device))
+            raw = logits.index_select(0, torch.from_numpy(asked.rows))
         drawn.token_ids, failed = sample(
             logits, batch.sampling, batch.edits, native=self.uses_native
         )
@@ -190,7 +185,7 @@ class TorchEngine:
         self._row_faults.clear()
 
     def _prove(self) -> None:
-        """Run a prefill and a decode, which raise where the device cannot compute, and forget."""
+        """Run a prefill and a decode, which raise where nothing can be computed, and forget."""
         n = min(8, self._info.max_model_len - 1, self._info.max_num_batched_tokens)
         if n < 1:
             return
@@ -224,24 +219,22 @@ class _Drawn:
                 self.failed_slots.append(slot)
 
 
-def _allocate_attention(sizes: Sizes, device: torch.device, *, native: bool) -> AttentionBackend:
+def _allocate_attention(sizes: Sizes, *, native: bool) -> AttentionBackend:
     try:
         if native:
             return NativeAttention(sizes.kv_cache, dtype=sizes.dtype)
-        return ReferenceAttention(sizes.kv_cache, dtype=sizes.dtype, device=device)
+        return ReferenceAttention(sizes.kv_cache, dtype=sizes.dtype)
     # torch has no class of its own for a CPU that is out of memory.
     except RuntimeError as error:
         raise EngineError(
-            f"a KV cache of {sizes.info.num_blocks} blocks cannot be allocated on {device}; "
+            f"a KV cache of {sizes.info.num_blocks} blocks cannot be allocated on cpu; "
             "lower num_blocks or kv_cache_bytes"
         ) from error
 
 
-def _can_use_native(
-    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device
-) -> bool:
+def _can_use_native(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> bool:
     eight_bits = "fp8" in (config.weight_dtype, config.kv_dtype)
-    wanted = config.native == "auto" and device.type == "cpu" and not eight_bits
+    wanted = config.native == "auto" and not eight_bits
     return wanted and NativeDecoder.supports(model, dtype) and library.load()
 
 

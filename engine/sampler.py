@@ -1,4 +1,4 @@
-"""Draw the next token of every row at once.
+"""Draw the next token of every row at once, on a CPU; `engine.kernels.draw` does so on a GPU.
 
 **Draw.** Gumbel-max: the token with the largest logit / temperature + noise is a sample of the
 softmax. The noise of a token is a hash of (seed, position, token id) alone, no generator has
@@ -106,7 +106,7 @@ def sample(
     finite = torch.isfinite(logits.sum(dim=-1))
     if edits is not None:
         edits.apply(logits)
-        edited = _upload(edits.rows(), logits)
+        edited = torch.from_numpy(edits.rows())
         # The largest is NaN where any is; a hidden token's minus infinity is none of its business.
         finite[edited] &= torch.isfinite(logits.index_select(0, edited).amax(dim=-1))
     if len(random) == 0:
@@ -115,26 +115,24 @@ def sample(
         token_ids = _draw(logits, rows)
     else:
         token_ids = _argmax(logits)
-        index = _upload(random, logits)
+        index = torch.from_numpy(random)
         token_ids[index] = _draw(logits.index_select(0, index), rows.select(random))
-    return token_ids.cpu().numpy(), ~finite.cpu().numpy()
+    return token_ids.numpy(), ~finite.numpy()
 
 
 def _draw(logits: Tensor, rows: SamplingRows) -> Tensor:
     """Draw for rows of a temperature above 0; [num_rows]."""
-    temperature = _upload(rows.temperature, logits)[:, None]
+    temperature = torch.from_numpy(rows.temperature)[:, None]
     # Relative to the largest, so that a tiny temperature cannot overflow.
     tempered = (logits - logits.amax(dim=-1, keepdim=True)).div_(temperature)
     _truncate(tempered, rows)
-    return _argmax(tempered.add_(_gumbel_noise(rows, logits.shape[-1], logits.device)))
+    return _argmax(tempered.add_(_gumbel_noise(rows, logits.shape[-1])))
 
 
 def _argmax(values: Tensor) -> Tensor:
     """Find the first of each row's largest values; [num_rows]."""
-    if values.device.type == "cpu":
-        # NumPy's is vectorised, and ten times faster than torch's.
-        return torch.from_numpy(values.numpy().argmax(axis=-1))
-    return values.argmax(dim=-1)
+    # NumPy's is vectorised, and ten times faster than torch's.
+    return torch.from_numpy(values.numpy().argmax(axis=-1))
 
 
 def _truncate(tempered: Tensor, rows: SamplingRows) -> None:
@@ -146,9 +144,9 @@ def _truncate(tempered: Tensor, rows: SamplingRows) -> None:
         return
     # p >= min_p * p_max, in logarithms; a min_p of 1 keeps exactly the largest, at 0.
     with np.errstate(divide="ignore"):
-        threshold = _upload(np.log(rows.min_p), tempered)
+        threshold = torch.from_numpy(np.log(rows.min_p))
     if len(by_rank):
-        index = _upload(by_rank, tempered)
+        index = torch.from_numpy(by_rank)
         part = tempered if len(by_rank) == len(tempered) else tempered.index_select(0, index)
         found = _rank_threshold(part, rows.top_k[by_rank], rows.top_p[by_rank])
         threshold[index] = torch.maximum(threshold[index], found)
@@ -162,36 +160,34 @@ def _rank_threshold(
     vocab_size = tempered.shape[-1]
     kept = np.where(top_k > 0, np.minimum(top_k, vocab_size), vocab_size)
     ordered = _largest(tempered, int(kept.max()))
-    last = _upload(kept, tempered)[:, None] - 1
+    last = torch.from_numpy(kept)[:, None] - 1
     if (top_p < 1).any():
-        ranks = torch.arange(ordered.shape[-1], device=tempered.device)
+        ranks = torch.arange(ordered.shape[-1])
         # Tokens that tie with the k-th survive top-k, so they count towards the mass too; they
         # are beyond `ordered` only where a tie crosses its end, and then weigh nothing here.
         beyond = (ranks > last) & (ordered < ordered.gather(1, last))
         probabilities = torch.softmax(ordered.masked_fill(beyond, float("-inf")), dim=-1)
         before = probabilities.cumsum(dim=-1) - probabilities
-        nucleus = (before < _upload(top_p, tempered)[:, None]).sum(dim=-1, keepdim=True) - 1
-        unlimited = _upload(top_p >= 1, tempered)[:, None]
+        nucleus = (before < torch.from_numpy(top_p)[:, None]).sum(dim=-1, keepdim=True) - 1
+        unlimited = torch.from_numpy(top_p >= 1)[:, None]
         last = torch.where(unlimited, last, torch.minimum(last, nucleus.clamp_(min=0)))
     return ordered.gather(1, last).squeeze(1)
 
 
 def _largest(values: Tensor, k: int) -> Tensor:
     """Order the k largest values of each row, descending; [num_rows, k]."""
-    if values.device.type == "cpu":
-        # torch sorts indices along; NumPy's vectorised sort of bare values is 20 times faster.
-        ascending = np.sort(values.numpy(), axis=-1)[:, values.shape[-1] - k :]
-        return torch.from_numpy(ascending[:, ::-1].copy())
-    return torch.topk(values, k, dim=-1).values
+    # torch sorts indices along; NumPy's vectorised sort of bare values is 20 times faster.
+    ascending = np.sort(values.numpy(), axis=-1)[:, values.shape[-1] - k :]
+    return torch.from_numpy(ascending[:, ::-1].copy())
 
 
-def _gumbel_noise(rows: SamplingRows, vocab_size: int, device: torch.device) -> Tensor:
+def _gumbel_noise(rows: SamplingRows, vocab_size: int) -> Tensor:
     """Make noise from (seed, position, token id) alone; [num_rows, vocab_size]."""
     low, high = _row_keys(rows.seeds, rows.positions)
-    bits = torch.arange(vocab_size, dtype=torch.int32, device=device)
-    bits = bits ^ torch.from_numpy(low).to(device)[:, None]
+    bits = torch.arange(vocab_size, dtype=torch.int32)
+    bits = bits ^ torch.from_numpy(low)[:, None]
     _mix(bits)
-    bits += torch.from_numpy(high).to(device)[:, None]
+    bits += torch.from_numpy(high)[:, None]
     _mix(bits)
     bits &= 0x7FFFFFFF
     # Small values keep all 31 bits, and they make the largest noise: the draw of an unlikely
@@ -216,7 +212,7 @@ def _split_mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _mix(bits: Tensor) -> None:
-    """Hash int32 values in place; multiplication wraps, as it does on every device."""
+    """Hash int32 values in place; multiplication wraps."""
     bits ^= (bits >> 16) & 0xFFFF
     bits *= 0x7FEB352D
     bits ^= (bits >> 15) & 0x1FFFF
@@ -226,8 +222,3 @@ def _mix(bits: Tensor) -> None:
 
 def _signed(word: int) -> int:
     return word - (1 << 32) if word >= 1 << 31 else word
-
-
-# Any element type: whatever NumPy holds goes to the device as it is.
-def _upload(values: NDArray[np.generic], like: Tensor) -> Tensor:
-    return torch.from_numpy(values).to(like.device)

@@ -4,8 +4,8 @@
 block is `block_size` consecutive slots. Storing a token is one row written; gathering a context is
 rows copied, and torch's `scaled_dot_product_attention` reads what was gathered as it lies.
 
-**Decode.** On a CPU, rows attend to a dense copy of their contexts where there is one, see
-`engine.attention.decode_copy`. Elsewhere rows of about the same length form a group, which gathers
+**Decode.** Rows attend to a dense copy of their contexts where there is one, see
+`engine.attention.decode_copy`. Otherwise rows of about the same length form a group, which gathers
 its contexts into one buffer that all layers and steps reuse, padded to its longest, and attends in
 one call. Groups are so small that what they gather is still in the CPU's second-level cache when
 it is read. Nothing loops over rows.
@@ -34,15 +34,14 @@ from torch import Tensor
 from engine.attention.backend import AttentionBatch, KVCacheShape
 from engine.attention.decode_copy import DecodeCopy
 
-# Keys that a group gathers at once, in bytes: with the values half of a 2 MB second-level cache
-# on a CPU; on a GPU larger pieces keep the device busy.
-_GATHER_BYTES_CPU = 512 << 10
-_GATHER_BYTES_GPU = 256 << 20
+# Keys that a group gathers at once, in bytes: with the values half of a 2 MB second-level cache.
+_GATHER_BYTES = 512 << 10
 # How many tokens of padding cost less than a group more.
 _FREE_PADDING = 256
 _TILE_SCORES = 1 << 20
 # How large the copy of what decodes may become, as a share of the cache.
-_COPY_SHARE_CPU = 0.25
+_COPY_SHARE = 0.25
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,9 @@ class _Reads:
 class ReferenceAttention:
     """Implement `AttentionBackend` with torch operations alone."""
 
-    def __init__(self, shape: KVCacheShape, *, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, shape: KVCacheShape, *, dtype: torch.dtype, device: torch.device = _CPU
+    ) -> None:
         self._shape = shape
         self._device = device
         # Not cleared: the system hands out memory when a block is first used.
@@ -92,11 +93,10 @@ class ReferenceAttention:
         k_cache = torch.empty(*sizes, *heads, dtype=dtype, device=device)
         v_cache = torch.empty_like(k_cache)
         self._k_cache, self._v_cache = list(k_cache), list(v_cache)
-        gather_bytes = _GATHER_BYTES_CPU if device.type == "cpu" else _GATHER_BYTES_GPU
-        self._max_gathered = gather_bytes // k_cache[0, 0].nbytes
+        self._max_gathered = _GATHER_BYTES // k_cache[0, 0].nbytes
         self._gathered = torch.empty(2, 0, *heads, dtype=dtype, device=device)
-        # Beside a GPU's memory a copy would not pay.
-        share = _COPY_SHARE_CPU if device.type == "cpu" else 0.0
+        # The copy is one of a CPU's memory; as an oracle on another device this does without.
+        share = _COPY_SHARE if device.type == "cpu" else 0.0
         self._copy = DecodeCopy(
             shape.num_layers,
             num_kv_heads=shape.num_kv_heads,

@@ -133,7 +133,7 @@ def backend(
     make_backend = make_native if compiled else make_reference
     monkeypatch.setattr(Bench, "make_backend", staticmethod(make_backend), raising=False)
     share = 0.0 if request.param == "torch-gathering" else 4.0
-    monkeypatch.setattr("engine.attention.reference._COPY_SHARE_CPU", share)
+    monkeypatch.setattr("engine.attention.reference._COPY_SHARE", share)
 
 
 def dense(row: Row, start: int, end: int, window: int | None = None) -> Tensor:
