@@ -18,12 +18,11 @@ from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.errors import EngineError
-from engine.kernels.operations import triton_is_here
+from engine.kernels.choose import quantize_rows
+from engine.kernels.twins.quantize_rows import quantize_rows as quantize_rows_twin
 from engine.models.decoder import Decoder
 from engine.models.linear import Linear
 
-FP8 = torch.float8_e4m3fn
-_LARGEST = torch.finfo(FP8).max
 # Tensor cores take rows and columns in so many.
 _MULTIPLE = 16
 _LEAST_CAPABILITY = (8, 9)
@@ -94,28 +93,6 @@ def quantize_linears(decoder: Decoder) -> None:
     if decoder.embedding.is_cuda:
         # The weights that were there before leave room that the KV cache is to find.
         torch.cuda.empty_cache()
-
-
-def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Round rows to 8 bits; see `quantize_rows_twin`, which is what runs without Triton."""
-    if x.is_cuda and triton_is_here():
-        from engine.kernels import quantize_rows as kernel
-
-        return kernel.quantize_rows(x)
-    return quantize_rows_twin(x)
-
-
-def quantize_rows_twin(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale each row so that its largest number is the largest there is in 8 bits, and round.
-
-    A row of zeros has a scale of 1. A row with NaN or infinity gives NaN in every product.
-    Returns: float8_e4m3fn, [n, size], and float32 scales, [n, 1]: `x` is values times scales.
-    """
-    numbers = x.float()
-    largest = numbers.abs().amax(dim=-1, keepdim=True)
-    scales = torch.where(largest == 0, 1.0, largest / _LARGEST)
-    # Nothing exceeds the largest by more than a rounding, which the cast takes back.
-    return (numbers / scales).to(FP8), scales
 
 
 def multiply_twin(values: Tensor, scales: Tensor, weight: Tensor, weight_scales: Tensor) -> Tensor:

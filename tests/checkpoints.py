@@ -13,10 +13,10 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
 
 from engine.attention.backend import AttentionBatch, KVCacheShape
 from engine.attention.reference import ReferenceAttention
+from engine.models.decoder import Decoder
 from engine.models.hf_config import load_model_config
 from engine.models.layers import CausalLM
 from engine.models.loader import open_weights
-from engine.models.registry import load_model_class
 
 CPU = torch.device("cpu")
 
@@ -128,8 +128,7 @@ def load(model_dir: Path, dtype: torch.dtype = torch.float32) -> CausalLM:
     """Load the checkpoint as the engine does, on the CPU."""
     config = load_model_config(model_dir)
     weights = open_weights(model_dir, load_format="auto", dtype=dtype, device=CPU, seed=0)
-    model: CausalLM = load_model_class(config.architecture)(config, weights)
-    return model
+    return Decoder(config, weights)
 
 
 def make_attention(model_dir: Path, dtype: torch.dtype = torch.float32) -> ReferenceAttention:

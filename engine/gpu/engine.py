@@ -51,7 +51,7 @@ from engine.gpu.slot_table import SlotTable
 from engine.gpu.staging import Staging
 from engine.gpu.step_tail import Tail, TailResult
 from engine.gpu.stopwatch import Stopwatch
-from engine.kernels.operations import choose_operations
+from engine.kernels.choose import choose_operations
 from engine.models.hf_config import load_model_config
 from engine.models.load import load_decoder
 from engine.out_of_memory import told_as_out_of_memory

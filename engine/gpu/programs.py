@@ -11,7 +11,8 @@ from engine.contract import EngineInfo
 from engine.gpu.bucket import Bucket, decode_buckets, mixed_buckets
 from engine.gpu.layout import num_words
 from engine.gpu.program import Parts, Program
-from engine.kernels.operations import PREFILL_QUERIES, can_run_kernels
+from engine.kernels.choose import can_run_kernels
+from engine.kernels.operations import PREFILL_QUERIES
 
 
 class Programs:

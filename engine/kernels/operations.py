@@ -1,4 +1,4 @@
-"""What a step on a GPU is made of, and who computes it: Triton's kernels or their torch twins.
+"""What a step on a GPU is made of, as its kernels and their torch twins agree on it.
 
 Everything a kernel reads of a step is on the device when it is launched, in buffers of a fixed
 size, so that one captured graph serves every ragged batch that fits. A batch has rows (sequences)
@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 
@@ -50,8 +49,6 @@ class StepInputs:
     tokens: Tensor
 
 
-# Ampere.
-_LEAST_CAPABILITY = (8, 0)
 # Queries of one row in a tile of prefill attention.
 PREFILL_QUERIES = 64
 
@@ -90,7 +87,10 @@ IN_PROMPT = 1 << 14
 
 
 class Operations(Protocol):
-    """Compute the parts of a step that are not matrix products."""
+    """Compute the parts of a step that are not matrix products.
+
+    Modules satisfy it: `engine.kernels.triton_operations` and `engine.kernels.twins.operations`.
+    """
 
     def begin_step(self, embedding: Tensor, inputs: StepInputs) -> Tensor:
         """Store the blocks that rows bring, and look up the embeddings of the step's tokens.
@@ -191,30 +191,3 @@ class Operations(Protocol):
     def count(self, columns: PenaltyColumns, slots: Tensor, token_ids: Tensor) -> None:
         """Add drawn tokens to the counts; both int32, [R]. A negative id counts nothing."""
         ...
-
-
-def triton_is_here() -> bool:
-    """Tell whether kernels can be compiled, or interpreted."""
-    try:
-        import triton  # noqa: F401  is what is asked
-    except ImportError:
-        return False
-    return True
-
-
-def can_run_kernels(device: torch.device) -> bool:
-    """Tell whether a device is one that Triton's kernels are for: a GPU with bfloat16 products."""
-    if device.type != "cuda" or not triton_is_here():
-        return False
-    return torch.cuda.get_device_capability(device) >= _LEAST_CAPABILITY
-
-
-def choose_operations(device: torch.device) -> Operations:
-    """Return Triton's kernels where they can run, and their twins elsewhere."""
-    if can_run_kernels(device):
-        from engine.kernels.triton_operations import TritonOperations
-
-        return TritonOperations()
-    from engine.kernels.twins.operations import TorchOperations
-
-    return TorchOperations()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute what `engine.quantization.quantize_rows_twin` does; [n, size], rows of any stride."""
+    """Compute what the twin in `engine.kernels.twins` does; [n, size], rows of any stride."""
     num_rows, size = x.shape
     values = torch.empty(num_rows, size, dtype=torch.float8_e4m3fn, device=x.device)
     scales = torch.empty(num_rows, 1, dtype=torch.float32, device=x.device)

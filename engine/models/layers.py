@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from engine.attention.backend import AttentionBackend
-from engine.models.hf_config import ModelConfig
-from engine.models.loader import WeightSource
 
 
 class CausalLM(Protocol):
@@ -30,9 +27,6 @@ class CausalLM(Protocol):
         Returns: float32 logits, [num_rows, vocab_size]; the next call may overwrite them.
         """
         ...
-
-
-CausalLMFactory = Callable[[ModelConfig, WeightSource], CausalLM]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

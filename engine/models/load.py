@@ -9,7 +9,6 @@ from engine.errors import ModelError
 from engine.models.decoder import Decoder
 from engine.models.hf_config import ModelConfig
 from engine.models.loader import open_weights
-from engine.models.registry import load_model_class
 from engine.quantization import quantize_linears, refuse_fp8_without_units
 
 
@@ -22,7 +21,6 @@ def load_decoder(
     is none for 8 bits.
     """
     refuse_fp8_without_units(config, device)
-    factory: type[Decoder] = load_model_class(model_config.architecture)
     weights = open_weights(
         config.model_dir,
         load_format=config.load_format,
@@ -31,7 +29,7 @@ def load_decoder(
         seed=config.seed,
     )
     try:
-        decoder = factory(model_config, weights)
+        decoder = Decoder(model_config, weights)
         if config.weight_dtype == "fp8":
             quantize_linears(decoder)
         return decoder

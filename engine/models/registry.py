@@ -1,12 +1,9 @@
-"""Which architectures can be served, what each supports, and where the code is that runs them.
+"""Which architectures can be served, and what each supports. Loads no torch.
 
-Listing them loads no torch; `load_model_class` imports the one module that is needed.
+All of them are one decoder, `engine.models.decoder`, in what its config says.
 """
 
 from __future__ import annotations
-
-import importlib
-from typing import Any
 
 from engine.models.architecture import ArchitectureInfo, AttentionBias
 from engine.models.llama import LLAMA
@@ -31,14 +28,6 @@ def known_architectures() -> tuple[str, ...]:
 def find_architecture(name: str) -> ArchitectureInfo:
     """Return the description of `name`, one of `known_architectures()`."""
     return _ARCHITECTURES[name]
-
-
-# Any: the class is `type[engine.models.layers.CausalLM]`, but naming that here would make every
-# reader of this list depend on torch.
-def load_model_class(architecture: str) -> Any:
-    """Import the class that runs `architecture`, one of `known_architectures()`."""
-    assert architecture in _ARCHITECTURES, architecture
-    return importlib.import_module("engine.models.decoder").Decoder
 
 
 def markdown_table() -> str:

@@ -37,7 +37,6 @@ from engine.models.hf_config import load_model_config
 from engine.models.registry import (
     find_architecture,
     known_architectures,
-    load_model_class,
     markdown_table,
     supported,
 )
@@ -270,14 +269,13 @@ def test_dummy_weights_run_every_family(tmp_path: Path, name: str, dtype: str) -
     assert not driver.failures
 
 
-def test_the_registry_lists_what_it_can_load() -> None:
-    """Each architecture is described once, under its own name, and its code is there."""
+def test_the_registry_lists_what_runs_here() -> None:
+    """Each architecture is described once, under its own name, and one of the variants is of it."""
     names = tuple(info.name for info in supported())
     assert names == known_architectures()
     assert {family.model_class.__name__ for family in VARIANTS.values()} == set(names)
     for info in supported():
         assert find_architecture(info.name) is info
-        assert callable(load_model_class(info.name).forward)
 
 
 def test_the_table_says_what_each_architecture_supports() -> None:

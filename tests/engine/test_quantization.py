@@ -12,15 +12,15 @@ from engine.config import EngineConfig
 from engine.contract import SamplingParams
 from engine.errors import EngineError
 from engine.gpu.engine import GpuEngine
+from engine.kernels.twins.quantize_rows import FP8
+from engine.kernels.twins.quantize_rows import quantize_rows as quantize_rows_twin
 from engine.models.hf_config import load_model_config
 from engine.models.linear import Linear
 from engine.models.load import load_decoder
 from engine.quantization import (
-    FP8,
     Fp8Linear,
     multiply_scaled,
     multiply_twin,
-    quantize_rows_twin,
     refuse_fp8_without_units,
 )
 from engine.runner import TorchEngine

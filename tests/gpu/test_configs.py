@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.models.decoder import Decoder
 from engine.models.hf_config import load_model_config
-from engine.models.registry import load_model_class
 from tests.gpu.shapes import MODELS, config_path
 
 # From the models' own pages, embeddings included; a head that is tied counts once.
@@ -44,5 +44,5 @@ def test_parameters_are_those_of_the_public_model(tmp_path: Path, model: str) ->
     config = load_model_config(tmp_path)
     assert config.dtype == "bfloat16"
     weights = CountingWeights()
-    load_model_class(config.architecture)(config, weights)
+    Decoder(config, weights)
     assert weights.count == PARAMETERS[model]

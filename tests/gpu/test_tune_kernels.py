@@ -7,7 +7,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from engine.kernels.twins.operations import TorchOperations
+from engine.kernels.twins import operations as twins
 from tests.gpu.attention_cases import AttentionBatch, AttentionCase, Heads
 from tests.gpu.tune_kernels import choose_best
 
@@ -19,7 +19,7 @@ def test_a_case_is_a_batch_that_can_be_computed() -> None:
     heads = Heads(4, 2, 16)
     for case in (AttentionCase(3, 1, 100), AttentionCase(2, 70, 100)):
         batch = AttentionBatch(case, heads, dtype=torch.float32, kv_dtype=torch.float32, device=CPU)
-        found = batch.attend(TorchOperations())
+        found = batch.attend(twins)
         inputs = batch.inputs
         k_cache, v_cache = batch._caches[0]
         blocks = inputs.block_tables[1].long()

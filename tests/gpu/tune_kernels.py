@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from engine.kernels.operations import choose_operations, triton_is_here
+from engine.kernels.choose import choose_operations, triton_is_here
 from engine.models.hf_config import load_model_config
 from scheduler.bench.part import Part, Row
 from scheduler.bench.report import Figure

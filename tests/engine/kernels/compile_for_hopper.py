@@ -15,9 +15,9 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
+from engine.kernels import triton_operations as operations
 from engine.kernels.operations import DrawColumns, PenaltyColumns, StepInputs
 from engine.kernels.quantize_rows import quantize_rows
-from engine.kernels.triton_operations import TritonOperations
 
 NUM_BLOCKS = 64
 NUM_SLOTS = 8
@@ -78,7 +78,7 @@ def compile_layer(
     block_size: int,
 ) -> None:
     """Compile what a decoder's layer takes, for heads and numbers of one kind."""
-    operations, inputs = TritonOperations(), make_inputs()
+    inputs = make_inputs()
     hidden = torch.zeros(32, 1024, dtype=dtype)
     operations.add_rms_norm(hidden, hidden, hidden[0], 1e-6)
     operations.add_rms_norm(hidden, None, hidden[0], 1e-6)
@@ -106,7 +106,7 @@ def compile_layer(
 
 def compile_sampling(logits: Tensor) -> None:
     """Compile what follows the decoder."""
-    operations, floats = TritonOperations(), torch.zeros(NUM_SLOTS + 1)
+    floats = torch.zeros(NUM_SLOTS + 1)
     draws = DrawColumns(
         temperature=floats,
         top_k=ints(NUM_SLOTS + 1),

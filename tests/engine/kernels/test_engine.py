@@ -21,10 +21,10 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 def test_greedy_tokens_equal_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks, decodes and rows that pad, through every kernel, give the reference's tokens."""
-    from engine.kernels.triton_operations import TritonOperations
+    from engine.kernels import triton_operations
 
     make_tiny_llama(tmp_path, num_hidden_layers=1, eos_token_id=None)
-    monkeypatch.setattr("engine.gpu.engine.choose_operations", lambda _: TritonOperations())
+    monkeypatch.setattr("engine.gpu.engine.choose_operations", lambda _: triton_operations)
     model = load_reference(tmp_path)
     prompts = [[5], list(range(3, 38))]
     engine = GpuEngine(

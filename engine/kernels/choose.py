@@ -1,0 +1,51 @@
+"""Who computes here: Triton's kernels or their torch twins. No other module knows both.
+
+Triton may be absent, and reads TRITON_INTERPRET when it is first imported; so a kernel's module is
+imported when it has been chosen, and not with this one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.kernels.operations import Operations
+from engine.kernels.twins import operations as twins
+from engine.kernels.twins.quantize_rows import quantize_rows as quantize_rows_twin
+
+# Ampere.
+_LEAST_CAPABILITY = (8, 0)
+
+
+def choose_operations(device: torch.device) -> Operations:
+    """Return Triton's kernels where they can run, and their twins elsewhere."""
+    if not can_run_kernels(device):
+        return twins
+    from engine.kernels import triton_operations
+
+    return triton_operations
+
+
+def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Round rows to 8 bits; see the twin, which is what runs without Triton."""
+    if not (x.is_cuda and triton_is_here()):
+        return quantize_rows_twin(x)
+    from engine.kernels import quantize_rows as kernel
+
+    return kernel.quantize_rows(x)
+
+
+def can_run_kernels(device: torch.device) -> bool:
+    """Tell whether a device is one that Triton's kernels are for: a GPU with bfloat16 products."""
+    if device.type != "cuda" or not triton_is_here():
+        return False
+    return torch.cuda.get_device_capability(device) >= _LEAST_CAPABILITY
+
+
+def triton_is_here() -> bool:
+    """Tell whether kernels can be compiled, or interpreted."""
+    try:
+        import triton  # noqa: F401  is what is asked
+    except ImportError:
+        return False
+    return True
