@@ -1,7 +1,7 @@
 """From settings to a model that runs: engine, scheduler and tokenizer bound to a name.
 
-Part of the composition root: beside the command line, the only place that constructs engines.
-torch is imported inside functions, so that a simulated engine starts without it.
+Part of the composition root: beside the command line, the only place that opens engines.
+A simulated engine starts without torch.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from engine.config import EngineConfig
 from engine.contract import Engine, EngineInfo
 from engine.demo import MODEL_DIR
 from engine.errors import ModelError
-from engine.simulated import SimulatedEngine
-from engine.step_cost import load_profile
+from engine.open import open_engine, open_simulated
 from engine.tokenizer import Tokenizer
 from gateway.errors import InvalidRequest, StartupFailed
 from gateway.services.models import ServedModel
@@ -31,6 +30,8 @@ from scheduler.service import EngineService
 logger = logging.getLogger(__name__)
 
 DEMO_NAME = "sluice-demo"
+# What else `SLUICE_ENGINE` may be has its device chosen.
+_DEVICES = {"cpu": "cpu", "gpu": "cuda"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +98,11 @@ def _source(settings: Settings) -> _Source:
 
 
 def _engine(settings: Settings, source: _Source, tokenizer: Tokenizer) -> Engine:
-    if settings.engine == "simulated":
-        return _simulated(settings, source, tokenizer)
-    device = _device(settings)
     config = EngineConfig(
         model_dir=source.model_dir,
         load_format=settings.load_format,
         dtype=settings.dtype or _demo_dtype(source),
-        device=device,
+        device=_DEVICES.get(settings.engine, "auto"),
         block_size=settings.block_size,
         num_blocks=settings.num_blocks,
         kv_cache_bytes=settings.kv_cache_bytes,
@@ -116,47 +114,19 @@ def _engine(settings: Settings, source: _Source, tokenizer: Tokenizer) -> Engine
         num_threads=settings.num_threads,
         native=settings.native,
     )
-    # Not before: it loads torch.
-    from engine.gpu.load import open_engine
-
-    return open_engine(config)
+    if settings.engine != "simulated":
+        return open_engine(config)
+    return open_simulated(
+        config,
+        profile=settings.engine_profile,
+        sleep=time.sleep,
+        alphabet=_printable_ids(tokenizer),
+    )
 
 
 def _demo_dtype(source: _Source) -> str | None:
     """Serve the demo as its figures were measured; a model of the user's as it runs fastest."""
     return "float32" if source.model_dir == MODEL_DIR else None
-
-
-def _device(settings: Settings) -> str:
-    """Choose the device; `auto` takes a GPU where torch sees one."""
-    if settings.engine == "cpu":
-        return "cpu"
-    if settings.engine == "gpu":
-        return "cuda"
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _simulated(settings: Settings, source: _Source, tokenizer: Tokenizer) -> SimulatedEngine:
-    """Price steps by a profile, in real time; the shape comes from config.json, no weights."""
-    from engine.models.hf_config import load_model_config
-
-    config = load_model_config(source.model_dir)
-    context = min(config.max_position_embeddings, settings.max_model_len or 1 << 30)
-    num_blocks = settings.num_blocks or settings.max_num_seqs * -(-context // settings.block_size)
-    return SimulatedEngine(
-        load_profile(settings.engine_profile),
-        vocab_size=config.vocab_size,
-        max_model_len=context,
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        num_blocks=num_blocks,
-        block_size=settings.block_size,
-        eos_token_ids=config.eos_token_ids,
-        sleep=time.sleep,
-        alphabet=_printable_ids(tokenizer),
-    )
 
 
 def _printable_ids(tokenizer: Tokenizer) -> list[int]:

@@ -26,9 +26,10 @@ from types import TracebackType
 
 from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig
-from engine.contract import Engine, EngineInfo, SamplingParams, TokenLogprobs
+from engine.contract import EngineInfo, SamplingParams, TokenLogprobs
 from engine.detokenizer import Detokenizer
 from engine.errors import ChatTemplateError
+from engine.open import open_engine
 from engine.stop_strings import StopStrings
 from engine.tokenizer import InvalidText, Tokenizer
 from scheduler.config import first_come
@@ -83,7 +84,7 @@ class LLM:
         self._model_dir = config.model_dir
         self._tokenizer = Tokenizer.from_dir(config.model_dir)
         self._chat_template = ChatTemplate.from_dir(config.model_dir)
-        self._engine = _load_engine(config)
+        self._engine = open_engine(config)
         self._scheduler = Scheduler(
             self._engine.info,
             # All prompts of a call wait here at once.
@@ -300,9 +301,3 @@ def _check_params(index: int, params: SamplingParams) -> None:
     for name, is_good in bounds.items():
         if not is_good:
             raise ValueError(f"prompt {index}: {name} {getattr(params, name)!r} is out of bounds")
-
-
-def _load_engine(config: EngineConfig) -> Engine:
-    from engine.gpu.load import open_engine
-
-    return open_engine(config)

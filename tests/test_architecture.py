@@ -36,6 +36,7 @@ def test_no_circles(floor: Path) -> None:
         "engine.contract",
         "engine.config",
         "engine.kv",
+        "engine.open",
         "engine.simulated",
         "engine.tokenizer",
         "gateway.cli.main",

@@ -21,6 +21,7 @@ from engine.config import EngineConfig
 from engine.contract import Engine, EngineInfo
 from engine.demo import MODEL_DIR
 from engine.models.hf_config import load_model_config
+from engine.open import open_engine
 from scheduler.bench.drive import BenchError, Driver
 from scheduler.bench.roofline import Ceilings, ModelWork
 from scheduler.bench.shapes import SHAPES, write_config
@@ -210,8 +211,6 @@ def _prepare(options: Options, scratch: Path) -> tuple[Path, str]:
 
 def load_engine(config: EngineConfig) -> Engine:
     """Load the model on the engine that serves its device; all benches get theirs here."""
-    from engine.gpu.load import open_engine
-
     return open_engine(config)
 
 

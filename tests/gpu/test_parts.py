@@ -50,7 +50,7 @@ def test_part_holds_the_gpu_engine_to_its_goals(
         opened.append(GpuEngine(config))
         return opened[-1]
 
-    monkeypatch.setattr("engine.gpu.load.open_engine", open_engine)
+    monkeypatch.setattr("scheduler.bench.setup.open_engine", open_engine)
     arguments = ["--part", part, "--device", "cpu", "--quick", "--out", str(tmp_path)]
     assert main(arguments) == 0
     assert opened[0].info.depth == 2

@@ -1,0 +1,72 @@
+"""Opens the engine of a configuration: the one place that knows which engines there are.
+
+What computes is imported when it is opened, so that this module, and a simulated engine, load no
+torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from engine.config import EngineConfig
+from engine.contract import Engine
+from engine.models.hf_config import load_model_config
+from engine.simulated import SimulatedEngine
+from engine.step_cost import load_profile
+
+
+def open_engine(config: EngineConfig) -> Engine:
+    """Load a model: the GPU's engine for a GPU, the CPU's for a CPU.
+
+    Raises: `ModelError`, `EngineError`: it cannot be served, in one line.
+    """
+    if config.device == "auto":
+        config = replace(config, device=_choose_device())
+    if config.device.startswith("cuda"):
+        from engine.gpu.engine import GpuEngine
+
+        return GpuEngine(config)
+    from engine.runner import TorchEngine
+
+    return TorchEngine(config)
+
+
+def open_simulated(
+    config: EngineConfig,
+    *,
+    profile: str,
+    sleep: Callable[[float], None],
+    alphabet: Sequence[int] | None = None,
+) -> Engine:
+    """Price steps by a profile; the shape comes from config.json, and no weights are read.
+
+    Args: `profile`: a name of `engine.step_cost.profile_names`. `sleep`, `alphabet`: as
+        `SimulatedEngine` has them.
+    Raises: `ModelError`: config.json cannot be read. `FileNotFoundError`: no such profile.
+    """
+    model = load_model_config(config.model_dir)
+    max_model_len = min(model.max_position_embeddings, config.max_model_len or 1 << 30)
+    num_blocks = config.num_blocks or config.max_num_seqs * -(-max_model_len // config.block_size)
+    return SimulatedEngine(
+        load_profile(profile),
+        vocab_size=model.vocab_size,
+        max_model_len=max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        eos_token_ids=model.eos_token_ids,
+        sleep=sleep,
+        alphabet=alphabet,
+    )
+
+
+def _choose_device() -> str:
+    """Take a GPU where torch sees one."""
+    # torch is loaded here, so before it what the CPU's engine would set; see there.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
