@@ -15,11 +15,11 @@ class EngineConfig:
     `load_format` is `auto` (safetensors in `model_dir`) or `dummy` (random weights in the shape
     of its config.json, for load tests). `device` is `cpu`, `cuda`, or `auto`: a GPU where torch
     sees one. `block_size` is in tokens. `kv_cache_bytes` bounds the KV pool where `num_blocks`
-    does not say; None is 1 GiB on a CPU, and on a GPU what is free.
-    `weight_dtype` and `kv_dtype` are `fp8` or None, which is `dtype`: see `engine.quantization`.
-    `num_threads` are torch's intra-op threads. `native` is `auto` (the compiled operators where
-    they have been built, see `engine.native`) or `off`. `graphs` and `overlap` are of a GPU: whole
-    steps are captured and replayed, and a step is launched before the one before has come back.
+    does not say; None is 1 GiB on a CPU, and on a GPU what is free. `weight_dtype` and `kv_dtype`
+    are `fp8` or None, which is `dtype`: see `engine.models.quantization`. `num_threads` are torch's
+    intra-op threads. `native` is `auto` (the compiled operators where they have been built, see
+    `engine.native`) or `off`. `graphs` and `overlap` are of a GPU: whole steps are captured and
+    replayed, and a step is launched before the one before has come back.
     """
 
     model_dir: Path

@@ -4,7 +4,7 @@
     ├── EngineOutOfMemory   a step found no memory, a smaller one might
     ├── ModelError          a model directory cannot be served
     ├── ChatTemplateError   a chat template rejects the messages, or is not there
-    └── InvalidText         a text has no UTF-8 form (in `engine.tokenizer`)
+    └── InvalidText         a text has no UTF-8 form (in `engine.text.tokenizer`)
 
 Each message is one line fit for a person: it names the file or field and what to do.
 """

@@ -28,7 +28,7 @@ def open_engine(config: EngineConfig) -> Engine:
         from engine.gpu.engine import GpuEngine
 
         return GpuEngine(config)
-    from engine.runner import TorchEngine
+    from engine.cpu.runner import TorchEngine
 
     return TorchEngine(config)
 

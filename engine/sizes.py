@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import torch
 
-from engine import cpu_probe
-from engine.attention.backend import KVCacheShape
 from engine.config import EngineConfig
 from engine.contract import Capability, EngineInfo
 from engine.errors import EngineError
+from engine.models.attention import KVCacheShape
 from engine.models.hf_config import DTYPES, ModelConfig
+from engine.probe import layouts as cpu_probe
 
 _CAPABILITIES = frozenset(
     {

@@ -12,13 +12,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig
 from engine.contract import Engine, EngineInfo
 from engine.demo import MODEL_DIR
 from engine.errors import ModelError
 from engine.open import open_engine, open_simulated
-from engine.tokenizer import Tokenizer
+from engine.text import ChatTemplate, Tokenizer
 from gateway.errors import InvalidRequest, StartupFailed
 from gateway.services.models import ServedModel
 from gateway.services.scheduler_config import changed

@@ -24,14 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig
 from engine.contract import EngineInfo, SamplingParams, TokenLogprobs
-from engine.detokenizer import Detokenizer
 from engine.errors import ChatTemplateError
 from engine.open import open_engine
-from engine.stop_strings import StopStrings
-from engine.tokenizer import InvalidText, Tokenizer
+from engine.text import ChatTemplate, Detokenizer, InvalidText, StopStrings, Tokenizer
 from scheduler.config import first_come
 from scheduler.core import Scheduler
 from scheduler.errors import Rejected

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel
 
-from engine.attention.backend import AttentionBatch, KVCacheShape
-from engine.attention.reference import ReferenceAttention
+from engine.cpu.attention import ReferenceAttention
+from engine.models.attention import AttentionBatch, KVCacheShape
 from engine.models.decoder import Decoder
 from engine.models.hf_config import load_model_config
 from engine.models.layers import CausalLM

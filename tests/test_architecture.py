@@ -38,7 +38,7 @@ def test_no_circles(floor: Path) -> None:
         "engine.kv",
         "engine.open",
         "engine.simulated",
-        "engine.tokenizer",
+        "engine.text",
         "gateway.cli.main",
     ],
 )

@@ -14,12 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.chat_template import ChatTemplate
 from engine.demo import MODEL_DIR
 from engine.demo.corpus import Corpus
 from engine.demo.evaluation import messages_of
 from engine.demo.vocabulary import ASSISTANT, EOS, SPECIAL_TOKENS
-from engine.tokenizer import Tokenizer
+from engine.text import ChatTemplate, Tokenizer
 
 CONTEXT = 1024
 EOS_ID, ASSISTANT_ID = SPECIAL_TOKENS.index(EOS), SPECIAL_TOKENS.index(ASSISTANT)

@@ -32,13 +32,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from engine.cpu_probe import bfloat16_wins
 from engine.demo import MODEL_DIR
 from engine.demo.batches import CHOOSING, CONTEXT, RECITING, Batch, Encoding, make_batch
 from engine.demo.corpus import Corpus, corpus_sha256, read_facts
 from engine.demo.evaluation import key_fact_share, measure, unseen_variants
 from engine.demo.network import EOS_ID, Cache, Llama, write_model
 from engine.demo.vocabulary import VOCAB_SIZE, save_tokenizer, train_tokenizer
+from engine.probe.layouts import bfloat16_wins
 
 ANSWER_TOKENS_MAX = 96
 # Raced for once.

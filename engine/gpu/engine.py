@@ -13,8 +13,8 @@ a few hundred bytes between two steps.
 What few rows ask for (biases, penalties, log-probabilities) is done launch by launch between the
 two graphs of a step; the rest of the step is captured all the same.
 
-Failures are as in `engine.runner`. A fault of the device comes out of `collect` or a later launch,
-and `reset`, which computes two small steps, says whether the device can go on.
+Failures are as in `engine.cpu.runner`. A fault of the device comes out of `collect` or a later
+launch, and `reset`, which computes two small steps, says whether the device can go on.
 """
 
 from __future__ import annotations

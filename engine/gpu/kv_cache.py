@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from engine.attention.backend import KVCacheShape
 from engine.config import EngineConfig
 from engine.errors import EngineError
+from engine.models.attention import KVCacheShape
 from engine.models.hf_config import ModelConfig
 
 # What CUDA, cuBLAS and the captured graphs take, beside what a step computes in.

@@ -14,7 +14,7 @@ from torch import Tensor
 from engine.contract import NewSequence, StepPlan, TokenLogprobs
 from engine.gpu.staging import upload
 from engine.gpu.step_tail import to_host
-from engine.logprobs import Scores, measure
+from engine.sampling.logprobs import Scores, measure
 
 
 @dataclass(slots=True)

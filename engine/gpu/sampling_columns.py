@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from engine.contract import NewSequence
 from engine.gpu.staging import upload
 from engine.kernels.operations import IN_PROMPT, DrawColumns, PenaltyColumns
-from engine.logit_bias import BiasEntries, BiasTable
-from engine.logprobs import LogprobRows, find_logprob_rows
-from engine.penalties import asks_for_penalties
+from engine.sampling.logit_bias import BiasEntries, BiasTable
+from engine.sampling.logprobs import LogprobRows, find_logprob_rows
+from engine.sampling.penalties import asks_for_penalties
 
 
 class SamplingColumns:

@@ -18,8 +18,8 @@ from engine.gpu.program import Program
 from engine.gpu.sampling_columns import SamplingColumns
 from engine.gpu.staging import upload
 from engine.kernels.operations import Operations
-from engine.logit_bias import BiasEntries
-from engine.logprobs import LogprobRows, Scores, measure
+from engine.sampling.logit_bias import BiasEntries
+from engine.sampling.logprobs import LogprobRows, Scores, measure
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """Draw a token a row by Gumbel-max, with a row's vocabulary split over several programs.
 
 Each part of a row finds its largest logit; `engine.kernels.thresholds` then says how far below the
-row's largest a token may be; each part adds the noise of `engine.sampler` to what is that near,
-and finds the largest again; a last kernel compares the parts. A greedy row needs the first and the
-last alone, and its other programs end at once. Parts are of one size whatever the batch is, and of
-equal values the first wins, so a row's token depends on nothing but the row.
+row's largest a token may be; each part adds the noise of `engine.sampling.sampler` to what is that
+near, and finds the largest again; a last kernel compares the parts. A greedy row needs the first
+and the last alone, and its other programs end at once. Parts are of one size whatever the batch is,
+and of equal values the first wins, so a row's token depends on nothing but the row.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def _first_of_largest(values: tl.tensor, ids: tl.tensor, largest: tl.tensor) -> 
 
 @triton.jit
 def _gumbel_noise(ids: tl.tensor, low: tl.tensor, high: tl.tensor) -> tl.tensor:
-    """Make noise from a row's keys and token ids; see `engine.sampler`."""
+    """Make noise from a row's keys and token ids; see `engine.sampling.sampler`."""
     bits = _mix(ids.to(tl.uint32) ^ low)
     bits = _mix(bits + high) & 0x7FFFFFFF
     uniform = (bits.to(tl.int32).to(tl.float32) + 0.5) * 4.656612873077393e-10  # 2^-31

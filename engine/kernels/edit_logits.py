@@ -17,7 +17,7 @@ _ROWS = 128
 
 
 def penalise(logits: Tensor, columns: PenaltyColumns, slots: Tensor) -> None:
-    """Change float32 logits in place; see `engine.penalties` for what it means."""
+    """Change float32 logits in place; see `engine.sampling.penalties` for what it means."""
     num_rows, vocab_size = logits.shape
     if num_rows:
         _penalise_kernel[(num_rows, triton.cdiv(vocab_size, _BLOCK))](

@@ -174,7 +174,7 @@ class Operations(Protocol):
         positions: Tensor,
         tokens: Tensor,
     ) -> Tensor:
-        """Draw one token a row, as `engine.sampler` does, bit by bit where the logits are equal.
+        """Draw one token a row, as `engine.sampling.sampler` does, to the bit where logits agree.
 
         Args: `logits`: [R, vocab_size], float32 or bfloat16, left as they are. `slots`: int32, [R].
             `positions`: the place of the token to draw, int32, [R]. `tokens`: where it is stored by
@@ -185,7 +185,7 @@ class Operations(Protocol):
         ...
 
     def penalise(self, logits: Tensor, columns: PenaltyColumns, slots: Tensor) -> None:
-        """Change float32 logits in place, [R, vocab_size], as `engine.penalties` says."""
+        """Change float32 logits in place, [R, vocab_size], as `engine.sampling.penalties` says."""
         ...
 
     def count(self, columns: PenaltyColumns, slots: Tensor, token_ids: Tensor) -> None:

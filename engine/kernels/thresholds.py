@@ -1,8 +1,9 @@
 """Find how unlikely a token may be that top-k, top-p and min-p still keep, without a sort.
 
 **What is found.** A row's `reach`: tokens whose tempered logit is at most that far below the
-largest are kept, so tokens that tie are kept or dropped together, as `engine.sampler` has it. It
-is infinite where nothing is filtered, and -1 where nothing is drawn: greedy rows and failed ones.
+largest are kept, so tokens that tie are kept or dropped together, as `engine.sampling.sampler` has
+it. It is infinite where nothing is filtered, and -1 where nothing is drawn: greedy rows and failed
+ones.
 
 **How.** By the search of `engine.kernels.pivot_search`, for top-k and then for top-p: over the
 whole row until no more tokens are left than a program can hold, and over those from then on. Sums

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.attention.backend import AttentionBackend
+from engine.models.attention import AttentionBackend
 from engine.models.hf_config import ModelConfig
 from engine.models.layers import rms_norm, rms_norm_heads, silu_mul
 from engine.models.linear import Linear, load_linear

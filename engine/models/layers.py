@@ -7,7 +7,7 @@ from typing import Protocol
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.attention.backend import AttentionBackend
+from engine.models.attention import AttentionBackend
 
 
 class CausalLM(Protocol):

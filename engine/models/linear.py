@@ -4,7 +4,7 @@
 to twice as fast on a CPU as with `[out, in]`, and `addmm` folds a bias or the residual sum in.
 *Packed* is what oneDNN makes of a weight for its own kernels: no reordering at each call, half
 the time at eight rows. It is reached through private operators of torch, so whether they exist,
-agree with a plain product, and win is found out by `engine.cpu_probe` at start.
+agree with a plain product, and win is found out by `engine.probe.layouts` at start.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from engine.errors import ModelError
 from engine.models.decoder import Decoder
 from engine.models.hf_config import ModelConfig
 from engine.models.loader import open_weights
-from engine.quantization import quantize_linears, refuse_fp8_without_units
+from engine.models.quantization import quantize_linears, refuse_fp8_without_units
 
 
 def load_decoder(

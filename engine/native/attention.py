@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.attention.backend import AttentionBatch, KVCacheShape
+from engine.models.attention import AttentionBatch, KVCacheShape
 
 # The operators compute sixteen values at a time.
 LANES = 16

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.attention.backend import AttentionBackend
+from engine.models.attention import AttentionBackend
 from engine.models.decoder import Decoder, Layer
 from engine.models.hf_config import ModelConfig
 from engine.models.linear import Linear

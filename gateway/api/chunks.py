@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from engine.tokenizer import Tokenizer
+from engine.text import Tokenizer
 from gateway.api.logprobs import TextLogprobsWriter, chat_logprobs
 from gateway.api.schemas import Usage
 from gateway.api.sse import event

@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from engine.contract import TokenLogprobs
-from engine.tokenizer import Tokenizer
+from engine.text import Tokenizer
 from gateway.services.generation import Echo, Piece
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ def check_model(settings: Settings) -> tuple[Finding, int]:
     from engine.demo import MODEL_DIR
     from engine.errors import EngineError
     from engine.models.hf_config import load_model_config
-    from engine.tokenizer import Tokenizer
+    from engine.text import Tokenizer
 
     directory = MODEL_DIR if settings.model is None else settings.model.expanduser()
     needs_weights = settings.load_format == "auto" and settings.engine != "simulated"

@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from engine.contract import TokenLogprobs
-from engine.detokenizer import Detokenizer
-from engine.stop_strings import StopStrings
+from engine.text import Detokenizer, StopStrings
 from gateway.errors import GatewayError, InternalFailure, Overloaded, ServerDraining
 from scheduler.request import FinishReason
 from scheduler.stream import StreamDelta, TokenStream

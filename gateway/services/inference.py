@@ -19,7 +19,7 @@ from uuid import UUID
 
 from engine.contract import EngineInfo, SamplingParams
 from engine.errors import ChatTemplateError
-from engine.tokenizer import InvalidText
+from engine.text import InvalidText
 from gateway.domain import Principal, TenantSlo, Tier
 from gateway.errors import (
     ContextLengthExceeded,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from engine.chat_template import ChatTemplate
 from engine.contract import EngineInfo
-from engine.tokenizer import Tokenizer
+from engine.text import ChatTemplate, Tokenizer
 from gateway.errors import ModelNotFound
 from scheduler.service import EngineService
 

@@ -9,10 +9,10 @@ import torch
 
 from engine.config import EngineConfig
 from engine.contract import Engine
+from engine.cpu.runner import TorchEngine
 from engine.demo import MODEL_DIR
 from engine.errors import EngineError
 from engine.open import open_engine, open_simulated
-from engine.runner import TorchEngine
 
 
 def open_on(device: str, model_dir: Path) -> Engine:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.attention.backend import AttentionBackend
 from engine.config import EngineConfig
 from engine.contract import DecodeRows, NewSequence, SamplingParams, SequenceSlice, StepPlan
+from engine.cpu.runner import TorchEngine
 from engine.errors import EngineOutOfMemory
+from engine.models.attention import AttentionBackend
 from engine.models.layers import CausalLM
 from engine.out_of_memory import is_out_of_memory
 from engine.row_faults import RowFaults
-from engine.runner import TorchEngine
 from plan_driver import PlanDriver
 
 VOCAB_SIZE = 128

@@ -18,16 +18,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.attention.backend import AttentionBackend, AttentionBatch, KVCacheShape
-from engine.attention.reference import ReferenceAttention
-from engine.attention.rounded import RoundedKV
 from engine.config import EngineConfig
+from engine.cpu.attention import ReferenceAttention
+from engine.cpu.rounded_kv import RoundedKV
 from engine.demo import MODEL_DIR
+from engine.models.attention import AttentionBackend, AttentionBatch, KVCacheShape
 from engine.models.decoder import Decoder
 from engine.models.hf_config import ModelConfig, load_model_config
 from engine.models.load import load_decoder
 from engine.sizes import find_device
-from engine.tokenizer import Tokenizer
+from engine.text import Tokenizer
 from scheduler.bench.part import Part, Row
 from scheduler.bench.report import Figure
 from tests.gpu.asked import Asked

@@ -20,7 +20,7 @@ import fakes
 from checkpoints import make_tiny_llama
 from engine.config import EngineConfig
 from engine.contract import Engine, SamplingParams
-from engine.runner import TorchEngine
+from engine.cpu.runner import TorchEngine
 from fakes import ManualClock
 from faulty_engine import FaultyEngine
 from scheduler.config import first_come

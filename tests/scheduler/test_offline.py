@@ -18,7 +18,7 @@ from engine.config import EngineConfig
 from engine.contract import SamplingParams
 from engine.demo import MODEL_DIR
 from engine.errors import ChatTemplateError, ModelError
-from engine.tokenizer import InvalidText
+from engine.text import InvalidText
 from scheduler import offline
 from scheduler.errors import Rejected
 from scheduler.offline import LLM

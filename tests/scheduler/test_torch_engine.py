@@ -11,7 +11,7 @@ import pytest
 from checkpoints import load_reference, make_tiny_llama, reference_greedy
 from engine.config import EngineConfig
 from engine.contract import SamplingParams
-from engine.runner import TorchEngine
+from engine.cpu.runner import TorchEngine
 from scheduler.config import first_come
 from scheduler.core import Scheduler
 from scheduler.request import Admit, Request

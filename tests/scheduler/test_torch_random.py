@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from checkpoints import make_tiny_llama
 from engine.config import EngineConfig
 from engine.contract import EngineInfo, SamplingParams
-from engine.runner import TorchEngine
+from engine.cpu.runner import TorchEngine
 from scheduler.config import first_come
 from scheduler.core import Scheduler
 from scheduler.request import Admit, FinishReason, Request, RequestOutput

@@ -27,7 +27,7 @@ from transformers import (
 from checkpoints import load_reference, make_tiny_llama, reference_logits
 from engine.config import EngineConfig
 from engine.contract import SamplingParams, TokenLogprobs
-from engine.runner import TorchEngine
+from engine.cpu.runner import TorchEngine
 from scheduler.config import first_come
 from scheduler.core import Scheduler
 from scheduler.request import Admit, FinishReason, Request

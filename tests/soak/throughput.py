@@ -67,8 +67,8 @@ def engine_alone(bodies: list[dict[str, Any]]) -> float:
     """Compute all bodies with a scheduler and an engine and nothing else; return seconds."""
     from engine.config import EngineConfig
     from engine.contract import SamplingParams
+    from engine.cpu.runner import TorchEngine
     from engine.demo import MODEL_DIR
-    from engine.runner import TorchEngine
     from scheduler.config import first_come
     from scheduler.core import Scheduler
     from scheduler.request import Band, Request

@@ -1,4 +1,4 @@
-"""Draw a token a row as `engine.sampler` does, with everything on the device.
+"""Draw a token a row as `engine.sampling.sampler` does, with everything on the device.
 
 The sampler plans on the host what a batch needs; here every row takes the way of the most
 demanding, so that nothing is read back, and a CUDA graph may capture it.

@@ -9,7 +9,7 @@ from engine.kernels.operations import IN_PROMPT, PenaltyColumns
 
 
 def penalise(logits: Tensor, columns: PenaltyColumns, slots: Tensor) -> None:
-    """Change float32 logits in place; see `engine.penalties` for what it means."""
+    """Change float32 logits in place; see `engine.sampling.penalties` for what it means."""
     counts = columns.counts[slots]
     generated = (counts & (IN_PROMPT - 1)).float()
     repetition = columns.repetition[slots][:, None]

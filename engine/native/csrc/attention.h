@@ -1,4 +1,4 @@
-// Causal attention over the paged KV cache of `engine.attention.reference`, for rows that decode
+// Causal attention over the paged KV cache of `engine.cpu.attention`, for rows that decode
 // and for slices alike.
 //
 // A task is one KV head and a tile of consecutive query tokens of one sequence; its rows are the

@@ -102,7 +102,7 @@ std::tuple<Tensor, Tensor> find_largest(const Tensor& logits) {
   return {indices, finite};
 }
 
-// One step's ragged batch; all of int32, as `engine.attention.backend.AttentionBatch`.
+// One step's ragged batch; all of int32, as `engine.models.attention.AttentionBatch`.
 struct Batch {
   Batch(const Tensor& query_lens, const Tensor& context_lens, const Tensor& block_tables)
       : num_seqs(query_lens.numel()),

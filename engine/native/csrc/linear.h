@@ -3,7 +3,7 @@
 // The weight lies in panels of sixteen outputs: for each input in turn, its weights to the sixteen.
 // bfloat16 inputs come in pairs, as the processor's dot product of pairs wants them. So a few
 // panels are read from memory once, front to back, and again from the cache for each further group
-// of rows, while the next panels are fetched. `engine.cpu_probe` finds out up to how many rows
+// of rows, while the next panels are fetched. `engine.probe.layouts` finds out up to how many rows
 // that beats oneDNN. Sums are in float32.
 #pragma once
 

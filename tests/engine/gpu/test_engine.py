@@ -24,9 +24,9 @@ from engine.contract import (
     StepPlan,
     TokenLogprobs,
 )
+from engine.cpu.runner import TorchEngine
 from engine.errors import EngineError, EngineOutOfMemory
 from engine.gpu.engine import GpuEngine
-from engine.runner import TorchEngine
 from plan_driver import PlanDriver
 from scheduler.config import first_come
 from scheduler.core import Scheduler

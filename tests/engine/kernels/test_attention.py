@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.attention.backend import AttentionBatch, KVCacheShape
-from engine.attention.reference import ReferenceAttention
+from engine.cpu.attention import ReferenceAttention
 from engine.kernels import attention, tuned
 from engine.kernels.operations import StepInputs
 from engine.kernels.twins import attention as twin
+from engine.models.attention import AttentionBatch, KVCacheShape
 from tests.engine.kernels.paged_batch import NAN, Batch, Heads, make_batch
 
 # Triton's interpreter makes loop bounds of arrays.

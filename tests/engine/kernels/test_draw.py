@@ -14,7 +14,7 @@ from torch import Tensor
 from engine.kernels.draw import draw
 from engine.kernels.operations import DrawColumns
 from engine.kernels.twins import draw as twin
-from engine.sampler import SamplingRows, sample
+from engine.sampling.sampler import SamplingRows, sample
 
 Draw = Callable[[Tensor, DrawColumns, Tensor, Tensor, Tensor], Tensor]
 NUM_POSITIONS = 5000

@@ -1,4 +1,4 @@
-"""Penalties and counts on the device: the kernels, their twins, and `engine.penalties`."""
+"""Penalties and counts on the device: the kernels, their twins, and `engine.sampling.penalties`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from engine.kernels import edit_logits
 from engine.kernels.operations import IN_PROMPT, PenaltyColumns
 from engine.kernels.twins import edits as twin
-from engine.penalties import PenaltyEntries
-from engine.penalties import penalise as penalise_entries
+from engine.sampling.penalties import PenaltyEntries
+from engine.sampling.penalties import penalise as penalise_entries
 
 VOCAB_SIZE = 5000
 NUM_SLOTS = 4

@@ -8,7 +8,7 @@ import torch
 from engine.kernels.quantize_rows import quantize_rows
 from engine.kernels.twins.quantize_rows import quantize_rows as quantize_rows_twin
 from engine.models.linear import Linear
-from engine.quantization import Fp8Linear, multiply_scaled, multiply_twin
+from engine.models.quantization import Fp8Linear, multiply_scaled, multiply_twin
 
 
 def test_kernel_is_as_its_twin(device: torch.device) -> None:

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.attention.backend import AttentionBatch, KVCacheShape
-from engine.attention.reference import ReferenceAttention
+from engine.cpu.attention import ReferenceAttention
 from engine.kernels import rotary_write
 from engine.kernels.operations import StepInputs
 from engine.kernels.twins import rotary_write as twin
+from engine.models.attention import AttentionBatch, KVCacheShape
 from engine.models.layers import rms_norm_heads
 from engine.models.rope_config import RopeConfig
 from engine.models.rotary import RotaryTable, rotate

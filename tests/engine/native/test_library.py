@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from engine.config import EngineConfig
+from engine.cpu.runner import TorchEngine
 from engine.native import library
-from engine.runner import TorchEngine
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from engine.attention.backend import AttentionBatch, KVCacheShape
-from engine.attention.reference import ReferenceAttention
+from engine.cpu.attention import ReferenceAttention
+from engine.models.attention import AttentionBatch, KVCacheShape
 from engine.models.layers import rms_norm, rms_norm_heads, silu_mul
 from engine.models.rotary import rotate
 from engine.native import library

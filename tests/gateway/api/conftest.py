@@ -10,14 +10,13 @@ from uuid import UUID
 import httpx
 import pytest
 
-from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig
 from engine.contract import EngineInfo
+from engine.cpu.runner import TorchEngine
 from engine.demo import MODEL_DIR
-from engine.runner import TorchEngine
 from engine.simulated import SimulatedEngine
 from engine.step_cost import load_profile
-from engine.tokenizer import Tokenizer
+from engine.text import ChatTemplate, Tokenizer
 from gateway.api.health import Health
 from gateway.api.public import public_app
 from gateway.domain import Principal, TenantSlo, Tier

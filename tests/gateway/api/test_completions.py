@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.tokenizer import Tokenizer
+from engine.text import Tokenizer
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from engine.contract import NewSequence
-from engine.runner import TorchEngine
-from engine.tokenizer import Tokenizer
+from engine.cpu.runner import TorchEngine
+from engine.text import Tokenizer
 from faulty_engine import FaultyEngine
 from gateway.services.models import ServedModel
 

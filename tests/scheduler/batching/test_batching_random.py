@@ -20,7 +20,7 @@ from batch_run import VirtualRun
 from checkpoints import make_tiny_llama
 from engine.config import EngineConfig
 from engine.contract import SamplingParams
-from engine.runner import TorchEngine
+from engine.cpu.runner import TorchEngine
 from fakes import expected_tokens, make_engine, make_request
 from scheduler.batching.baselines import BASELINES, BatchingConfig, make_baseline
 from scheduler.inline import InlineLoop

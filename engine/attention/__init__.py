@@ -1,1 +1,0 @@
-"""Attention over a paged KV cache: the backend protocol and its implementations."""

@@ -1,0 +1,245 @@
+"""The engine on a CPU: plans in, sampled tokens out.
+
+One thread calls it. Its depth is 1: `launch` computes the step and `collect` hands the result
+over, because on a CPU a step launched ahead would only delay the tokens of the one before.
+
+Failures: a model directory that cannot be served, or sizes that do not fit, raise here, at
+construction. A row that cannot be computed (see `engine.row_faults`), or whose logits are not
+finite, fails alone and its `StepResult` names it. `EngineOutOfMemory` out of `launch` says that
+the step was too large for the memory there is; any other exception is a fault of the step.
+`reset` makes the engine usable again, and proves it with a small step: what that raises is
+final.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from array import array
+from dataclasses import dataclass, field, replace
+
+# OpenMP reads this once, when torch loads it. Its threads spin at barriers by default, which on a
+# machine shared with a web server costs more than half of the throughput.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine.config import DEFAULT_KV_CACHE_BYTES, EngineConfig
+from engine.contract import (
+    DecodeRows,
+    EngineInfo,
+    NewSequence,
+    SamplingParams,
+    SequenceSlice,
+    StepPlan,
+    StepResult,
+    TokenLogprobs,
+)
+from engine.cpu.attention import ReferenceAttention
+from engine.cpu.rounded_kv import RoundedKV
+from engine.cpu.slot_table import SlotTable, StepBatch
+from engine.errors import EngineError
+from engine.models.attention import AttentionBackend
+from engine.models.decoder import Decoder
+from engine.models.hf_config import ModelConfig, load_model_config
+from engine.models.layers import CausalLM
+from engine.models.load import load_decoder, weights_do_not_fit
+from engine.native import library
+from engine.native.attention import NativeAttention
+from engine.native.decoder import NativeDecoder
+from engine.out_of_memory import told_as_out_of_memory
+from engine.probe import layouts as cpu_probe
+from engine.row_faults import RowFaults
+from engine.sampling.logprobs import PromptRows, score_tokens
+from engine.sampling.sampler import sample
+from engine.sizes import Sizes, choose_dtype, find_device, fit
+
+
+class TorchEngine:
+    """Implement `engine.contract.Engine` for a Hugging Face directory on a CPU.
+
+    Raises: `ModelError`: the directory cannot be served. `EngineError`: the sizes do not fit, or
+    no device is called so. Both in one line.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        device = find_device(config.device)
+        assert device.type == "cpu", "a GPU has an engine of its own, `engine.gpu`"
+        model_config = load_model_config(config.model_dir)
+        torch.set_num_threads(config.num_threads or cpu_probe.choose_num_threads())
+        dtype = choose_dtype(config.dtype, model_config.dtype, device)
+        sizes = fit(
+            config,
+            model_config,
+            dtype,
+            kv_cache_bytes=config.kv_cache_bytes or DEFAULT_KV_CACHE_BYTES,
+        )
+        # Nothing longer runs here, so no table of positions need be longer.
+        model_config = replace(model_config, max_position_embeddings=sizes.info.max_model_len)
+        self._info = sizes.info
+        self.uses_native = _can_use_native(config, model_config, dtype)
+        decoder = load_decoder(config, model_config, dtype, device)
+        _lay_out(decoder, config, native=self.uses_native)
+        self._model: CausalLM = NativeDecoder(decoder) if self.uses_native else decoder
+        self._attention = _allocate_attention(sizes, native=self.uses_native)
+        if config.kv_dtype == "fp8":
+            self._attention = RoundedKV(self._attention)
+        self._state = SlotTable(
+            max_num_seqs=self._info.max_num_seqs,
+            max_model_len=self._info.max_model_len,
+            block_size=self._info.block_size,
+            # What is beyond the vocabulary is never drawn, and has no logit to hide.
+            eos_token_ids=frozenset(
+                token_id
+                for token_id in self._info.eos_token_ids
+                if token_id < self._info.vocab_size
+            ),
+        )
+        self._row_faults = RowFaults(vocab_size=self._info.vocab_size)
+        # The first request does not pay for first calls.
+        self._prove()
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    def launch(self, plan: StepPlan) -> object:
+        with told_as_out_of_memory(plan):
+            return self._launch(plan)
+
+    def _launch(self, plan: StepPlan) -> StepResult:
+        started_s = time.perf_counter()
+        plan, refused = self._row_faults.screen(plan)
+        self._state.apply(plan)
+        if plan.is_empty:
+            return StepResult(plan.step_id, array("i"), array("i"), 0.0, failed=refused)
+        batch = self._state.batch(plan)
+        drawn = self._compute(batch)
+        slots, token_ids, logprobs = batch.slots, drawn.token_ids, drawn.logprobs
+        reasons = dict(refused)
+        if drawn.failed_slots:
+            reasons |= dict.fromkeys(drawn.failed_slots, "the logits are not finite")
+            good = ~np.isin(slots, list(reasons))
+            slots, token_ids = slots[good], token_ids[good]
+            if logprobs is not None:
+                logprobs = [logprobs[row] for row in np.flatnonzero(good)]
+        self._state.append(slots, token_ids)
+        return StepResult(
+            plan.step_id,
+            array("i", slots.tobytes()),
+            array("i", token_ids.astype(np.int32).tobytes()),
+            time.perf_counter() - started_s,
+            failed=reasons,
+            logprobs=logprobs,
+            prompt_logprobs=drawn.prompt_logprobs,
+        )
+
+    def collect(self, handle: object) -> StepResult:
+        assert isinstance(handle, StepResult), "collect takes what launch returned"
+        return handle
+
+    def reset(self) -> None:
+        self._clear()
+        self._prove()
+
+    def close(self) -> None:
+        del self._model, self._attention, self._state
+
+    def _compute(self, batch: StepBatch) -> _Drawn:
+        """Run the model over a batch and draw."""
+        self._attention.plan(batch.attention)
+        rows = batch.logit_rows
+        logits = self._model.forward(
+            torch.from_numpy(batch.token_ids),
+            torch.from_numpy(batch.positions),
+            self._attention,
+            None if rows is None else torch.from_numpy(rows),
+        )
+        drawn = _Drawn()
+        if batch.prompt is not None:
+            num_rows = len(batch.slots)
+            drawn.score_prompts(logits[num_rows:], batch.prompt)
+            logits = logits[:num_rows]
+        asked = batch.logprobs
+        if asked is not None:
+            # A copy: edits change the logits in place, and logprobs are of the model's own.
+            raw = logits.index_select(0, torch.from_numpy(asked.rows))
+        drawn.token_ids, failed = sample(
+            logits, batch.sampling, batch.edits, native=self.uses_native
+        )
+        if failed.any():
+            drawn.failed_slots += batch.slots[failed].tolist()
+        if asked is not None:
+            drawn.logprobs = [None] * len(batch.slots)
+            scored = score_tokens(raw, drawn.token_ids[asked.rows], asked.num_top)
+            for row, logprobs in zip(asked.rows.tolist(), scored, strict=True):
+                drawn.logprobs[row] = logprobs
+        return drawn
+
+    def _clear(self) -> None:
+        # The cache keeps its bytes: without a table that names them, nothing reads them.
+        self._state.clear()
+        self._row_faults.clear()
+
+    def _prove(self) -> None:
+        """Run a prefill and a decode, which raise where nothing can be computed, and forget."""
+        n = min(8, self._info.max_model_len - 1, self._info.max_num_batched_tokens)
+        if n < 1:
+            return
+        params = SamplingParams(max_tokens=2, top_k=2, top_p=0.9)
+        sequence = NewSequence(0, "warm-up", array("i", [0] * n), n, 0, (), params)
+        prefill = SequenceSlice(0, 0, n, (0,), True)
+        self.launch(StepPlan(0, admitted=(sequence,), slices=(prefill,)))
+        decodes = DecodeRows()
+        decodes.append(0, n)
+        self.launch(StepPlan(1, decodes=decodes))
+        self._clear()
+
+
+@dataclass(slots=True)
+class _Drawn:
+    """Hold what a step drew and scored; `token_ids` and `logprobs` of all rows that sample."""
+
+    token_ids: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    failed_slots: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs | None] | None = None
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+
+    def score_prompts(self, logits: torch.Tensor, prompt: PromptRows) -> None:
+        scored = score_tokens(logits, prompt.token_ids, prompt.num_top)
+        begin = 0
+        for slot, n in zip(prompt.slots, prompt.lens, strict=True):
+            logprobs = scored[begin : begin + n]
+            begin += n
+            self.prompt_logprobs[slot] = logprobs
+            if not all(math.isfinite(entry.logprob) for entry in logprobs):
+                self.failed_slots.append(slot)
+
+
+def _allocate_attention(sizes: Sizes, *, native: bool) -> AttentionBackend:
+    try:
+        if native:
+            return NativeAttention(sizes.kv_cache, dtype=sizes.dtype)
+        return ReferenceAttention(sizes.kv_cache, dtype=sizes.dtype)
+    # torch has no class of its own for a CPU that is out of memory.
+    except RuntimeError as error:
+        raise EngineError(
+            f"a KV cache of {sizes.info.num_blocks} blocks cannot be allocated on cpu; "
+            "lower num_blocks or kv_cache_bytes"
+        ) from error
+
+
+def _can_use_native(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> bool:
+    eight_bits = "fp8" in (config.weight_dtype, config.kv_dtype)
+    wanted = config.native == "auto" and not eight_bits
+    return wanted and NativeDecoder.supports(model, dtype) and library.load()
+
+
+def _lay_out(decoder: Decoder, config: EngineConfig, *, native: bool) -> None:
+    try:
+        cpu_probe.lay_out(decoder.linears(), native=native)
+    except MemoryError as error:
+        raise weights_do_not_fit(config, decoder.embedding.dtype) from error

@@ -1,0 +1,1 @@
+"""What this machine computes fastest, found out at start by short races, and kept."""
