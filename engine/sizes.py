@@ -14,7 +14,7 @@ from engine.contract import Capability, EngineInfo
 from engine.errors import EngineError
 from engine.models.attention import KVCacheShape
 from engine.models.hf_config import DTYPES, ModelConfig
-from engine.probe import layouts as cpu_probe
+from engine.probe import bfloat16_wins
 
 _CAPABILITIES = frozenset(
     {
@@ -101,7 +101,7 @@ def choose_dtype(asked: str | None, saved: str, device: torch.device) -> torch.d
         if device.type != "cpu":
             return _dtype(saved)
         # Never less precise than the weights; without units for it, bfloat16 is the slower one.
-        wins = saved == "bfloat16" and cpu_probe.bfloat16_wins()
+        wins = saved == "bfloat16" and bfloat16_wins()
         return torch.bfloat16 if wins else torch.float32
     if asked not in DTYPES:
         raise EngineError(f"dtype {asked!r} is not supported; choose one of {', '.join(DTYPES)}")

@@ -51,7 +51,7 @@ from engine.native import library
 from engine.native.attention import NativeAttention
 from engine.native.decoder import NativeDecoder
 from engine.out_of_memory import told_as_out_of_memory
-from engine.probe import layouts as cpu_probe
+from engine.probe import choose_num_threads, lay_out
 from engine.row_faults import RowFaults
 from engine.sampling.logprobs import PromptRows, score_tokens
 from engine.sampling.sampler import sample
@@ -69,7 +69,7 @@ class TorchEngine:
         device = find_device(config.device)
         assert device.type == "cpu", "a GPU has an engine of its own, `engine.gpu`"
         model_config = load_model_config(config.model_dir)
-        torch.set_num_threads(config.num_threads or cpu_probe.choose_num_threads())
+        torch.set_num_threads(config.num_threads or choose_num_threads())
         dtype = choose_dtype(config.dtype, model_config.dtype, device)
         sizes = fit(
             config,
@@ -240,6 +240,6 @@ def _can_use_native(config: EngineConfig, model: ModelConfig, dtype: torch.dtype
 
 def _lay_out(decoder: Decoder, config: EngineConfig, *, native: bool) -> None:
     try:
-        cpu_probe.lay_out(decoder.linears(), native=native)
+        lay_out(decoder.linears(), native=native)
     except MemoryError as error:
         raise weights_do_not_fit(config, decoder.embedding.dtype) from error

@@ -38,7 +38,7 @@ from engine.demo.corpus import Corpus, corpus_sha256, read_facts
 from engine.demo.evaluation import key_fact_share, measure, unseen_variants
 from engine.demo.network import EOS_ID, Cache, Llama, write_model
 from engine.demo.vocabulary import VOCAB_SIZE, save_tokenizer, train_tokenizer
-from engine.probe.layouts import bfloat16_wins
+from engine.probe import bfloat16_wins
 
 ANSWER_TOKENS_MAX = 96
 # Raced for once.

@@ -1,28 +1,22 @@
-"""Find out at start what this CPU computes fastest: layouts, element type, threads.
+"""Find out in which layout this CPU multiplies a model's weights fastest, and lay them out so.
 
-Each question is a race of a few milliseconds between the real candidates, on real weights where
-there are some. Runs alternate and each candidate is judged by its best, so a neighbour on the
-same machine disturbs the figures but rarely the verdict. Whatever the answer, results differ by
-rounding at most. The layouts of a model are raced for once: `engine.probe.cache` keeps them.
+Candidates race on the weights themselves. A model's layouts are raced for once:
+`engine.probe.cache` keeps them.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from engine.models.linear import Layout, Linear, apply_packed, pack
-from engine.probe import cache as probe_cache
-from engine.probe import huge_pages
+from engine.probe import cache, huge_pages
+from engine.probe.race import ROWS, WORTH_IT, consume, race
 
-_ROUNDS = 3
-# Rows at which layouts race: a lone request and a few.
-_ROWS = (1, 8)
 # Rows up to which the compiled few-row products may serve a layer, and how much weight tells.
 _FEW_ROWS = (2, 16, 64, 128)
 _FEW_ROWS_RACE_BYTES = 8 << 20
@@ -32,7 +26,6 @@ _MAX_OUT_FEATURES = 4096
 _RACE_BYTES = 48 << 20
 # Weights of up to this share of the memory may be kept in two layouts.
 _MAX_DOUBLED_SHARE = 1 / 8
-_WORTH_IT = 0.95
 
 
 @torch.inference_mode()
@@ -50,7 +43,7 @@ def lay_out(linears: Sequence[Linear], *, native: bool) -> None:
         groups.setdefault((str(linear.plain.dtype), *linear.plain.shape), []).append(linear)
     sizes = [[*shape, len(group)] for shape, group in groups.items()]
     # All races come first: the compiled layouts are allocated side by side, without theirs between.
-    choices = probe_cache.recall(
+    choices = cache.recall(
         ["layouts", native, may_double, torch.get_num_threads(), sizes],
         lambda: [_choose(g, native=native, may_double=may_double) for g in groups.values()],
         encode=lambda found: [[layout.value, max_few_rows] for layout, max_few_rows in found],
@@ -108,19 +101,19 @@ def _choose_max_few_rows(weights: Sequence[Tensor], layout: Layout) -> int:
 
     def few(x: Tensor) -> int:
         few_rows_linear = torch.ops.sluice.few_rows_linear
-        return _sum(few_rows_linear(x, weight, None, None) for weight in panels)
+        return consume(few_rows_linear(x, weight, None, None) for weight in panels)
 
     def other(x: Tensor) -> int:
         if packed and len(x) > 1:
-            return _sum(apply_packed(x, weight, None) for weight in packed)
-        return _sum(x @ weight for weight in weights)
+            return consume(apply_packed(x, weight, None) for weight in packed)
+        return consume(x @ weight for weight in weights)
 
     limit = 0
     for rows in _FEW_ROWS:
         x = torch.ones(rows, weights[0].shape[0], dtype=weights[0].dtype)
         few_s, other_s = race(partial(few, x), partial(other, x))
         # A tie at the most rows goes to the layout that decodes read anyway.
-        if few_s * _WORTH_IT <= other_s:
+        if few_s * WORTH_IT <= other_s:
             limit = rows
     return limit
 
@@ -137,81 +130,20 @@ def choose_layout(weights: Sequence[Tensor]) -> Layout:
         return Layout.PLAIN
     if not agrees:
         return Layout.PLAIN
-    ratios = [_packed_ratio(plain, packed, rows) for rows in _ROWS]
-    if ratios[1] > _WORTH_IT and sum(ratios) / len(ratios) > _WORTH_IT:
+    ratios = [_packed_ratio(plain, packed, rows) for rows in ROWS]
+    if ratios[1] > WORTH_IT and sum(ratios) / len(ratios) > WORTH_IT:
         return Layout.PLAIN
-    return Layout.BOTH if _WORTH_IT * ratios[0] > 1 else Layout.PACKED
+    return Layout.BOTH if WORTH_IT * ratios[0] > 1 else Layout.PACKED
 
 
 def _packed_ratio(plain: Sequence[Tensor], packed: Sequence[Tensor], rows: int) -> float:
     x = torch.ones(rows, plain[0].shape[0], dtype=plain[0].dtype)
     plain_s, packed_s = race(
-        lambda: _sum(x @ weight for weight in plain),
-        lambda: _sum(apply_packed(x, weight, None) for weight in packed),
+        lambda: consume(x @ weight for weight in plain),
+        lambda: consume(apply_packed(x, weight, None) for weight in packed),
     )
     return packed_s / plain_s
 
 
-@torch.inference_mode()
-def bfloat16_wins() -> bool:
-    """Tell whether this CPU multiplies bfloat16 faster than float32, at one row and at eight."""
-    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return False
-    try:
-        return all(_bfloat16_wins_at(rows) for rows in _ROWS)
-    except (RuntimeError, AttributeError):
-        return False
-
-
-@torch.inference_mode()
-def choose_num_threads() -> int:
-    """Choose torch's threads: all cores but one, which the event loop needs, or fewer if faster."""
-    most = max(1, len(os.sched_getaffinity(0)) - 1)
-    candidates = sorted({1, max(1, most // 2), most})
-    if len(candidates) == 1:
-        return most
-    weight = torch.ones(2048, 2048)
-    x = torch.ones(8, 2048)
-    best_s = {n: float("inf") for n in candidates}
-    before = torch.get_num_threads()
-    for _ in range(_ROUNDS):
-        for n in candidates:
-            torch.set_num_threads(n)
-            best_s[n] = min(best_s[n], _time(lambda: x @ weight))
-    torch.set_num_threads(before)
-    # A thread more must pay for itself.
-    return min(candidates, key=lambda n: (best_s[n] * (1 + 0.01 * n), n))
-
-
-def race(*candidates: Callable[[], object]) -> list[float]:
-    """Run candidates in turn, and return the best time of each, in seconds."""
-    for run in candidates:
-        run()
-    times = [[_time(run) for run in candidates] for _ in range(_ROUNDS)]
-    return [min(column) for column in zip(*times, strict=True)]
-
-
-def _bfloat16_wins_at(rows: int) -> bool:
-    weights = [torch.ones(1024, 2048) for _ in range(4)]
-    halves = [pack(weight.bfloat16()) for weight in weights]
-    x = torch.ones(rows, 1024)
-    half = x.bfloat16()
-    float_s, half_s = race(
-        lambda: _sum(x @ weight for weight in weights),
-        lambda: _sum(apply_packed(half, weight, None) for weight in halves),
-    )
-    return half_s < _WORTH_IT * float_s
-
-
 def _memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _sum(results: Iterable[Tensor]) -> int:
-    return sum(len(result) for result in results)
-
-
-def _time(run: Callable[[], object]) -> float:
-    started_s = time.perf_counter()
-    run()
-    return time.perf_counter() - started_s

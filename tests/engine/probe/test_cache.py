@@ -12,7 +12,7 @@ import torch
 from engine.models.linear import Layout, Linear
 from engine.native import library
 from engine.probe import cache as probe_cache
-from engine.probe import layouts as cpu_probe
+from engine.probe import layouts
 
 _IS_BUSY = probe_cache.is_busy
 
@@ -106,11 +106,11 @@ def test_a_model_is_raced_for_once(cache: Path, monkeypatch: pytest.MonkeyPatch)
         raced.append(len(weights))
         return Layout.PACKED
 
-    monkeypatch.setattr(cpu_probe, "choose_layout", choose_layout)
+    monkeypatch.setattr(layouts, "choose_layout", choose_layout)
 
     def lay_out(num_layers: int) -> list[Linear]:
         linears = [Linear(torch.randn(64, 96)) for _ in range(num_layers)]
-        cpu_probe.lay_out(linears, native=False)
+        layouts.lay_out(linears, native=False)
         return linears
 
     lay_out(2)

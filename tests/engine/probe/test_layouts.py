@@ -1,4 +1,4 @@
-"""The probes at start: whatever they choose computes the same, whatever is missing.
+"""The layouts of weights: whatever is chosen computes the same, whatever is missing.
 
 Which candidate wins depends on the machine and is not tested.
 """
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engine.models.linear import Layout, Linear, pack
-from engine.probe import layouts as cpu_probe
+from engine.probe import layouts
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -44,7 +44,7 @@ def test_every_layout_is_the_same_layer(dtype: torch.dtype, layout: Layout, bias
     if layout is not Layout.PLAIN and not can_pack(dtype):
         with pytest.raises(RuntimeError):
             linear.lay_out(layout)
-        assert cpu_probe.choose_layout([linear.plain]) is Layout.PLAIN
+        assert layouts.choose_layout([linear.plain]) is Layout.PLAIN
         return
     linear.lay_out(layout)
     assert (linear.plain is None) == (layout is Layout.PACKED)
@@ -67,7 +67,7 @@ def test_the_choice_leaves_the_results_alone(
     linears = [make_linear(dtype, bias=False) for _ in range(2)]
     x = torch.randn(3, 64).to(dtype)
     before = linears[0](x)
-    cpu_probe.lay_out(linears, native=False)
+    layouts.lay_out(linears, native=False)
     torch.testing.assert_close(linears[0](x), before, rtol=2**-7, atol=1e-2)
 
 
@@ -77,27 +77,11 @@ def test_without_the_private_operators_weights_stay_plain(monkeypatch: pytest.Mo
     def missing(weight: torch.Tensor) -> torch.Tensor:
         raise AttributeError("_reorder_linear_weight")
 
-    monkeypatch.setattr(cpu_probe, "pack", missing)
-    assert cpu_probe.choose_layout([torch.randn(64, 96)]) is Layout.PLAIN
+    monkeypatch.setattr(layouts, "pack", missing)
+    assert layouts.choose_layout([torch.randn(64, 96)]) is Layout.PLAIN
 
 
 def test_a_packed_product_that_disagrees_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A private operator that computes something else is worse than none."""
-    monkeypatch.setattr(cpu_probe, "apply_packed", lambda x, packed, bias: torch.zeros(2, 96))
-    assert cpu_probe.choose_layout([torch.randn(64, 96)]) is Layout.PLAIN
-
-
-def test_threads_are_counted_and_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number chosen is among those that leave a core free, and torch's own is not changed."""
-    monkeypatch.setattr(cpu_probe.os, "sched_getaffinity", lambda pid: set(range(3)))
-    before = torch.get_num_threads()
-    assert cpu_probe.choose_num_threads() in (1, 2)
-    assert torch.get_num_threads() == before
-    monkeypatch.setattr(cpu_probe.os, "sched_getaffinity", lambda pid: {0})
-    assert cpu_probe.choose_num_threads() == 1
-
-
-def test_bfloat16_is_refused_where_the_cpu_lacks_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without support for it there is no race to win."""
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
-    assert not cpu_probe.bfloat16_wins()
+    monkeypatch.setattr(layouts, "apply_packed", lambda x, packed, bias: torch.zeros(2, 96))
+    assert layouts.choose_layout([torch.randn(64, 96)]) is Layout.PLAIN
