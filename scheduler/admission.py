@@ -28,6 +28,7 @@ from typing import NamedTuple
 from engine.contract import EngineInfo
 from engine.step_cost import StepFeatures
 from scheduler.config import AdmissionConfig
+from scheduler.deadlines import NEVER, first_due_s, given_up_s
 from scheduler.drain_rate import DrainRate
 from scheduler.fair_tree import FairTree
 from scheduler.length_model import Lengths
@@ -47,6 +48,7 @@ _LENGTH_QUANTILE = 0.9
 _SHARED_PLACES = 0.9
 # Of a promise: a shorter queue says little about what predictions of queues are worth.
 _LONG_QUEUE = 0.25
+_ONE_TOKEN = StepFeatures(num_prefill_tokens=1)
 
 
 class Wait(NamedTuple):
@@ -128,11 +130,10 @@ class Admission:
         request = sequence.request
         if request.expires_s is not None and now >= request.expires_s:
             return True
-        ttft_s = request.slo.ttft_s
-        if ttft_s is None:
+        due_s = first_due_s(request)
+        if due_s == NEVER:
             return False
-        step = StepFeatures(num_prefill_tokens=1)
-        return now + self._step_model.price_s(step) > request.arrival_s + ttft_s
+        return now + self._step_model.price_s(_ONE_TOKEN) > due_s
 
     def note_step(self, features: StepFeatures, step_s: float, now: float) -> None:
         """Learn from a step that has come back, once what it drew is known."""
@@ -172,10 +173,7 @@ class Admission:
 
     def _refuse_impossible(self, sequence: Sequence, now: float) -> Reject | None:
         request = sequence.request
-        due_s = [request.expires_s] if request.expires_s is not None else []
-        if request.slo.ttft_s is not None:
-            due_s.append(request.arrival_s + request.slo.ttft_s)
-        if due_s and min(due_s) <= now:
+        if given_up_s(request) <= now:
             reason = "The time for the first token had passed before the request was taken in."
             return self._reject("deadline", reason, RejectCode.OVERLOADED, 0.0)
         if self._lengths is None or not self._config.predict_ttft:

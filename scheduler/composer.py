@@ -110,10 +110,10 @@ class Composer:
         # A victim must not take back at once what it has just given.
         admits = not victims and self._is_time_to_admit()
         if not self._config.prefill_first:
-            self._decode(running.drawing.online(), draft)
+            self._decode(running.decode_rows.online(), draft)
         self._prefill(draft, admits, now)
         if self._config.prefill_first and not draft.slices:
-            self._decode(running.drawing.online(), draft)
+            self._decode(running.decode_rows.online(), draft)
         self._harvest(draft, admits, now)
         if not draft.num_tokens:
             if self._num_steps_to_admission and len(self._waiting):
@@ -129,10 +129,10 @@ class Composer:
         slots = np.array(sampling, dtype=np.intp)
         return Step(
             StepPlan(step_id, rows, slices, draft.admitted, released, preempted),
-            running.drawing.sequences(slots[: len(rows)]),
+            running.decode_rows.sequences(slots[: len(rows)]),
             draft.sequences,
             slots,
-            running.drawing.epochs[slots],
+            running.decode_rows.epochs[slots],
             draft.features(),
         )
 
@@ -173,15 +173,15 @@ class Composer:
 
     def _decode(self, slots: Slots, draft: _Draft) -> None:
         """Let those rows decode that may draw one more token."""
-        drawing, rows = self._running.drawing, draft.rows
-        slots = drawing.unpaused(slots)
-        positions = drawing.num_tokens[slots] - 1
+        known, rows = self._running.decode_rows, draft.rows
+        slots = known.unpaused(slots)
+        positions = known.num_tokens[slots] - 1
         blocks = np.full(len(slots), -1, dtype=np.intc)
         wants_block = np.flatnonzero(positions % self._pool.block_size == 0)
         if len(wants_block):
-            sequences = drawing.sequences(slots[wants_block])
+            sequences = known.sequences(slots[wants_block])
             blocks[wants_block] = [sequence.table.append_block() for sequence in sequences]
-        drawing.num_tokens[slots] = positions + 2
+        known.num_tokens[slots] = positions + 2
         rows.slots.frombytes(slots.astype(np.intc).tobytes())
         rows.positions.frombytes(positions.tobytes())
         rows.new_block_ids.frombytes(blocks.tobytes())
@@ -230,10 +230,10 @@ class Composer:
         running, budget = self._running, self._parts.step_budget
         under_way = [s for s in running.prefilling if s.request.band is Band.BATCH]
         waits = admits and not self._is_online_waiting()
-        if not (running.harvesting or under_way or (waits and len(self._waiting))):
+        if not (running.batch_decodes or under_way or (waits and len(self._waiting))):
             return
         ready = self._ready_to_harvest(self._max_num_tokens - draft.num_tokens)
-        context = int(running.drawing.num_tokens[ready].sum()) // max(1, len(ready))
+        context = int(running.decode_rows.num_tokens[ready].sum()) // max(1, len(ready))
         num_rows = budget.harvest_rows(draft.features(), len(ready), context, now)
         if not draft.num_tokens:
             num_rows = max(num_rows, min(1, len(ready)))
@@ -250,9 +250,9 @@ class Composer:
 
     def _ready_to_harvest(self, room: int) -> Slots:
         """List batch rows that may decode and have, or can be given, the block they need."""
-        drawing = self._running.drawing
-        slots = drawing.unpaused(drawing.batch())
-        wants = drawing.wants_block(slots, self._pool.block_size)
+        rows = self._running.decode_rows
+        slots = rows.unpaused(rows.batch())
+        wants = rows.wants_block(slots, self._pool.block_size)
         has_block = ~wants | (np.cumsum(wants) <= self._pool.num_free)
         return slots[has_block][:room]
 
@@ -312,7 +312,11 @@ class Composer:
         parts.accounts.admit(sequence, now)
         sequence.is_guaranteed = self._waiting.has_waiting_above(sequence.request.band)
         parts.deferral.start(sequence, len(hit))
-        self._running.rows.admit(sequence, num_found, parts.kv_budget.expected_len(sequence))
+        self._running.kv_growth.admit(
+            sequence.slot,
+            sequence.num_tokens - num_found,
+            parts.kv_budget.expected_len(sequence) - sequence.num_tokens,
+        )
         draft.admitted.append(_new_sequence(sequence, hit))
         self._slice(sequence, new_block_ids, draft)
 

@@ -318,7 +318,7 @@ class Scheduler:
             config=self.config,
             counts=self.snapshot(),
             bands=describe_bands(self._waiting),
-            slack_s=finite(self._running.rows.tightest_s - now),
+            slack_s=finite(self._running.pace.tightest_s - now),
             step_margin=self.step_model.margin,
             step_model_calibrated=self.step_model.is_calibrated,
             backlog_s=self._admission.backlog_s(),
@@ -363,9 +363,9 @@ class Scheduler:
     def _apply(self, config: SchedulerConfig, admission: Admission | None) -> None:
         """Make the parts that go by the configuration; `admission` is the one before."""
         self.config = config
-        rows, running = self._running.rows, self._running
+        running = self._running
         self._accounts.go_by(config.fairness, self._waiting)
-        running.drawing.renumber()
+        running.decode_rows.renumber()
         self._estimates = Estimates(config, self.info, self.step_model, self.lengths)
         parts = Parts(
             pool=self._pool,
@@ -376,7 +376,7 @@ class Scheduler:
             preemption=Preemption(
                 config.preemption, self._pool, running, self._waiting.tenant_counter
             ),
-            step_budget=StepBudget(config.composer, rows, self.step_model),
+            step_budget=StepBudget(config.composer, running.pace, self.step_model),
             kv_budget=KvBudget(config.composer, self.info, self._pool, running, self.lengths),
             limits=self._limits,
             requeue=self._requeue,

@@ -3,7 +3,7 @@
 A step has hundreds of rows, and all that happens to most of them is that a token is planned and
 another one lands. As attributes of objects that lie all over the memory, that was half of what a
 step costs the scheduler; as columns it is a few operations for all rows. So while a sequence
-decodes, its counts live here and not in the sequence, which reads them here (`Sequence.drawing`);
+decodes, its counts live here and not in the sequence, which reads them here (`Sequence.columns`);
 its newest tokens are here too, until somebody asks for them or there are `_MAX_HELD`.
 
 A slot changes hands between the plan of a step and its report. `epochs` counts the hands, so that
@@ -80,13 +80,13 @@ class DecodingRows:
         self._ordinals[slot] = sequence.ordinal
         self._sequences[slot] = sequence
         self._request_ids[slot] = sequence.request_id
-        sequence.drawing = self
+        sequence.columns = self
 
     def leave(self, sequence: Sequence) -> None:
         """Give a sequence its counts and tokens back."""
         slot = sequence.slot
         self.flush(sequence)
-        sequence.drawing = None
+        sequence.columns = None
         sequence.num_tokens = self.num_tokens.item(slot)
         sequence.num_computed = sequence.num_tokens - 1
         self._is_online[slot] = self._is_batch[slot] = False

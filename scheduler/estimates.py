@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from engine.contract import EngineInfo
 from engine.step_cost import StepFeatures
 from scheduler.config import SchedulerConfig
+from scheduler.deadlines import next_due_s, start_by_s
 from scheduler.length_model import Lengths
 from scheduler.sequence import Sequence
 from scheduler.step_model import StepModel
@@ -49,16 +48,6 @@ class Estimates:
         )
         decode_s = self._step_model.price_s(_ONE_DECODE)
         sequence.service_s = prefill_s + decode_s * max(1.0, sequence.expected_output - num_drawn)
-        sequence.deadline_s = due_s = self._due_s(sequence)
-        promised = request.slo.ttft_s is not None
-        sequence.start_by_s = due_s - 2 * prefill_s if promised else math.inf
-
-    def _due_s(self, sequence: Sequence) -> float:
-        """Say when the next token is due, of a request that may have run before."""
-        request, slo = sequence.request, sequence.request.slo
-        ttft_s = self._best_effort_ttft_s if slo.ttft_s is None else slo.ttft_s
-        first_due_s = request.arrival_s + ttft_s
-        if sequence.first_token_s is None:
-            return first_due_s
-        begin_s = max(first_due_s, sequence.first_token_s)
-        return begin_s + (slo.tpot_s or 0.0) * sequence.num_output_tokens
+        due_s = next_due_s(sequence, best_effort_ttft_s=self._best_effort_ttft_s)
+        sequence.deadline_s = due_s
+        sequence.start_by_s = start_by_s(request, due_s, prefill_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
+from scheduler.deadlines import NEVER, given_up_s
 from scheduler.sequence import Sequence, Status
 
 _Entry = tuple[float, int, Sequence]
@@ -23,17 +24,14 @@ class Expiry:
 
     def add(self, sequence: Sequence) -> None:
         """Remember a request that was taken in; one that nothing was promised is not."""
-        request = sequence.request
-        times_s = [] if request.expires_s is None else [request.expires_s]
-        if request.slo.ttft_s is not None:
-            times_s.append(request.arrival_s + request.slo.ttft_s)
-        if not times_s:
+        expires_s = given_up_s(sequence.request)
+        if expires_s == NEVER:
             return
         if len(self._heap) >= self._rebuild_at:
             self._heap = [entry for entry in self._heap if _may_expire(entry[2])]
             heapq.heapify(self._heap)
             self._rebuild_at = max(64, 2 * len(self._heap))
-        heapq.heappush(self._heap, (min(times_s), sequence.ordinal, sequence))
+        heapq.heappush(self._heap, (expires_s, sequence.ordinal, sequence))
 
     def take(self, now: float) -> Iterator[Sequence]:
         """Forget and hand out the requests that wait and whose time has come."""

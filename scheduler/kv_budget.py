@@ -65,7 +65,7 @@ class KvBudget:
         """
         pool = self._pool
         num_blocks = sequence.table.blocks_missing(sequence.limit) + self.reserve()
-        growth = self._running.rows.growth_tokens / pool.block_size
+        growth = self._running.kv_growth.growth_tokens / pool.block_size
         return num_blocks + growth <= pool.num_free
 
     def find(self, sequence: Sequence) -> list[int]:
@@ -99,11 +99,11 @@ class KvBudget:
         running = self._running
         if self._config.kv_reserve == "max":
             return 0
-        return max(1, self._pool.num_blocks // 100, len(running.decoding) // 8)
+        return max(1, self._pool.num_blocks // 100, len(running.online_decodes) // 8)
 
     def _outlasts(self, sequence: Sequence, num_new: int) -> bool:
         """Tell whether the blocks suffice at the peak; shared ones count once, as they are now."""
-        pool, rows = self._pool, self._running.rows
+        pool, rows = self._pool, self._running.kv_growth
         block_size = pool.block_size
         growth = max(0.0, self.expected_len(sequence) - sequence.num_tokens)
         own_tokens = rows.own_tokens

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from engine.contract import EngineInfo, StepResult, TokenLogprobs
 from scheduler.accounts import Accounts
 from scheduler.composer import Step
+from scheduler.deadlines import paced_s
 from scheduler.decoding import Slots
 from scheduler.request import FinishReason, RequestOutput
 from scheduler.running import RunningSet
@@ -74,15 +75,22 @@ class Landing:
         outputs += self._take_tokens(step, result, now)
         for sequence, chunk in zip(step.slices, step.plan.slices, strict=True):
             if chunk.sample and sequence.status is Status.RUNNING:
-                self._running.rows.start(sequence, now)
+                self._start_pace(sequence, now)
         return outputs
 
+    def _start_pace(self, sequence: Sequence, now: float) -> None:
+        """Note that a row has the first token of its output, or of it since a preemption."""
+        if sequence.first_token_s is None:
+            sequence.first_token_s = now
+        self._running.pace.start(sequence.slot, sequence.request.slo, paced_s(sequence), now)
+
     def _take_tokens(self, step: Step, result: StepResult, now: float) -> list[RequestOutput]:
-        drawing = self._running.drawing
+        rows = self._running.decode_rows
         slots, epochs = step.sampling, step.epochs
         decodes = slots[: len(step.decodes)]
         if len(decodes):
-            self._running.rows.advance(decodes, now)
+            self._running.pace.advance(decodes, now)
+            self._running.kv_growth.advance(decodes)
         if result.failed:
             # Those that failed may be among the rows with a token, or not.
             kept = np.isin(slots, result.slots)
@@ -90,7 +98,7 @@ class Landing:
         assert len(slots) == len(result.token_ids), "a token for each row that draws one"
         token_ids = np.array(result.token_ids, dtype=np.intc)
         scores = result.logprobs or ()
-        is_same = drawing.epochs[slots] == epochs
+        is_same = rows.epochs[slots] == epochs
         if is_same.all():
             return self._take_rows(slots, token_ids, scores, now)
         here = np.flatnonzero(is_same).tolist()
@@ -116,23 +124,23 @@ class Landing:
         now: float,
     ) -> list[RequestOutput]:
         """Take a token for each row that is still the one it was planned as."""
-        drawing = self._running.drawing
+        rows = self._running.decode_rows
         self.num_output_tokens += len(slots)
-        self._accounts.take_drawn(drawing, slots, now)
-        ends = drawing.land(slots, token_ids)
+        self._accounts.take_drawn(rows, slots, now)
+        ends = rows.land(slots, token_ids)
         is_end = self._is_end[token_ids]
         if is_end.any():
-            ends |= is_end & drawing.ends_as_model[slots]
-        if drawing.num_with_own_ends:
-            for i in np.flatnonzero(drawing.has_own_ends[slots]).tolist():
-                (sequence,) = drawing.sequences(slots[i : i + 1])
+            ends |= is_end & rows.ends_as_model[slots]
+        if rows.num_with_own_ends:
+            for i in np.flatnonzero(rows.has_own_ends[slots]).tolist():
+                (sequence,) = rows.sequences(slots[i : i + 1])
                 ends[i] |= token_ids.item(i) in sequence.end_token_ids
         logprobs: Iterable[tuple[TokenLogprobs] | None] = repeat(None)
         if scores:
             logprobs = [None if score is None else (score,) for score in scores]
-        outputs = drawing.outputs(slots, token_ids, logprobs)
+        outputs = rows.outputs(slots, token_ids, logprobs)
         ended = np.flatnonzero(ends).tolist()
-        for i, sequence in zip(ended, drawing.sequences(slots[ended]), strict=True):
+        for i, sequence in zip(ended, rows.sequences(slots[ended]), strict=True):
             score = scores[i] if scores else None
             outputs[i] = self._end_drawn(sequence, token_ids.item(i), score, now)
         return outputs

@@ -59,7 +59,7 @@ class Preemption:
         running, pool = self._running, self._pool
         victims: list[Sequence] = []
         # A row needs one block at most: most steps end here without looking at any row.
-        while len(running.decoding) > pool.num_free:
+        while len(running.online_decodes) > pool.num_free:
             if self._blocks_needed() <= pool.num_free:
                 break
             victim = self.choose_victim()
@@ -116,14 +116,17 @@ class Preemption:
         )
 
     def _blocks_needed(self) -> int:
-        drawing = self._running.drawing
-        slots = drawing.unpaused(drawing.online())
-        return int(np.count_nonzero(drawing.wants_block(slots, self._pool.block_size)))
+        rows = self._running.decode_rows
+        slots = rows.unpaused(rows.online())
+        return int(np.count_nonzero(rows.wants_block(slots, self._pool.block_size)))
 
     def _is_stuck(self) -> bool:
         """Tell whether only rows of the batch band run and none of them has room to go on."""
         running, pool = self._running, self._pool
-        if pool.num_free or running.decoding or running.prefilling or len(running.harvesting) < 2:
+        if pool.num_free or running.online_decodes or running.prefilling:
             return False
-        wants = running.drawing.wants_block(running.drawing.batch(), pool.block_size)
+        if len(running.batch_decodes) < 2:
+            return False
+        rows = running.decode_rows
+        wants = rows.wants_block(rows.batch(), pool.block_size)
         return bool(wants.all())

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from itertools import chain
 
 from scheduler.decoding import DecodingRows
+from scheduler.kv_growth import KvGrowth
+from scheduler.pace import Pace
 from scheduler.request import Band
-from scheduler.rows import Rows
 from scheduler.sequence import NO_SLOT, Sequence, Status
 
 
@@ -21,18 +22,21 @@ class RunningSet:
 
     `max_num_rows` may be lowered, and raised again to what it was at first, before a `clear`.
 
-    Decoding rows of the batch band are `harvesting`: a step takes them along where it has room.
-    All are dicts for their order and for removal in O(1); the values mean nothing. What changes
-    with each token is in columns: `drawing` and `rows`.
+    Those that decode are `online_decodes`, but for those of the batch band, the `batch_decodes`,
+    which a step takes along where it has room. All are dicts for their order and for removal in
+    O(1); the values mean nothing. What changes with each token is in arrays by slot: the counts
+    and tokens of who decodes in `decode_rows`, when they are due in `pace`, and what all rows hold
+    and will in `kv_growth`.
     """
 
     def __init__(self, max_num_rows: int) -> None:
         self.max_num_rows = max_num_rows
         self.prefilling: dict[Sequence, None] = {}
-        self.decoding: dict[Sequence, None] = {}
-        self.harvesting: dict[Sequence, None] = {}
-        self.drawing = DecodingRows(max_num_rows)
-        self.rows = Rows(max_num_rows)
+        self.online_decodes: dict[Sequence, None] = {}
+        self.batch_decodes: dict[Sequence, None] = {}
+        self.decode_rows = DecodingRows(max_num_rows)
+        self.pace = Pace(max_num_rows)
+        self.kv_growth = KvGrowth(max_num_rows)
         self._free_slots: list[int] = []
         self._released: list[int] = []
         self._preempted: list[str] = []
@@ -41,10 +45,10 @@ class RunningSet:
         self.clear()
 
     def __len__(self) -> int:
-        return len(self.prefilling) + len(self.decoding) + len(self.harvesting)
+        return len(self.prefilling) + len(self.online_decodes) + len(self.batch_decodes)
 
     def __iter__(self) -> Iterator[Sequence]:
-        return chain(self.decoding, self.harvesting, self.prefilling)
+        return chain(self.online_decodes, self.batch_decodes, self.prefilling)
 
     @property
     def is_full(self) -> bool:
@@ -73,8 +77,8 @@ class RunningSet:
     def start_decoding(self, sequence: Sequence) -> None:
         """Note that a launched step draws the sequence's next token."""
         del self.prefilling[sequence]
-        self._decoding_of(sequence)[sequence] = None
-        self.drawing.join(sequence)
+        self._decodes_of(sequence)[sequence] = None
+        self.decode_rows.join(sequence)
 
     def release(self, sequence: Sequence, *, suspect: bool = False) -> None:
         """Take a sequence's slot and blocks away; what it drew is found from now on.
@@ -83,16 +87,17 @@ class RunningSet:
         """
         del self._of_band[sequence.request.band][sequence]
         if self.prefilling.pop(sequence, self) is self:
-            del self._decoding_of(sequence)[sequence]
-            num_computed = self.drawing.num_computed(sequence)
-            self.drawing.leave(sequence)
+            del self._decodes_of(sequence)[sequence]
+            num_computed = self.decode_rows.num_computed(sequence)
+            self.decode_rows.leave(sequence)
             if not suspect:
                 sequence.table.publish(sequence.token_ids, num_computed)
         if suspect:
             sequence.table.withdraw()
         else:
             sequence.table.free()
-        self.rows.release(sequence.slot)
+        self.pace.release(sequence.slot)
+        self.kv_growth.release(sequence.slot)
         self._free_slots.append(sequence.slot)
         self._released.append(sequence.slot)
         sequence.slot = NO_SLOT
@@ -114,15 +119,16 @@ class RunningSet:
         """Forget everything after the engine did, and return who was running."""
         sequences = list(self)
         for sequence in sequences:
-            if sequence.drawing is not None:
-                self.drawing.leave(sequence)
-        for rows in (self.prefilling, self.decoding, self.harvesting):
+            if sequence.columns is not None:
+                self.decode_rows.leave(sequence)
+        for rows in (self.prefilling, self.online_decodes, self.batch_decodes):
             rows.clear()
-        self.rows.clear()
+        self.pace.clear()
+        self.kv_growth.clear()
         self._of_band = [{} for _ in Band]
         self._free_slots = list(reversed(range(self.max_num_rows)))
         self._released, self._preempted = [], []
         return sequences
 
-    def _decoding_of(self, sequence: Sequence) -> dict[Sequence, None]:
-        return self.harvesting if sequence.request.band is Band.BATCH else self.decoding
+    def _decodes_of(self, sequence: Sequence) -> dict[Sequence, None]:
+        return self.batch_decodes if sequence.request.band is Band.BATCH else self.online_decodes

@@ -6,14 +6,14 @@ import math
 from array import array
 from collections.abc import Sequence as Many
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from engine.contract import EngineInfo, TokenLogprobs
 from engine.kv.table import BlockTable
 from scheduler.request import FinishReason, Request, RequestOutput
-
-if TYPE_CHECKING:
-    from scheduler.decoding import DecodingRows
 
 NO_SLOT = -1
 
@@ -24,6 +24,24 @@ class Status(Enum):
     FINISHED = 2
 
 
+class Columns(Protocol):
+    """Hold the counts and newest tokens of sequences that decode, by slot.
+
+    `num_tokens` and `num_known` are as a sequence's own.
+    """
+
+    num_tokens: NDArray[np.intc]
+    num_known: NDArray[np.intc]
+
+    def flush(self, sequence: Sequence) -> None:
+        """Hand a sequence its newest tokens."""
+        ...
+
+    def bound(self, sequence: Sequence) -> None:
+        """Note that a sequence may draw more, or must end before."""
+        ...
+
+
 class Sequence:
     """Hold a request's tokens and how far they are computed.
 
@@ -31,7 +49,7 @@ class Sequence:
     will have drawn, so `num_tokens - len(token_ids)` are in flight; `num_computed` counts what
     was launched, not what has come back. A decoding row has `num_computed == num_tokens - 1`.
 
-    While it decodes, its counts and newest tokens are columns of `drawing`; it reads them there.
+    While it decodes, its counts and newest tokens are in `columns`; it reads them there.
 
     A sequence ends at `limit` tokens and draws none beyond `pause_at`, the lesser of the limit
     and what its request was granted. One that waits is in the queue unless it is paused, or held
@@ -55,9 +73,9 @@ class Sequence:
         "_token_ids",
         "account",
         "admitted_at_step",
+        "columns",
         "counter",
         "deadline_s",
-        "drawing",
         "end_token_ids",
         "ends_as_model",
         "expected_output",
@@ -94,7 +112,7 @@ class Sequence:
         self.request_id = request.request_id
         self.table = table
         self.ordinal = ordinal
-        self.drawing: DecodingRows | None = None
+        self.columns: Columns | None = None
         self._token_ids = array("i", request.prompt_token_ids)
         self.num_prompt_tokens = self._num_tokens = len(self._token_ids)
         self._num_computed = 0
@@ -135,34 +153,34 @@ class Sequence:
 
     @property
     def token_ids(self) -> array[int]:
-        if self.drawing is not None:
-            self.drawing.flush(self)
+        if self.columns is not None:
+            self.columns.flush(self)
         return self._token_ids
 
     @property
     def num_tokens(self) -> int:
-        rows = self.drawing
-        return self._num_tokens if rows is None else rows.num_tokens.item(self.slot)
+        columns = self.columns
+        return self._num_tokens if columns is None else columns.num_tokens.item(self.slot)
 
     @num_tokens.setter
     def num_tokens(self, value: int) -> None:
-        assert self.drawing is None, "the counts of a row that decodes are not its own"
+        assert self.columns is None, "the counts of a row that decodes are not its own"
         self._num_tokens = value
 
     @property
     def num_computed(self) -> int:
-        return self._num_computed if self.drawing is None else self.num_tokens - 1
+        return self._num_computed if self.columns is None else self.num_tokens - 1
 
     @num_computed.setter
     def num_computed(self, value: int) -> None:
-        assert self.drawing is None, "the counts of a row that decodes are not its own"
+        assert self.columns is None, "the counts of a row that decodes are not its own"
         self._num_computed = value
 
     @property
     def num_known(self) -> int:
         """Count the tokens that are known, those of the prompt included."""
-        rows = self.drawing
-        return len(self._token_ids) if rows is None else rows.num_known.item(self.slot)
+        columns = self.columns
+        return len(self._token_ids) if columns is None else columns.num_known.item(self.slot)
 
     @property
     def num_in_flight(self) -> int:
@@ -187,14 +205,14 @@ class Sequence:
         """Allow `num_tokens` output tokens in all, never fewer than before; None is no bound."""
         granted_len = self.limit if num_tokens is None else self.num_prompt_tokens + num_tokens
         self.pause_at = max(self.pause_at, min(self.limit, granted_len))
-        if self.drawing is not None:
-            self.drawing.bound(self)
+        if self.columns is not None:
+            self.columns.bound(self)
 
     def end_at_grant(self) -> None:
         """End where the grant does."""
         self.limit = self.pause_at
-        if self.drawing is not None:
-            self.drawing.bound(self)
+        if self.columns is not None:
+            self.columns.bound(self)
 
     def note_progress(self) -> None:
         """Remember how far it has come, before that is lost."""

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from engine.step_cost import StepFeatures
 from scheduler.config import ComposerConfig
-from scheduler.rows import Rows
+from scheduler.pace import Pace
 from scheduler.step_model import StepModel
 
 _LEAST_TOKENS = 16
@@ -27,9 +27,9 @@ _LEAST_TOKENS = 16
 class StepBudget:
     """Say how many tokens a step can take beside what it already has."""
 
-    def __init__(self, config: ComposerConfig, rows: Rows, step_model: StepModel) -> None:
+    def __init__(self, config: ComposerConfig, pace: Pace, step_model: StepModel) -> None:
         self._config = config
-        self._rows = rows
+        self._pace = pace
         self._step_model = step_model
 
     def prefill_tokens(self, decodes: StepFeatures, room: int, now: float) -> int:
@@ -38,8 +38,8 @@ class StepBudget:
         step_s = math.inf if config.max_step_s is None else config.max_step_s
         slack_s = math.inf
         if config.dynamic_chunk:
-            step_s = min(step_s, self._rows.shortest_gap_s)
-            slack_s = self._rows.tightest_s - now
+            step_s = min(step_s, self._pace.shortest_gap_s)
+            slack_s = self._pace.tightest_s - now
         if slack_s < step_s:
             room = min(room, max(config.min_chunk_tokens, self._solve(decodes, slack_s, room)))
         if step_s < math.inf:
@@ -70,10 +70,10 @@ class StepBudget:
 
         Beside online rows it also bounds how long a newcomer waits for the step to end.
         """
-        config, rows = self._config, self._rows
+        config, pace = self._config, self._pace
         step_s = math.inf if config.max_step_s is None else config.max_step_s
         limit_s = min(step_s, config.harvest_step_s)
-        return min(limit_s, rows.tightest_s - now, rows.shortest_gap_s)
+        return min(limit_s, pace.tightest_s - now, pace.shortest_gap_s)
 
     def _price(self, step: StepFeatures) -> float:
         return self._step_model.margin * self._step_model.price_s(step)

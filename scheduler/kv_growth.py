@@ -1,0 +1,80 @@
+"""How much of the KV cache each running row holds and will, as arrays by slot.
+
+Sizes are in tokens and a row's own: what it shares with others by a prefix hit is not counted.
+A row grows by one with each token that it draws, up to the length that it was expected to reach
+when it was admitted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class KvGrowth:
+    """Keep the sizes of up to `num_slots` running sequences, and what they are to grow by."""
+
+    def __init__(self, num_slots: int) -> None:
+        self._num_slots = num_slots
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        num_slots = self._num_slots
+        self._own = np.zeros(num_slots)
+        self._growth = np.zeros(num_slots)
+        self._is_held = np.zeros(num_slots)
+        self._sums: tuple[float, float] | None = None
+
+    def admit(self, slot: int, own_tokens: int, growth_tokens: float) -> None:
+        """Note what a row holds of its own, and by how much it is expected to grow."""
+        self._own[slot] = own_tokens
+        self._growth[slot] = max(0.0, growth_tokens)
+        self._is_held[slot] = 1.0
+        self._sums = None
+
+    def advance(self, slots: NDArray[np.intp]) -> None:
+        """Note that these rows have drawn one more token each."""
+        # A slot may have been given back since the step was planned.
+        is_held = self._is_held[slots]
+        self._own[slots] += is_held
+        self._growth[slots] -= is_held
+        self._sums = None
+
+    def release(self, slot: int) -> None:
+        """Forget a row."""
+        self._is_held[slot] = self._own[slot] = self._growth[slot] = 0.0
+        self._sums = None
+
+    def peak_tokens(self, new_tokens: float, new_growth: float) -> float:
+        """Predict the most that the rows and a new one will ever hold of their own, in tokens.
+
+        A row leaves when it has grown to its expected length, and each row grows by a token a
+        step until then, so only the moments before a row leaves can be the peak. Rows beyond
+        their expected length count as about to leave.
+        Source: LightLLM, `lightllm/server/router/req_queue` (Gong et al., "Past-Future
+        Scheduler for LLM Serving under SLA Guarantees", ASPLOS 2025).
+        """
+        own = np.append(self._own, new_tokens)
+        growth = np.append(self._growth, new_growth)
+        np.maximum(growth, 0.0, out=growth)
+        order = np.argsort(-growth)
+        num_growing = np.cumsum(np.append(self._is_held, 1.0)[order])
+        held = np.cumsum(own[order]) + growth[order] * num_growing
+        return float(held.max())
+
+    @property
+    def own_tokens(self) -> float:
+        """Sum what the rows hold of their own."""
+        return self._sum()[0]
+
+    @property
+    def growth_tokens(self) -> float:
+        """Sum what the rows are expected to grow by."""
+        return self._sum()[1]
+
+    def _sum(self) -> tuple[float, float]:
+        if self._sums is None:
+            growth = np.maximum(self._growth, 0.0)
+            self._sums = float(np.add.reduce(self._own)), float(np.add.reduce(growth))
+        return self._sums
