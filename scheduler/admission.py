@@ -34,7 +34,7 @@ from scheduler.fair_tree import FairTree
 from scheduler.length_model import Lengths
 from scheduler.margins import Margins
 from scheduler.queue_ahead import Ahead, QueueAhead
-from scheduler.request import Band, Reject, RejectCode
+from scheduler.request import Band, Reject, RejectCode, Request
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence, Status
 from scheduler.step_model import StepModel
@@ -78,6 +78,7 @@ class Admission:
         before: Admission | None = None,
     ) -> None:
         self._config = config
+        self._max_model_len = info.max_model_len
         self._capacity_tokens = info.num_blocks * info.block_size
         self._tree = tree
         self._running = running
@@ -104,6 +105,19 @@ class Admission:
     def rejections(self) -> Mapping[str, int]:
         """Count refusals by what they were for."""
         return self._rejections
+
+    def refuse_too_long(self, request: Request) -> Reject | None:
+        """Say why a request can never be served, whatever else there is, or None."""
+        num_prompt_tokens, max_tokens = len(request.prompt_token_ids), request.params.max_tokens
+        if num_prompt_tokens + max_tokens > self._max_model_len:
+            reason = f"The prompt of {num_prompt_tokens} tokens and max_tokens of {max_tokens} "
+            reason += f"exceed the context of {self._max_model_len} tokens."
+        elif num_prompt_tokens + 1 > (max_len := min(self._max_model_len, self._capacity_tokens)):
+            reason = f"The prompt of {num_prompt_tokens} tokens exceeds the {max_len - 1} "
+            reason += "that this server has room for."
+        else:
+            return None
+        return Reject(reason, RejectCode.CONTEXT_LENGTH_EXCEEDED)
 
     def refuse(self, sequence: Sequence, now: float) -> Reject | None:
         """Say why a request is not taken in, or None; it is in no queue yet."""

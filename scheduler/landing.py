@@ -7,58 +7,29 @@ taken in together, as columns, and each gives one output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from itertools import repeat
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.contract import EngineInfo, StepResult, TokenLogprobs
-from scheduler.accounts import Accounts
-from scheduler.composer import Step
 from scheduler.deadlines import paced_s
 from scheduler.decoding import Slots
+from scheduler.draft import Step
+from scheduler.lifecycle import Lifecycle
 from scheduler.request import FinishReason, RequestOutput
-from scheduler.running import RunningSet
 from scheduler.sequence import Sequence, Status
 
 
-class End(Protocol):
-    """End a request, and return its last output."""
-
-    def __call__(
-        self,
-        sequence: Sequence,
-        finish_reason: FinishReason,
-        now: float,
-        *,
-        token_ids: tuple[int, ...] = (),
-        logprobs: tuple[TokenLogprobs, ...] | None = None,
-        error: str | None = None,
-    ) -> RequestOutput: ...
-
-
 class Landing:
-    """Take in the results of steps; see the module. `num_output_tokens` have landed in all.
+    """Take in the results of steps; see the module. `num_output_tokens` have landed in all."""
 
-    `published` is told of prompts that others may wait for, once more of their blocks are there.
-    """
-
-    def __init__(
-        self,
-        info: EngineInfo,
-        running: RunningSet,
-        accounts: Accounts,
-        *,
-        end: End,
-        published: Callable[[Sequence, float], None],
-    ) -> None:
-        self._running = running
-        self._accounts = accounts
-        self._end = end
-        self._published = published
+    def __init__(self, info: EngineInfo, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+        self._running = lifecycle.running
+        self._accounts = lifecycle.charges
         self.num_output_tokens = 0
         # By token id.
         self._is_end = np.zeros(max((info.vocab_size - 1, *info.eos_token_ids)) + 1, dtype=bool)
@@ -161,8 +132,8 @@ class Landing:
         """End a sequence with the token that was its last."""
         logprobs = None if score is None else (score,)
         if token_id in sequence.end_token_ids:
-            return self._end(sequence, FinishReason.STOP, now, logprobs=logprobs)
-        return self._end(
+            return self._lifecycle.end(sequence, FinishReason.STOP, now, logprobs=logprobs)
+        return self._lifecycle.end(
             sequence, FinishReason.LENGTH, now, token_ids=(token_id,), logprobs=logprobs
         )
 
@@ -171,7 +142,7 @@ class Landing:
         sequence_of_slot = step.sequence_of_slot()
         failed = [(sequence_of_slot[slot], reason) for slot, reason in result.failed.items()]
         return [
-            self._end(sequence, FinishReason.ERROR, now, error=reason)
+            self._lifecycle.end(sequence, FinishReason.ERROR, now, error=reason)
             for sequence, reason in failed
             if sequence.status is not Status.FINISHED
         ]
@@ -181,7 +152,7 @@ class Landing:
         for sequence, chunk in zip(step.slices, step.plan.slices, strict=True):
             if sequence.status is Status.RUNNING:
                 sequence.table.publish(sequence.token_ids, chunk.start + chunk.n_tokens)
-                self._published(sequence, now)
+                self._lifecycle.release_followers(sequence, now)
 
     def _take_prompt_logprobs(self, step: Step, result: StepResult) -> list[RequestOutput]:
         """Hand out the prompts that this step has finished scoring."""

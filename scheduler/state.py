@@ -6,9 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from engine.kv.block_pool import BlockPool
+from scheduler.admission import Admission
 from scheduler.config import SchedulerConfig
-from scheduler.fair_tree import FairTree
+from scheduler.lifecycle import Lifecycle
 from scheduler.request import Band
+from scheduler.step_model import StepModel
 from scheduler.tree_node import Node
 
 
@@ -103,15 +106,41 @@ class SchedulerState:
     rejections: Mapping[str, int]
 
 
-def describe_bands(tree: FairTree) -> tuple[BandState, ...]:
-    """Describe what each band holds, the highest first."""
-    bands = sorted(tree.bands.values(), key=lambda node: node.band)
-    return tuple(_describe_band(node) for node in bands)
+def describe_load(
+    config: SchedulerConfig, pool: BlockPool, lifecycle: Lifecycle, admission: Admission
+) -> Load:
+    """Say how full a scheduler is."""
+    patience_s = config.fairness.best_effort_ttft_s
+    return Load(
+        kv=1.0 - pool.num_free / pool.num_blocks,
+        queue=lifecycle.num_queued / config.admission.max_num_queued,
+        default_wait=admission.backlog_s(Band.DEFAULT) / patience_s,
+        flex_wait=admission.backlog_s(Band.FLEX) / patience_s,
+    )
 
 
-def finite(value: float) -> float | None:
-    """Return None for infinity, which JSON does not know."""
-    return value if math.isfinite(value) else None
+def describe(
+    config: SchedulerConfig,
+    counts: Snapshot,
+    lifecycle: Lifecycle,
+    admission: Admission,
+    step_model: StepModel,
+    now: float,
+) -> SchedulerState:
+    """Describe a scheduler at `now`."""
+    bands = sorted(lifecycle.waiting.bands.values(), key=lambda node: node.band)
+    slack_s = lifecycle.running.pace.tightest_s - now
+    return SchedulerState(
+        config=config,
+        counts=counts,
+        bands=tuple(_describe_band(node) for node in bands),
+        # JSON does not know infinity.
+        slack_s=slack_s if math.isfinite(slack_s) else None,
+        step_margin=step_model.margin,
+        step_model_calibrated=step_model.is_calibrated,
+        backlog_s=admission.backlog_s(),
+        rejections=dict(admission.rejections),
+    )
 
 
 def _describe_band(node: Node) -> BandState:

@@ -61,7 +61,7 @@ def work_is_conserved(
             return
         if plan.num_tokens == info.max_num_batched_tokens or world.scheduler._running.is_full:
             return
-        assert world.scheduler._composer._parts.kv_budget.fit(head) is None, "it would have fitted"
+        assert world.scheduler._composer._kv_budget.fit(head) is None, "it would have fitted"
 
     world.after_plan.append(watch)
     world.run()
@@ -132,7 +132,7 @@ def waste_is_named(
     num_useful = sum(
         log.burst.prompt_len + log.num_output - 1 - log.num_cached for log in world.logs.values()
     )
-    assert num_computed == num_useful + world.scheduler._accounts.num_wasted_tokens
+    assert num_computed == num_useful + world.scheduler._lifecycle.charges.num_wasted_tokens
 
 
 def coming_back_erases_nothing(

@@ -153,7 +153,7 @@ class World:
     @property
     def tree(self) -> FairTree:
         """Show who waits: whether a tenant is backlogged cannot be seen from outside."""
-        return self.scheduler._waiting
+        return self.scheduler._lifecycle.waiting
 
     def run(self, max_steps: int = 20_000) -> World:
         for _ in range(max_steps):

@@ -115,8 +115,8 @@ def _charging_by_the_chunk(info: EngineInfo, config: SchedulerConfig) -> Schedul
         before = sequence.num_computed
         plan_slice(sequence, *args)  # type: ignore[arg-type]
         num_new = min(sequence.num_computed, sequence.num_prompt_tokens) - before
-        scheduler._waiting.charge(sequence, float(num_new), 0.0)
+        scheduler._lifecycle.waiting.charge(sequence, float(num_new), 0.0)
 
-    scheduler._accounts.admit = admit  # type: ignore[method-assign]
+    scheduler._lifecycle.charges.admit = admit  # type: ignore[method-assign]
     composer._slice = charge_slice  # type: ignore[method-assign]
     return scheduler

@@ -1,0 +1,260 @@
+"""Every change in the life of a request: it waits, runs, is sent back, ends.
+
+    take_in ──► queue ◄──► hold           in the fair tree; or held for another's prompt
+                  │ ▲
+            admit │ │ requeue             with a slot and blocks
+                  ▼ │
+               running ──► end            which any of them may come to at any time
+
+The tree, the running set, the charges, those held for others and the heap of expiry times each
+know a part of who is where. They are told here and nowhere else, so that they agree.
+
+It decides nothing: who is admitted or sent back is the composer's, what was drawn and who is at
+the end the results', what callers and faults ask for the core's. Those three are given this one
+object; it knows none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from engine.contract import TokenLogprobs
+from engine.kv.block_pool import BlockPool
+from scheduler.accounts import Accounts
+from scheduler.admission import Admission
+from scheduler.config import FairnessConfig
+from scheduler.deferral import Deferral
+from scheduler.estimates import Estimates
+from scheduler.expiry import Expiry
+from scheduler.fair_tree import FairTree
+from scheduler.length_model import Lengths
+from scheduler.request import FinishReason, RequestOutput
+from scheduler.running import RunningSet
+from scheduler.sequence import Sequence, Status
+
+
+@dataclass(slots=True)
+class Ended:
+    """Count the requests that have ended, and their prompts where they were run."""
+
+    num_expired: int = 0
+    num_finished: int = 0
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+
+
+class Lifecycle:
+    """Move requests from one state to the next; see the module.
+
+    `waiting` and `running` are who waits for a slot and who has one; look, but leave changing
+    them to the methods. `charges` are what requests cost their tenants, `ended` counts. Nothing
+    can be done before `go_by` was told by what.
+    """
+
+    def __init__(
+        self, config: FairnessConfig, pool: BlockPool, running: RunningSet, lengths: Lengths
+    ) -> None:
+        self._pool = pool
+        self._lengths = lengths
+        self.running = running
+        self.waiting = FairTree(config)
+        self.charges = Accounts(config, self.waiting)
+        self.ended = Ended()
+        self._shared_prefix = Deferral(pool.block_size)
+        self._expiry = Expiry()
+        self._sequences: dict[str, Sequence] = {}
+        self._expired: list[RequestOutput] = []
+
+    @property
+    def num_queued(self) -> int:
+        """Count the live requests that have no slot."""
+        return len(self._sequences) - len(self.running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Count those that would take a slot, or will once another has computed their prompt."""
+        return len(self.waiting) + self._shared_prefix.num_held
+
+    def find(self, request_id: str) -> Sequence | None:
+        """Find a live request."""
+        return self._sequences.get(request_id)
+
+    def live(self) -> list[Sequence]:
+        """List the live requests, the oldest first."""
+        return list(self._sequences.values())
+
+    def go_by(self, config: FairnessConfig, estimates: Estimates, admission: Admission) -> None:
+        """Charge, estimate and let expire by these from now on."""
+        self.charges.go_by(config, self.waiting)
+        self.running.decode_rows.renumber()
+        self._estimates = estimates
+        self._admission = admission
+
+    def reorder(self, config: FairnessConfig, now: float) -> list[Sequence]:
+        """Put an empty tree of another order in the place of the one that is.
+
+        Tenants and keys keep what they were charged where the policy of their level stays.
+        Returns: who waited, to be queued again once `go_by` was told.
+        """
+        before = self.waiting
+        self.waiting = FairTree(config)
+        for sequence in self._sequences.values():
+            self.waiting.enrol(sequence, now)
+        # After that, since a weight may have been edited since a request came with its own.
+        self.waiting.carry_over(before)
+        return sorted(before, key=lambda sequence: sequence.ordinal)
+
+    def take_in(self, sequence: Sequence, now: float) -> None:
+        """Let a new request wait; what is expected of it is known."""
+        self._sequences[sequence.request_id] = sequence
+        self.waiting.enrol(sequence, now)
+        self.waiting.push(sequence, now)
+        self._expiry.add(sequence)
+
+    def queue(self, sequence: Sequence, now: float) -> None:
+        """Let a request wait for a slot; a paused one would only stand in the way."""
+        if not (sequence.is_paused or sequence.is_held) and sequence not in self.waiting:
+            self._estimates.update(sequence)
+            self.waiting.push(sequence, now)
+
+    def grant(self, sequence: Sequence, num_tokens: int | None, now: float) -> None:
+        """Let a request draw up to `num_tokens` output tokens in all, which may end its pause."""
+        sequence.grant(num_tokens)
+        if sequence.status is Status.WAITING:
+            self.queue(sequence, now)
+
+    def hold(self, sequence: Sequence, num_found: int, now: float) -> bool:
+        """Take a request out of the queue if another is computing its prompt.
+
+        Its first `num_found` blocks are in the cache. Returns: whether it is held.
+        """
+        if not self._shared_prefix.hold(sequence, num_found):
+            return False
+        self.waiting.remove(sequence, now)
+        return True
+
+    def admit(
+        self, sequence: Sequence, hit: list[int], expected_len: float, now: float
+    ) -> list[int]:
+        """Give a request that waits a slot and blocks for all its tokens, those of `hit` first.
+
+        Returns: the blocks beside the hit.
+        """
+        self.waiting.remove(sequence, now)
+        self.running.admit(sequence)
+        sequence.table.take(hit)
+        new_block_ids = sequence.table.allocate(sequence.num_tokens)
+        assert new_block_ids is not None, "it has been found to fit"
+        num_found = len(hit) * self._pool.block_size
+        sequence.num_computed = num_found
+        if not sequence.was_admitted:
+            sequence.was_admitted = True
+            sequence.num_cached_tokens = num_found
+        self.charges.admit(sequence, now)
+        sequence.is_guaranteed = self.waiting.has_waiting_above(sequence.request.band)
+        self._shared_prefix.start(sequence, len(hit))
+        num_tokens = sequence.num_tokens
+        self.running.kv_growth.admit(
+            sequence.slot, num_tokens - num_found, expected_len - num_tokens
+        )
+        return new_block_ids
+
+    def release_followers(self, sequence: Sequence, now: float) -> None:
+        """Let those wait for a slot again who waited for blocks that are there now."""
+        for follower in self._shared_prefix.release(sequence, sequence.table.num_published):
+            self.queue(follower, now)
+
+    def requeue(self, victim: Sequence, now: float) -> None:
+        """Let a victim wait again, and those who waited for what it was computing."""
+        for sequence in (*self._shared_prefix.leave(victim), victim):
+            self.queue(sequence, now)
+
+    def drop_late(self, now: float) -> None:
+        """End who waits in vain, long before its turn: its caller should know at once."""
+        for sequence in self._expiry.take(now):
+            self.drop_if_late(sequence, now)
+
+    def drop_if_late(self, sequence: Sequence, now: float) -> bool:
+        """End a request whose time passed while it waited; returns whether it was one."""
+        if not self._admission.is_expired(sequence, now):
+            return False
+        self.ended.num_expired += 1
+        self._expired.append(self.end(sequence, FinishReason.EXPIRED, now))
+        return True
+
+    def take_expired(self) -> list[RequestOutput]:
+        """Return the last outputs of those that were dropped since the last call."""
+        expired, self._expired = self._expired, []
+        return expired
+
+    def end(
+        self,
+        sequence: Sequence,
+        finish_reason: FinishReason,
+        now: float,
+        *,
+        token_ids: tuple[int, ...] = (),
+        logprobs: tuple[TokenLogprobs, ...] | None = None,
+        error: str | None = None,
+    ) -> RequestOutput:
+        """End a live request wherever it is, and free what it holds; returns its last output."""
+        if sequence.status is Status.RUNNING:
+            self.running.release(sequence, suspect=finish_reason is FinishReason.ERROR)
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence, now)
+        self.charges.end(sequence, now)
+        self.waiting.expel(sequence)
+        sequence.status = Status.FINISHED
+        del self._sequences[sequence.request_id]
+        for follower in self._shared_prefix.leave(sequence):
+            self.queue(follower, now)
+        self._count(sequence, finish_reason)
+        return sequence.output(token_ids, finish_reason, error, logprobs)
+
+    def fail(self, sequences: Iterable[Sequence], reason: str, now: float) -> list[RequestOutput]:
+        """End those of the sequences that have not ended with an error; returns their outputs."""
+        return [
+            self.end(sequence, FinishReason.ERROR, now, error=reason)
+            for sequence in sequences
+            if sequence.status is not Status.FINISHED
+        ]
+
+    def forget_kv(self) -> list[Sequence]:
+        """Take slots and blocks away from all after the engine did; returns who had them."""
+        self._pool.reset()
+        evicted = self.running.clear()
+        for sequence in evicted:
+            sequence.table.forget()
+            sequence.lose_kv()
+        return evicted
+
+    def lose_steps(
+        self, rows: Iterable[Sequence], failed: Iterable[Sequence], reason: str, now: float
+    ) -> list[RequestOutput]:
+        """Queue everyone again but those that `failed`, after the engine forgot all KV.
+
+        `rows` had steps in flight, whose tokens will be drawn again.
+        Returns: the last outputs of those that failed and had not ended.
+        """
+        for sequence in self.forget_kv():
+            self._shared_prefix.leave(sequence)
+        outputs = self.fail(failed, reason, now)
+        # A row sent back earlier may have had a token in one of the lost steps.
+        for sequence in rows:
+            sequence.lose_in_flight()
+        for sequence in self._sequences.values():
+            self.queue(sequence, now)
+        return outputs
+
+    def _count(self, sequence: Sequence, finish_reason: FinishReason) -> None:
+        """Learn how long outputs get from one that came to its own end, and count it."""
+        if finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+            self._lengths.observe(
+                sequence.request.tenant_id, sequence.num_prompt_tokens, sequence.num_output_tokens
+            )
+        ended = self.ended
+        ended.num_finished += 1
+        if sequence.was_admitted:
+            ended.num_prompt_tokens += sequence.num_prompt_tokens
+            ended.num_cached_tokens += sequence.num_cached_tokens
