@@ -1,16 +1,11 @@
 """Who is refused at once, rather than kept waiting in vain.
 
-A request that was promised a time to its first token is refused when it would come too late: what
-goes before it in the policies' own order (`scheduler.queue_ahead`), over how fast that drains
-(`scheduler.drain_rate`), is more than a part of the promise. That part is `ttft_fraction`, less
-what the last predictions near the limit have missed by, so that nearly all who are taken in are
-served in time whatever the predictions are worth. A promise that was missed before the request's
-turn has come is not kept for anybody: such work is dropped (`is_expired`), as soon as its time is
-over.
-
-Queues are bounded in tokens as well, a tenant's by a part of what is still free (Choudhury and
-Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998): one that floods
-never fills the queue, and one that has nothing in it finds room.
+A request that was promised a time to its first token is refused when it would come too late: the
+wait that is predicted (`scheduler.waits`) is more than a part of the promise. That part is
+`ttft_fraction`, less what the last predictions near the limit have missed by, so that nearly all
+who are taken in are served in time whatever the predictions are worth. A promise that was missed
+before the request's turn has come is not kept for anybody: such work is dropped (`is_expired`), as
+soon as its time is over. Queues are bounded as well (`scheduler.queue_bounds`).
 
 Whose fault it is: the request would have been taken had its tenant's queue been within the share
 of its weight, then it is the tenant's (`TENANT_LIMITED`), else it is our capacity's
@@ -19,11 +14,9 @@ of its weight, then it is the tenant's (`TENANT_LIMITED`), else it is our capaci
 
 from __future__ import annotations
 
-import math
 import random
 from collections import Counter
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from engine.contract import EngineInfo
 from engine.step_cost import StepFeatures
@@ -33,29 +26,18 @@ from scheduler.drain_rate import DrainRate
 from scheduler.fair_tree import FairTree
 from scheduler.length_model import Lengths
 from scheduler.margins import Margins
-from scheduler.queue_ahead import Ahead, QueueAhead
+from scheduler.queue_ahead import QueueAhead
+from scheduler.queue_bounds import QueueBounds
 from scheduler.request import Band, Reject, RejectCode, Request
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence, Status
 from scheduler.step_model import StepModel
+from scheduler.waits import Wait, Waits
 
-# What a band is owed before it is served out of turn; see `scheduler.policies.bands`.
-_TURN_TOKENS = 4096.0
-_FAST_GROWTH = 0.25
-_MAX_GROWTH = 0.95
 _LENGTH_QUANTILE = 0.9
-# What part of the places in the queue anybody may take.
-_SHARED_PLACES = 0.9
 # Of a promise: a shorter queue says little about what predictions of queues are worth.
 _LONG_QUEUE = 0.25
 _ONE_TOKEN = StepFeatures(num_prefill_tokens=1)
-
-
-class Wait(NamedTuple):
-    """Say how long a request is served itself, after what is in flight, and waits for others."""
-
-    sure_s: float
-    queue_s: float
 
 
 class Admission:
@@ -100,6 +82,8 @@ class Admission:
         if before is not None:
             self._rate, self._margins = before._rate, before._margins
             self._rejections = before._rejections
+        self._bounds = QueueBounds(config, tree, running, self._queue)
+        self._waits = Waits(self._queue, self._rate, running)
 
     @property
     def rejections(self) -> Mapping[str, int]:
@@ -129,7 +113,7 @@ class Admission:
 
     def predict_ttft_s(self, sequence: Sequence, now: float) -> float:
         """Predict the time from its arrival to its first token of a request that joins now."""
-        return now - sequence.request.arrival_s + sum(self._wait(sequence, now))
+        return now - sequence.request.arrival_s + sum(self._waits.predict(sequence, now))
 
     def backlog_s(self, lowest: Band = Band.BATCH) -> float:
         """Say how long it takes to begin all that waits in `lowest` and the bands above."""
@@ -208,48 +192,11 @@ class Admission:
         return Reject(reason, RejectCode.CONTEXT_LENGTH_EXCEEDED)
 
     def _refuse_full(self, sequence: Sequence) -> Reject | None:
-        """Bound the queue in requests and in tokens."""
-        config, request = self._config, sequence.request
-        num_queued = self._tree.num_live - len(self._running)
-        band = self._tree.bands.get(request.band.name)
-        tenant = None if band is None else band.children.get(request.tenant_id)
-        if num_queued >= config.max_num_queued:
-            share = self._queue.share(sequence)
-            num_own = 0 if tenant is None else tenant.num_waiting
-            reason = f"The queue is full: {num_queued} requests wait, of at most "
-            reason += f"{config.max_num_queued}."
-            code = _code(num_own > share * num_queued and share < 1.0)
-            return self._reject("queue_requests", reason, code, 1.0 / self._tokens_per_s())
-        if tenant is not None and num_queued >= _SHARED_PLACES * config.max_num_queued:
-            # The last places are for those who hold less than their share, newcomers included.
-            share = self._queue.share(sequence)
-            limit = share / (1.0 + share) * config.max_num_queued
-            if tenant.num_waiting + 1 > limit:
-                reason = f"The queue is nearly full, and {tenant.num_waiting} requests of your "
-                reason += f"tenant wait already, of at most {int(limit)} then."
-                code = RejectCode.TENANT_LIMITED
-                return self._reject("queue_requests", reason, code, 1.0 / self._tokens_per_s())
-        bound = config.max_queued_tokens
-        if bound is None:
+        excess = self._bounds.exceeded_by(sequence)
+        if excess is None:
             return None
-        queued = sum(other.waiting_tokens for other in self._tree.bands.values())
-        own = 0 if tenant is None else tenant.waiting_tokens
-        if not queued:
-            return None
-        share = self._queue.share(sequence)
-        num_tokens = sequence.num_uncached
-        limit = share * config.tenant_queue_alpha * max(0, bound - queued)
-        if own and own + num_tokens > limit:
-            reason = f"{own} tokens of your tenant wait already, of at most {round(limit)} now."
-            excess = own + num_tokens - limit
-            code = _code(own + num_tokens > share * bound and share < 1.0)
-        elif queued + num_tokens > bound:
-            reason = f"The queue is full: {queued} tokens wait, of at most {bound}."
-            excess = queued + num_tokens - bound
-            code = RejectCode.OVERLOADED
-        else:
-            return None
-        return self._reject("queue_tokens", reason, code, excess / self._tokens_per_s())
+        retry_s = excess.num_tokens / self._tokens_per_s()
+        return self._reject(excess.kind, excess.reason, _code(excess.is_tenants_own), retry_s)
 
     def _refuse_late(self, sequence: Sequence, now: float) -> Reject | None:
         promise_s = sequence.request.slo.ttft_s
@@ -257,7 +204,7 @@ class Admission:
             return None
         if not self._step_model.is_calibrated:
             return None
-        wait = self._wait(sequence, now, at_most_s=promise_s)
+        wait = self._waits.predict(sequence, now, at_most_s=promise_s)
         first_s = self._latest_s(sequence, wait, now)
         if first_s <= promise_s:
             if wait.queue_s > _LONG_QUEUE * promise_s:
@@ -266,8 +213,7 @@ class Admission:
             return None
         reason = f"The first token would come in about {first_s:.1f} s; "
         reason += f"your tenant is promised {promise_s:g} s."
-        fair_s = self._round_s(sequence, now, promise_s, wait.sure_s, at_share=True)
-        fair_wait = Wait(wait.sure_s, fair_s - wait.sure_s)
+        fair_wait = self._waits.at_share(sequence, now, promise_s, wait.sure_s)
         code = _code(self._latest_s(sequence, fair_wait, now) <= promise_s)
         return self._reject("ttft", reason, code, first_s - promise_s)
 
@@ -280,66 +226,6 @@ class Admission:
     def _reject(self, kind: str, reason: str, code: RejectCode, excess_s: float) -> Reject:
         self._rejections[kind] += 1
         return Reject(reason, code, max(1.0, excess_s) * self._jitter.uniform(0.8, 1.2))
-
-    def _wait(self, sequence: Sequence, now: float, *, at_most_s: float = math.inf) -> Wait:
-        """Predict from now.
-
-        The longer a request waits, the more comes that goes before it: what two rounds show of
-        that is carried on to where it ends, and looked at once more if it is not too long anyway.
-        """
-        sure_s = self._rate.wait_s(sequence.num_uncached, now, is_running=len(self._running) > 0)
-        first_s = self._round_s(sequence, now, 0.0, sure_s)
-        if first_s <= sure_s:
-            return Wait(sure_s, 0.0)
-        second_s = self._round_s(sequence, now, first_s, sure_s)
-        growth = min(second_s / first_s - 1.0, _MAX_GROWTH)
-        end_s = first_s / (1.0 - growth)
-        # Less comes when queues of others run empty meanwhile, which shows only in the long run.
-        if growth > _FAST_GROWTH and second_s <= at_most_s:
-            end_s = self._round_s(sequence, now, end_s, sure_s)
-        # Counters of others may rise faster than its tenant's own: then less goes before it.
-        return Wait(sure_s, max(0.0, end_s - sure_s))
-
-    def _round_s(
-        self,
-        sequence: Sequence,
-        now: float,
-        horizon_s: float,
-        sure_s: float,
-        *,
-        at_share: bool = False,
-    ) -> float:
-        """Predict the wait of a request, given what comes in `horizon_s`."""
-        draws_per_s = 1.0 / self._rate.step_s if self._rate.step_s else 0.0
-        ahead = self._queue.before(
-            sequence, now, horizon_s, draws_per_s=draws_per_s, at_share=at_share
-        )
-        drain_s = self._drain_s(ahead, sequence.request.band, now)
-        slot_s = 0.0
-        # Those below make room for it.
-        if not self._running.has_below(sequence.request.band):
-            num_ahead = self._queue.num_requests(ahead.higher + ahead.others)
-            slot_s = self._rate.slots_s(num_ahead + 1.0 - self._running.num_free_slots)
-        return max(drain_s, sure_s + slot_s)
-
-    def _drain_s(self, ahead: Ahead, band: Band, now: float) -> float:
-        """Predict when the bands above are empty and it is served, or their share has served it."""
-        own = ahead.others + ahead.own
-        own += sum(
-            other.num_tokens - other.num_computed
-            for other in self._running.prefilling
-            if other.request.band is not Band.BATCH or band is Band.BATCH
-        )
-        is_running = len(self._running) > 0
-        wait_s = self._rate.wait_s(
-            (own + ahead.higher) / (1.0 - ahead.lower_share), now, is_running=is_running
-        )
-        if ahead.share and ahead.higher:
-            by_share_s = self._rate.wait_s(
-                (own + _TURN_TOKENS) / ahead.share, now, is_running=is_running
-            )
-            wait_s = min(wait_s, by_share_s)
-        return wait_s
 
     def _tokens_per_s(self) -> float:
         return max(1e-3, self._rate.tokens_per_s())

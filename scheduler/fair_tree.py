@@ -14,10 +14,7 @@ and share the order of the uppermost.
 Nodes are made when a request first needs them and kept while they wait or run, and as long as
 their policy would miss what it knows of them; idle ones are swept when they outnumber the rest.
 
-Borrowing. Where the configuration lends, a tenant whose head must start now to be in time may go
-before the one that is next, if it is then at most the loan ahead of its turn. Its counter pays it
-back. Two tenants' service then differs by at most the loan more than their policy says. Only the
-few most urgent tenants are asked, so that a chance to borrow may be missed when many are late.
+Where the configuration lends, a tenant may go ahead of its turn; see `scheduler.borrowing`.
 """
 
 from __future__ import annotations
@@ -28,17 +25,17 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.borrowing import MostUrgent, first_with_loan
 from scheduler.config import FairnessConfig
 from scheduler.ledger import Ledger
 from scheduler.order import Order
 from scheduler.policies.bands import BandShares
-from scheduler.policies.base import Child, Key, Policy
+from scheduler.policies.base import Child
 from scheduler.policies.registry import levels_of, make_policy
 from scheduler.request import Band
 from scheduler.sequence import Sequence
 from scheduler.tree_node import Node
 
-_MAX_BORROWERS = 8
 _MIN_SWEEP = 1024
 _MAX_CHARGED = 64
 
@@ -320,14 +317,7 @@ class FairTree:
         first = node.order.first(now)
         if node.urgent is None or first is None:
             return first
-        loan = self.config.borrow_tokens
-        in_time = [
-            child
-            for child in node.urgent.least(_MAX_BORROWERS, now)
-            if child.head(now).start_by_s <= now <= child.head(now).deadline_s
-            and node.policy.lead(child, first) <= loan
-        ]
-        return min(in_time, key=lambda child: child.head(now).deadline_s, default=first)
+        return first_with_loan(node, first, self.config.borrow_tokens, now)
 
     def _child(self, parent: Node, name: str, band: Band) -> Node:
         node = parent.children.get(name)
@@ -339,7 +329,7 @@ class FairTree:
             node = parent.children[name] = Node(name, band, parent, policy, self._ledger)
             self._node_of_entry[node.entry] = node
             if parent is self._root and self.config.borrow_tokens and node.policy.keeps_accounts:
-                node.urgent = Order(_MostUrgent())
+                node.urgent = Order(MostUrgent())
             self._num_nodes += 1
         return node
 
@@ -388,11 +378,3 @@ def _look_again(node: Node, child: Child, now: float) -> None:
         node.order.update(child, now)
     if node.urgent is not None:
         node.urgent.update(child, now)
-
-
-class _MostUrgent(Policy):
-    """Order tenants by when their heads must start at the latest, before those that are late."""
-
-    def key(self, child: Child, now: float) -> Key:
-        head = child.head(now)
-        return (float(head.deadline_s < now), head.start_by_s)
