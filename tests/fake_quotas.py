@@ -25,8 +25,8 @@ from gateway.domain.counters import (
 from gateway.domain.limits import BASE_S, Sums
 from gateway.domain.price import Price
 from gateway.domain.usage import UsageRow
-from gateway.services.inference import InferenceService
-from gateway.services.leased import LeasedInference
+from gateway.services.inference.leased import LeasedInference
+from gateway.services.inference.service import InferenceService
 from gateway.services.quotas.entry import Entry
 from gateway.services.quotas.lease import Books
 from gateway.services.quotas.link import CounterLink

@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.domain import Principal
 from gateway.errors import AuthenticationFailed, InvalidRequest, PermissionDenied
-from gateway.services.key_scopes import admits
-from gateway.services.models import ServedModel
+from gateway.services.auth import admits
+from gateway.services.inference import ServedModel
 
 
 class Authenticates(Protocol):

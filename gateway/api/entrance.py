@@ -6,8 +6,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.domain import Principal
 from gateway.errors import InvalidRequest, NotFound, PermissionDenied
-from gateway.services.overload_watch import OverloadWatch
-from gateway.services.quotas.entry import Entry
+from gateway.services.health import OverloadWatch
+from gateway.services.quotas import Entry
 
 
 class Entrance:

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from gateway import errors
 from gateway.api.ratelimits import DEGRADED, ratelimit_headers
-from gateway.api.schemas import Usage
+from gateway.api.token_usage import Usage
 
 logger = logging.getLogger(__name__)
 

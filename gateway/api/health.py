@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from gateway.api.access import public
-from gateway.services.probes import Part, Probes
+from gateway.services.health import Part, Probes
 
 
 class Health:

@@ -23,7 +23,7 @@ from gateway.api.sse import DONE
 from gateway.domain import Principal
 from gateway.domain.idempotency import Answer, Claim
 from gateway.errors import GatewayError, InvalidRequest, ServerDraining
-from gateway.services.idempotency import IdempotencyService
+from gateway.services.inference import IdempotencyService
 
 logger = logging.getLogger(__name__)
 

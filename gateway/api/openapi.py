@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from gateway.api.errors import ErrorBody
 from gateway.api.idempotent import MAX_KEY_CHARS
-from gateway.api.schemas import (
+from gateway.api.openai.schemas import (
     ChatCompletion,
     ChatRequest,
     CompletionRequest,

@@ -11,22 +11,20 @@ from starlette.types import ASGIApp
 
 from gateway.api import openapi
 from gateway.api.access import Authenticates, public, tenant_only
-from gateway.api.catalogue import Catalogue
-from gateway.api.chat import Chat
-from gateway.api.completions import Completions
-from gateway.api.endpoint import AnswerKind, InferenceEndpoint
 from gateway.api.entrance import Entrance
 from gateway.api.errors import on_gateway_error, on_http_exception, on_unexpected
 from gateway.api.health import Health
 from gateway.api.idempotent import Idempotent
+from gateway.api.openai.catalogue import Catalogue
+from gateway.api.openai.chat import Chat
+from gateway.api.openai.completions import Completions
+from gateway.api.openai.endpoint import AnswerKind, InferenceEndpoint
 from gateway.api.request_id import RequestId
 from gateway.api.usage import usage_routes
 from gateway.errors import GatewayError
-from gateway.services.idempotency import IdempotencyService
-from gateway.services.leased import LeasedInference
-from gateway.services.models import ModelRegistry
-from gateway.services.overload_watch import OverloadWatch
-from gateway.services.usage import UsageService
+from gateway.services.health import OverloadWatch
+from gateway.services.inference import IdempotencyService, LeasedInference, ModelRegistry
+from gateway.services.ledger import UsageService
 
 
 def public_app(

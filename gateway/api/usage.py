@@ -23,7 +23,7 @@ from gateway.api.access import Authenticates, tenant_only
 from gateway.api.usage_params import read_usage_params
 from gateway.domain import Principal
 from gateway.domain.usage import UsageBy, UsageSum, UsageTotals
-from gateway.services.usage import UsageService
+from gateway.services.ledger import UsageService
 
 BY: Final = (UsageBy.DAY, UsageBy.HOUR, UsageBy.MODEL, UsageBy.KEY, UsageBy.TIER)
 DEFAULT_BY: Final = (UsageBy.DAY, UsageBy.MODEL, UsageBy.KEY, UsageBy.TIER)

@@ -12,7 +12,7 @@ from starlette.datastructures import QueryParams
 
 from gateway.domain.usage import UsageBy
 from gateway.errors import InvalidRequest
-from gateway.services.usage import UsageAsked
+from gateway.services.ledger import UsageAsked
 
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _YEARS: Final = range(1970, 9000)

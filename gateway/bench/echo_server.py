@@ -20,8 +20,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from gateway.app.serving import listening
 from gateway.http.options import HttpOptions
-from gateway.serving import listening
 
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":" token"}}]}\n\n'
 

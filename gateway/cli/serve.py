@@ -18,7 +18,7 @@ from gateway.cli.chosen_settings import read_settings
 from gateway.cli.exits import Exit
 
 if TYPE_CHECKING:
-    from gateway.serving import Ready
+    from gateway.app.serving import Ready
 
 
 class Banner(StrEnum):
@@ -75,7 +75,7 @@ def serve(
 def _leave(code: int) -> NoReturn:
     """Exit; a thread that still loads a model can neither be stopped nor be waited for."""
     if threading.active_count() > 1:
-        from gateway.app import LOADER_NAME
+        from gateway.app.gateway import LOADER_NAME
 
         is_loading = any(thread.name == LOADER_NAME for thread in threading.enumerate())
     else:
@@ -92,8 +92,8 @@ def _run(flags: dict[str, Any], banner: Banner) -> int:
     import uvloop
 
     from engine.errors import EngineError
+    from gateway.app.serving import serve as run_server
     from gateway.errors import GatewayError, StartupFailed
-    from gateway.serving import serve as run_server
 
     say = _print_json if banner is Banner.JSON else _print_text
     settings = read_settings(flags)

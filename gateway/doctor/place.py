@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.doctor.finding import Finding, broken, ok, warning
-from gateway.services.local_access import LocalAccess, read_local_access
+from gateway.services.auth import LocalAccess, read_local_access
 
 if TYPE_CHECKING:
     import httpx

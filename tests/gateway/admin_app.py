@@ -10,22 +10,22 @@ import httpx
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from gateway.administration import admin_services
-from gateway.api.admin_config import config_route
-from gateway.api.admin_routes import AdminServices, admin_routes
-from gateway.api.admin_scheduler import scheduler_routes
-from gateway.api.admin_usage import admin_usage_routes
+from gateway.api.admin.config import config_route
+from gateway.api.admin.routes import AdminServices, admin_routes
+from gateway.api.admin.scheduler import scheduler_routes
+from gateway.api.admin.usage import admin_usage_routes
 from gateway.api.public import with_errors
+from gateway.app.administration import admin_services
 from gateway.credentials import Token
 from gateway.domain import Tenant
 from gateway.domain.admin import Actor
 from gateway.ports import AdminTokenStore
-from gateway.services.admin_auth import AdminAuthenticator
-from gateway.services.auth import Authenticator
-from gateway.services.auth_upkeep import AuthUpkeep
-from gateway.services.prices import PriceBook
-from gateway.services.scheduler_control import SchedulerControl
-from gateway.services.usage import UsageService
+from gateway.services.admin.scheduler_control import SchedulerControl
+from gateway.services.auth.admin_authenticator import AdminAuthenticator
+from gateway.services.auth.authenticator import Authenticator
+from gateway.services.auth.upkeep import AuthUpkeep
+from gateway.services.ledger.prices import PriceBook
+from gateway.services.ledger.usage import UsageService
 from gateway.settings import Settings
 from gateway.store import Store
 from tests.gateway.fake_scheduling import FakeModel, FakeService

@@ -1,4 +1,4 @@
-"""Fakes of what `gateway.services.scheduler_control` shows and sets."""
+"""Fakes of what `gateway.services.admin.scheduler_control` shows and sets."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from gateway.services.ledger_writer import LedgerWriter
-from gateway.services.spool import Spool
+from gateway.services.ledger.spool import Spool
+from gateway.services.ledger.writer import LedgerWriter
 from gateway.store.database import Database
 from gateway.store.ledger import SqlLedger
 
@@ -25,8 +25,8 @@ BILLS_FOREVER = """
 import asyncio, os, sys
 from pathlib import Path
 from gateway.services import spool
-from gateway.services.ledger_writer import LedgerWriter, Pace
-from gateway.services.spool import Spool
+from gateway.services.ledger.writer import LedgerWriter, Pace
+from gateway.services.ledger.spool import Spool
 from gateway.store.database import Database
 from gateway.store.ledger import SqlLedger
 from tests.gateway.usage_rows import usage_row

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.app import open_gateway
-from gateway.services.models import ServedModel
-from gateway.serving import ApiServer, listening, url_of
+from gateway.app.gateway import open_gateway
+from gateway.app.serving import ApiServer, listening, url_of
+from gateway.services.inference.models import ServedModel
 from gateway.settings import Settings
 
 LAG_INTERVAL_S = 0.005

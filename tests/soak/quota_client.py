@@ -27,13 +27,13 @@ from gateway.domain.quota import Quota, Scope, ScopeKind, ScopeQuota
 from gateway.domain.tier import Tier
 from gateway.domain.usage import Outcome
 from gateway.errors import CountersUnavailable, GatewayError, TenantLimited
-from gateway.services.ledger_writer import LedgerWriter
+from gateway.services.ledger.spool import Spool
+from gateway.services.ledger.writer import LedgerWriter
 from gateway.services.quotas.keeper import QuotaKeeper
 from gateway.services.quotas.lease import Books, Terms
 from gateway.services.quotas.link import CounterLink
 from gateway.services.quotas.recovery import Recovery
 from gateway.services.quotas.service import QuotaService
-from gateway.services.spool import Spool
 from gateway.store.database import Database
 from gateway.store.ledger import SqlLedger
 from gateway.store.quota_counters import RedisQuotaCounters

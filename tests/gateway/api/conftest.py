@@ -22,12 +22,12 @@ from gateway.api.public import public_app
 from gateway.domain import Principal, TenantSlo, Tier
 from gateway.errors import AuthenticationFailed
 from gateway.services.fair_pool import FairPool
-from gateway.services.heartbeat import Heartbeat
-from gateway.services.inference import InferenceService
-from gateway.services.lifecycle import Lifecycle, Phase
-from gateway.services.models import ModelRegistry, ServedModel
-from gateway.services.overload_watch import OverloadWatch
-from gateway.services.probes import Probes
+from gateway.services.health.heartbeat import Heartbeat
+from gateway.services.health.lifecycle import Lifecycle, Phase
+from gateway.services.health.overload_watch import OverloadWatch
+from gateway.services.health.probes import Probes
+from gateway.services.inference.models import ModelRegistry, ServedModel
+from gateway.services.inference.service import InferenceService
 from scheduler.config import first_come
 from scheduler.core import Scheduler
 from scheduler.service import EngineService

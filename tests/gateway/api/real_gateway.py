@@ -11,9 +11,9 @@ import httpx
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from gateway.api.admin import AdminOnly
+from gateway.api.admin.routing import AdminOnly
 from gateway.api.request_id import RequestId
-from gateway.app import Gateway, open_gateway
+from gateway.app.gateway import Gateway, open_gateway
 from gateway.domain.admin import AdminRole
 from gateway.settings import Settings
 

@@ -16,7 +16,7 @@ from gateway.api.access import may_use, require_model, tenant_only
 from gateway.api.public import with_errors
 from gateway.domain import Principal
 from gateway.errors import PermissionDenied
-from gateway.services.models import ServedModel
+from gateway.services.inference.models import ServedModel
 from gateway.store import Store
 from tests.gateway.admin_app import ACTOR, Process, new_process
 
@@ -182,8 +182,8 @@ def test_a_key_is_held_to_its_models(models: tuple[str, ...] | None, usable: boo
 
 async def test_the_catalogue_holds_what_a_key_may_use() -> None:
     """The list leaves out the others; to name one of those is refused."""
-    from gateway.api.catalogue import Catalogue
-    from gateway.services.models import ModelRegistry
+    from gateway.api.openai.catalogue import Catalogue
+    from gateway.services.inference.models import ModelRegistry
 
     catalogue = Catalogue(ModelRegistry([_model("big", "gpt-4o"), _model("small")]))
     auth = Knows(replace(PRINCIPAL, models=("small",)))

@@ -8,9 +8,9 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api.front import Front
 from gateway.api.health import DetailedHealth, Health
-from gateway.services.heartbeat import Heartbeat
-from gateway.services.lifecycle import Lifecycle, Phase
-from gateway.services.probes import Probes
+from gateway.services.health.heartbeat import Heartbeat
+from gateway.services.health.lifecycle import Lifecycle, Phase
+from gateway.services.health.probes import Probes
 
 pytestmark = pytest.mark.anyio
 

@@ -18,12 +18,12 @@ from gateway.api.public import public_app, with_errors
 from gateway.credentials import Secrets
 from gateway.domain import Principal
 from gateway.errors import Overloaded, StoreUnavailable
-from gateway.services.auth import Authenticator
+from gateway.services.auth.authenticator import Authenticator
 from gateway.services.fair_pool import FairPool
-from gateway.services.idempotency import IdempotencyService
-from gateway.services.inference import InferenceService
-from gateway.services.models import ModelRegistry, ServedModel
-from gateway.services.overload_watch import OverloadWatch
+from gateway.services.health.overload_watch import OverloadWatch
+from gateway.services.inference.idempotency import IdempotencyService
+from gateway.services.inference.models import ModelRegistry, ServedModel
+from gateway.services.inference.service import InferenceService
 from gateway.store import Store
 from gateway.store.idempotency import SqlIdempotency
 from gateway.store.tables import idempotency

@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from gateway.services.overload import Level
-from gateway.services.overload_watch import OverloadWatch
+from gateway.services.health.overload import Level
+from gateway.services.health.overload_watch import OverloadWatch
 from scheduler.state import Load
 from tests.gateway.api.conftest import MODEL, TIER_KEYS
 

@@ -17,10 +17,10 @@ from gateway.api.usage import usage_routes
 from gateway.domain import ApiKey
 from gateway.domain.tier import Tier
 from gateway.domain.usage import UsageRow
-from gateway.services.auth import Authenticator
-from gateway.services.ledger_writer import LedgerWriter
-from gateway.services.spool import Spool
-from gateway.services.usage import UsageService
+from gateway.services.auth.authenticator import Authenticator
+from gateway.services.ledger.spool import Spool
+from gateway.services.ledger.usage import UsageService
+from gateway.services.ledger.writer import LedgerWriter
 from gateway.store import Store
 from tests.gateway.usage_rows import usage_row
 

@@ -18,7 +18,7 @@ import uvicorn
 
 from gateway.api.public import with_errors
 from gateway.cli.main import main
-from gateway.services.local_access import announced, new_local_token
+from gateway.services.auth.local_access import announced, new_local_token
 from gateway.settings import Settings
 from gateway.store import open_store
 from tests.gateway.admin_app import declared_routes

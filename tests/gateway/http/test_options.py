@@ -13,8 +13,8 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from gateway.app.serving import ApiServer, listening
 from gateway.http.options import HttpOptions
-from gateway.serving import ApiServer, listening
 
 pytestmark = pytest.mark.anyio
 

@@ -84,18 +84,21 @@ async def test_threads_are_shared_by_time_and_not_by_number() -> None:
     pool.close()
 
 
-async def test_no_tenant_takes_every_thread_from_one_that_waits() -> None:
-    """With two threads, the one that comes free first goes to who has nothing running."""
-    work = Work()
+async def test_a_free_thread_goes_to_who_has_none() -> None:
+    """While a tenant has one running, another's work goes first, however little both have used."""
+    work, other = Work(), Work()
     pool = FairPool(2, clock=work.clock)
-    tasks = [asyncio.create_task(pool.run(ACME, work.of("a", 0.0))) for _ in range(4)]
-    await _settle(*tasks)
-    tasks.append(asyncio.create_task(pool.run(GLOBEX, work.of("g", 9.0))))
-    tasks.append(asyncio.create_task(pool.run(INITECH, work.of("i", 9.0))))
-    await _settle(*tasks)
+    first = asyncio.create_task(pool.run(ACME, other.of("a", 0.0)))
+    tasks = [asyncio.create_task(pool.run(ACME, work.of("a", 0.0))) for _ in range(3)]
+    await _settle(first, *tasks)
+    mine = asyncio.create_task(pool.run(GLOBEX, work.of("g", 0.0)))
+    await _settle(mine)
+    # One thread stays taken: the other one is what they share.
     work.gate.set()
-    await asyncio.gather(*tasks)
-    assert {"g", "i"} <= set(work.ran[:4])
+    await asyncio.gather(mine, *tasks)
+    assert work.ran == ["a", "g", "a", "a"]
+    other.gate.set()
+    await first
     pool.close()
 
 

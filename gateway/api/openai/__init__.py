@@ -1,0 +1,1 @@
+"""The inference endpoints in OpenAI's shapes."""

@@ -1,0 +1,148 @@
+"""The streamed chunks of chat and text completions, as bytes.
+
+A stream sends the same envelope thousands of times, so it is encoded once and only the text is
+encoded for each chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from engine.text import Tokenizer
+from gateway.api.openai.logprobs import TextLogprobsWriter, chat_logprobs
+from gateway.api.sse import event
+from gateway.api.token_usage import Usage
+from gateway.domain import Tier
+from gateway.services.inference import Piece
+
+_json = msgspec.json.encode
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """Hold what every chunk of an answer repeats. `created_s` is Unix time."""
+
+    id: str
+    created_s: int
+    model: str
+    fingerprint: str
+    service_tier: Tier
+
+
+class Chunks(Protocol):
+    """Frame the events of one answer; `index` numbers the choice."""
+
+    def opening(self, index: int) -> bytes: ...
+    def piece(self, index: int, piece: Piece) -> bytes: ...
+    def finish(self, index: int, reason: str, cause: str | None = None) -> bytes: ...
+    def usage(self, usage: Usage) -> bytes: ...
+
+
+class ChatChunks:
+    """Frame `chat.completion.chunk` objects."""
+
+    def __init__(
+        self, envelope: Envelope, *, include_usage: bool, tokenizer: Tokenizer | None = None
+    ) -> None:
+        self._tokenizer = tokenizer
+        head = {
+            "id": envelope.id,
+            "object": "chat.completion.chunk",
+            "created": envelope.created_s,
+            "model": envelope.model,
+            "service_tier": envelope.service_tier,
+            "system_fingerprint": envelope.fingerprint,
+        }
+        self._head = _json(head)[:-1]
+        # Asked for usage, every chunk but the last carries it as null.
+        self._tail = b',"usage":null}' if include_usage else b"}"
+
+    def opening(self, index: int) -> bytes:
+        return self._chunk(index, b'{"role":"assistant","content":"","refusal":null}')
+
+    def piece(self, index: int, piece: Piece) -> bytes:
+        if not piece.text and not piece.logprobs:
+            return b""
+        logprobs = b"null"
+        if self._tokenizer is not None and piece.logprobs:
+            logprobs = _json(chat_logprobs(self._tokenizer, piece.logprobs))
+        return self._chunk(index, b'{"content":%b}' % _json(piece.text), logprobs)
+
+    def finish(self, index: int, reason: str, cause: str | None = None) -> bytes:
+        return self._chunk(index, b"{}", reason=_reason(reason, cause))
+
+    def usage(self, usage: Usage) -> bytes:
+        return _usage_chunk(self._head, usage)
+
+    def _chunk(
+        self, index: int, delta: bytes, logprobs: bytes = b"null", reason: bytes = b"null"
+    ) -> bytes:
+        return event(
+            b'%b,"choices":[{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}]%b'
+            % (self._head, index, delta, logprobs, reason, self._tail)
+        )
+
+
+class TextChunks:
+    """Frame streamed `text_completion` objects; `writers` spell logprobs, one a choice."""
+
+    def __init__(
+        self,
+        envelope: Envelope,
+        *,
+        include_usage: bool,
+        writers: Sequence[TextLogprobsWriter] = (),
+    ) -> None:
+        self._writers = writers
+        head = {
+            "id": envelope.id,
+            "object": "text_completion",
+            "created": envelope.created_s,
+            "model": envelope.model,
+            "service_tier": envelope.service_tier,
+            "system_fingerprint": envelope.fingerprint,
+        }
+        self._head = _json(head)[:-1]
+        self._tail = b',"usage":null}' if include_usage else b"}"
+
+    def opening(self, index: int) -> bytes:
+        return b""
+
+    def piece(self, index: int, piece: Piece) -> bytes:
+        logprobs = b"null"
+        if self._writers:
+            spelled = self._writers[index].write(piece)
+            if spelled.tokens:
+                logprobs = _json(spelled)
+        if not piece.text and logprobs == b"null":
+            return b""
+        return self._chunk(index, piece.text, logprobs)
+
+    def finish(self, index: int, reason: str, cause: str | None = None) -> bytes:
+        return self._chunk(index, "", reason=_reason(reason, cause))
+
+    def usage(self, usage: Usage) -> bytes:
+        return _usage_chunk(self._head, usage)
+
+    def _chunk(
+        self, index: int, text: str, logprobs: bytes = b"null", reason: bytes = b"null"
+    ) -> bytes:
+        return event(
+            b'%b,"choices":[{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}]%b'
+            % (self._head, index, _json(text), logprobs, reason, self._tail)
+        )
+
+
+def _reason(reason: str, cause: str | None) -> bytes:
+    """Spell why a choice ended; `cause` says what cut it short, where it was not its own bounds."""
+    if cause is None:
+        return _json(reason)
+    return b'%b,"x_stop_cause":%b' % (_json(reason), _json(cause))
+
+
+def _usage_chunk(head: bytes, usage: Usage) -> bytes:
+    return event(b'%b,"choices":[],"usage":%b}' % (head, _json(usage)))

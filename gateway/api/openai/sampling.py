@@ -1,0 +1,207 @@
+"""Checking what a request asks of sampling: ranges first, then what this engine cannot do.
+
+A parameter is refused, never dropped: an answer that ignored a penalty would look right and be
+wrong.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from typing import Final
+
+from engine.contract import Capability, EngineInfo, SamplingParams
+from gateway.api.openai.schemas import ChatRequest, CompletionRequest, SamplingFields
+from gateway.api.ranges import in_range, int_in_range, shown
+from gateway.domain import Tier
+from gateway.errors import InvalidRequest, UnsupportedParameter
+
+MAX_CHOICES: Final = 8
+MAX_LOGPROBS: Final = 20
+MAX_LOGIT_BIASES: Final = 300
+MAX_STOP_STRINGS: Final = 4
+MAX_STOP_CHARS: Final = 256
+MAX_STOP_TOKEN_IDS: Final = 64
+_SEED_MASK: Final = (1 << 64) - 1
+# An odd constant of large order keeps the seeds of a request's choices apart.
+_SEED_STEP: Final = 0x9E3779B97F4A7C15
+
+# What the engine may lack → the fields that ask for it.
+_FIELDS: Final = {
+    Capability.PENALTIES: ("presence_penalty", "frequency_penalty", "repetition_penalty"),
+    Capability.LOGIT_BIAS: ("logit_bias",),
+    Capability.MIN_TOKENS: ("min_tokens",),
+    Capability.LOGPROBS: ("logprobs",),
+    Capability.PROMPT_LOGPROBS: ("prompt_logprobs",),
+}
+
+
+def sampling_params(body: SamplingFields, info: EngineInfo, *, max_tokens: int) -> SamplingParams:
+    """Build the engine's parameters of a request's first choice.
+
+    Raises: `InvalidRequest` for a value out of range, `UnsupportedParameter` for a feature that
+    the engine does not list among its capabilities.
+    """
+    temperature = in_range("temperature", body.temperature, 0.0, 2.0, default=1.0)
+    top_p = in_range("top_p", body.top_p, 0.0, 1.0, default=1.0)
+    if top_p == 0.0:
+        # The nucleus of 0 holds the likeliest token alone, which is greedy decoding.
+        temperature, top_p = 0.0, 1.0
+    logprobs = _num_logprobs(body)
+    echo = isinstance(body, CompletionRequest) and bool(body.echo)
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=int_in_range("top_k", body.top_k, -1, info.vocab_size, default=0, off=-1),
+        top_p=top_p,
+        min_p=in_range("min_p", body.min_p, 0.0, 1.0, default=0.0),
+        seed=_seed(body.seed),
+        stop_token_ids=_stop_token_ids(body.stop_token_ids, info.vocab_size),
+        ignore_eos=bool(body.ignore_eos),
+        min_tokens=int_in_range("min_tokens", body.min_tokens, 0, max_tokens, default=0),
+        presence_penalty=in_range("presence_penalty", body.presence_penalty, -2, 2, default=0),
+        frequency_penalty=in_range("frequency_penalty", body.frequency_penalty, -2, 2, default=0),
+        repetition_penalty=in_range(
+            "repetition_penalty", body.repetition_penalty, 0.01, 10, default=1
+        ),
+        logit_bias=_logit_bias(body.logit_bias, info.vocab_size),
+        logprobs=logprobs,
+        prompt_logprobs=logprobs if echo else None,
+    )
+    _refuse_incapable(params, info)
+    return params
+
+
+def choice_params(params: SamplingParams, choice: int, *, prompt: int = 0) -> SamplingParams:
+    """Return the parameters of one of `n` choices: the first keeps the seed, as if alone.
+
+    A drawn seed is for one prompt: equal `prompt`s of a list must not get equal answers.
+    """
+    step = prompt * MAX_CHOICES + choice
+    return replace(params, seed=(params.seed + step * _SEED_STEP) & _SEED_MASK) if step else params
+
+
+def num_choices(body: SamplingFields) -> int:
+    """Return `n`. Raises: `InvalidRequest`."""
+    return int_in_range("n", body.n, 1, MAX_CHOICES, default=1)
+
+
+def requested_max_tokens(body: ChatRequest | CompletionRequest) -> int | None:
+    """Return the bound the client set on output tokens, or None. Raises: `InvalidRequest`."""
+    param, value = "max_tokens", body.max_tokens
+    if isinstance(body, ChatRequest) and body.max_completion_tokens is not None:
+        param, value = "max_completion_tokens", body.max_completion_tokens
+    return None if value is None else int_in_range(param, value, 1, (1 << 31) - 1, default=1)
+
+
+def stop_strings(body: SamplingFields) -> tuple[str, ...]:
+    """Return the stop strings, none of them empty. Raises: `InvalidRequest`."""
+    if body.stop is None:
+        return ()
+    stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
+    if len(stops) > MAX_STOP_STRINGS:
+        raise InvalidRequest(
+            f"'stop' takes up to {MAX_STOP_STRINGS} strings, not {len(stops)}.",
+            param="stop",
+        )
+    if any(not 1 <= len(stop) <= MAX_STOP_CHARS for stop in stops):
+        raise InvalidRequest(
+            f"Each 'stop' string must have 1 to {MAX_STOP_CHARS} characters.",
+            param="stop",
+        )
+    return stops
+
+
+def requested_tier(body: SamplingFields) -> Tier | None:
+    """Return the service tier asked for; None is `auto`. Raises: `InvalidRequest`."""
+    if body.service_tier is None or body.service_tier == "auto":
+        return None
+    try:
+        return Tier(body.service_tier)
+    except ValueError:
+        raise InvalidRequest(
+            f"'service_tier' must be one of auto, {', '.join(sorted(Tier))}.",
+            param="service_tier",
+        ) from None
+
+
+def refuse_unsupported(asked: dict[str, bool]) -> None:
+    """Raise `UnsupportedParameter` for the first field that asks for what nobody here does."""
+    for param, is_asked in asked.items():
+        if is_asked:
+            raise UnsupportedParameter(
+                f"This server does not support this value of '{param}'.", param=param
+            )
+
+
+def _refuse_incapable(params: SamplingParams, info: EngineInfo) -> None:
+    plain = SamplingParams(max_tokens=1)
+    for capability, fields in _FIELDS.items():
+        if capability in info.capabilities:
+            continue
+        for field in fields:
+            if getattr(params, field) != getattr(plain, field):
+                raise UnsupportedParameter(
+                    f"This engine cannot do what '{field}' asks; leave it out.", param=field
+                )
+
+
+def _num_logprobs(body: SamplingFields) -> int | None:
+    """Return how many alternatives to report beside each token, or None for no logprobs."""
+    if isinstance(body, CompletionRequest):
+        if body.logprobs is None:
+            return None
+        return int_in_range("logprobs", body.logprobs, 0, MAX_LOGPROBS, default=0)
+    assert isinstance(body, ChatRequest)
+    top = int_in_range("top_logprobs", body.top_logprobs, 0, MAX_LOGPROBS, default=0)
+    if top and not body.logprobs:
+        raise InvalidRequest(
+            "'top_logprobs' needs 'logprobs' to be true.",
+            param="top_logprobs",
+        )
+    return top if body.logprobs else None
+
+
+def _seed(value: int | None) -> int:
+    if value is None:
+        return secrets.randbits(64)
+    if not -(1 << 63) <= value < 1 << 63:
+        raise InvalidRequest("'seed' must fit 64 bits.", param="seed")
+    return value
+
+
+def _stop_token_ids(ids: list[int] | None, vocab_size: int) -> tuple[int, ...]:
+    if ids is None:
+        return ()
+    if len(ids) > MAX_STOP_TOKEN_IDS:
+        raise InvalidRequest(
+            f"'stop_token_ids' takes up to {MAX_STOP_TOKEN_IDS} ids.",
+            param="stop_token_ids",
+        )
+    for index, token_id in enumerate(ids):
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequest(
+                f"Token id {shown(token_id)} is outside the vocabulary of {vocab_size}.",
+                param=f"stop_token_ids[{index}]",
+            )
+    return tuple(ids)
+
+
+def _logit_bias(biases: dict[str, float] | None, vocab_size: int) -> tuple[tuple[int, float], ...]:
+    """Read OpenAI's map from token ids, spelled as strings, to biases."""
+    if not biases:
+        return ()
+    if len(biases) > MAX_LOGIT_BIASES:
+        raise InvalidRequest(
+            f"'logit_bias' takes up to {MAX_LOGIT_BIASES} entries, not {len(biases)}.",
+            param="logit_bias",
+        )
+    read = {}
+    for key, bias in biases.items():
+        if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocab_size):
+            raise InvalidRequest(
+                f"'logit_bias' names tokens by ids from 0 to {vocab_size - 1}.",
+                param="logit_bias",
+            )
+        read[int(key)] = in_range("logit_bias", bias, -100, 100, default=0)
+    return tuple(read.items())

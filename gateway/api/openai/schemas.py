@@ -1,0 +1,163 @@
+"""The wire types of the inference endpoints, in OpenAI's shapes.
+
+Only types are checked here; ranges, and what this server cannot do, are `api.sampling`'s.
+msgspec allows one array type in a union, so a field that may be several kinds of list is
+`list[Any]` and is told apart by hand.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from gateway.api.openai.logprobs import ChatLogprobs, TextLogprobs
+from gateway.api.token_usage import Usage
+from gateway.domain import Tier
+
+
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class ChatMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """Hold one turn; an answer of ours, sent back as it came, is one.
+
+    The fields of type Any are OpenAI's for what this server does not do; empty ones pass.
+    """
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    annotations: Any = None
+    audio: Any = None
+    function_call: Any = None
+    tool_calls: Any = None
+    tool_call_id: Any = None
+
+
+class ResponseFormat(msgspec.Struct):
+    type: str
+
+
+class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Hold what chat and text completions share."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    logit_bias: dict[str, float] | None = None
+    service_tier: str | None = None
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+
+
+class ChatRequest(SamplingFields, forbid_unknown_fields=True, kw_only=True):
+    """Decode the body of `POST /v1/chat/completions`.
+
+    The fields of type Any are OpenAI's for what this server does not do; neutral values pass.
+    """
+
+    messages: list[ChatMessage]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    response_format: ResponseFormat | None = None
+    tools: Any = None
+    tool_choice: Any = None
+    functions: Any = None
+    function_call: Any = None
+    modalities: Any = None
+    audio: Any = None
+    prediction: Any = None
+    reasoning_effort: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
+    prompt_cache_retention: Any = None
+    parallel_tool_calls: bool | None = None
+    store: bool | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
+class CompletionRequest(SamplingFields, forbid_unknown_fields=True, kw_only=True):
+    """Decode the body of `POST /v1/completions`; `prompt` is text(s) or token ids."""
+
+    prompt: str | list[Any]
+    echo: bool | None = None
+    best_of: int | None = None
+    logprobs: int | None = None
+    suffix: str | None = None
+
+
+class AssistantMessage(msgspec.Struct):
+    content: str
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+    annotations: list[Any] = []
+
+
+class ChatChoice(msgspec.Struct):
+    index: int
+    message: AssistantMessage
+    finish_reason: str
+    logprobs: ChatLogprobs | None = None
+    x_stop_cause: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatCompletion(msgspec.Struct):
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    object: Literal["chat.completion"] = "chat.completion"
+    service_tier: Tier = Tier.DEFAULT
+    system_fingerprint: str | None = None
+
+
+class TextChoice(msgspec.Struct):
+    index: int
+    text: str
+    finish_reason: str
+    logprobs: TextLogprobs | None = None
+    x_stop_cause: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class TextCompletion(msgspec.Struct):
+    id: str
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: Usage
+    object: Literal["text_completion"] = "text_completion"
+    service_tier: Tier = Tier.DEFAULT
+    system_fingerprint: str | None = None
+
+
+class ModelCard(msgspec.Struct):
+    id: str
+    created: int
+    object: Literal["model"] = "model"
+    owned_by: str = "sluice"
+
+
+class ModelList(msgspec.Struct):
+    data: list[ModelCard]
+    object: Literal["list"] = "list"

@@ -1,0 +1,1 @@
+"""The composition root: everything is opened, put together and served from here."""

@@ -1,0 +1,105 @@
+"""Opening a gateway: stores and models at once, then what stands on both."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+from collections.abc import AsyncIterator
+from importlib.metadata import version as package_version
+from typing import Final
+
+from gateway.app.assembly import Gateway, assemble
+from gateway.app.model_loading import load_model
+from gateway.services.health import Heartbeat, Lifecycle, Phase, Probes, StoreWatch
+from gateway.services.inference import (
+    ModelRegistry,
+    ServedModel,
+)
+from gateway.settings import Settings
+from gateway.store import open_store
+
+# The engine's thread gives up the interpreter at every operator and must get it back soon: at
+# Python's default of 5 ms, a busy event loop stretches a step of 100 operators to half a second.
+SWITCH_INTERVAL_S: Final = 0.0005
+
+
+# How the thread that loads a model is called; it may outlive a start that was given up.
+LOADER_NAME: Final = "load-model"
+
+
+@contextlib.asynccontextmanager
+async def open_gateway(settings: Settings, probes: Probes | None = None) -> AsyncIterator[Gateway]:
+    """Open everything that a process serves with, and close it in the opposite order.
+
+    `probes` follow the start and are attached to what it makes. A start that is cancelled, or that
+    fails at the stores, leaves the thread that loads the model behind.
+    Raises: `engine.errors.EngineError`, `gateway.errors.StartupFailed`, `OSError`: each one line.
+    """
+    version = package_version("sluice")
+    probes = probes or Probes(Lifecycle(), Heartbeat())
+    lifecycle = probes.lifecycle
+    async with contextlib.AsyncExitStack() as stack:
+        # Loading weights and starting the stores each take a second and do not need each other.
+        loading = asyncio.create_task(_load(settings, version, lifecycle))
+        stack.callback(loading.cancel)
+        # Retrieved here too: where the store fails first, nobody else asks.
+        loading.add_done_callback(lambda done: done.cancelled() or done.exception())
+        with contextlib.ExitStack() as starting:
+            starting.enter_context(lifecycle.starting("store"))
+
+            async def model_loaded() -> None:
+                # What is left to wait for is the model alone.
+                starting.close()
+                await loading
+
+            opening = open_store(settings, before_first_start=model_loaded)
+            store = await stack.enter_async_context(opening)
+        model = await loading
+        await stack.enter_async_context(_running(model))
+        watch = StoreWatch(store.keys, grace_s=settings.auth_grace_s)
+        await stack.enter_async_context(watch.running())
+        probes.attach([model], watch)
+        gateway = await assemble(stack, settings, store, ModelRegistry([model]), probes, version)
+        lifecycle.advance(Phase.SERVING)
+        yield gateway
+
+
+async def _load(settings: Settings, version: str, lifecycle: Lifecycle) -> ServedModel:
+    """Load the model on a thread that nobody has to wait for: no load can be stopped halfway."""
+    loop = asyncio.get_running_loop()
+    loaded: asyncio.Future[ServedModel] = loop.create_future()
+
+    def hand_over(model: ServedModel | None, error: BaseException | None) -> None:
+        if loaded.done():
+            return
+        if model is not None:
+            loaded.set_result(model)
+        elif error is not None:
+            loaded.set_exception(error)
+
+    def load() -> None:
+        model, error = None, None
+        try:
+            model = load_model(settings, version=version)
+        except BaseException as exc:
+            error = exc
+        # A loop that is closed has nobody left who waits.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(hand_over, model, error)
+
+    with lifecycle.starting("model"):
+        threading.Thread(target=load, name=LOADER_NAME, daemon=True).start()
+        return await loaded
+
+
+@contextlib.asynccontextmanager
+async def _running(model: ServedModel) -> AsyncIterator[None]:
+    """Run a model's engine thread; on leaving, wait for its last step off the event loop."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    model.service.start()
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(model.service.stop)

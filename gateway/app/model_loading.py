@@ -1,0 +1,140 @@
+"""From settings to a model that runs: engine, scheduler and tokenizer bound to a name.
+
+Part of the composition root: beside the command line, the only place that opens engines.
+A simulated engine starts without torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.config import EngineConfig
+from engine.contract import Engine, EngineInfo
+from engine.demo import MODEL_DIR
+from engine.errors import ModelError
+from engine.open import open_engine, open_simulated
+from engine.text import ChatTemplate, Tokenizer
+from gateway.errors import InvalidRequest, StartupFailed
+from gateway.services.admin import changed
+from gateway.services.inference import ServedModel
+from gateway.settings import Settings
+from scheduler.config import AdmissionConfig, SchedulerConfig
+from scheduler.core import Scheduler
+from scheduler.service import EngineService
+
+logger = logging.getLogger(__name__)
+
+DEMO_NAME = "sluice-demo"
+# What else `SLUICE_ENGINE` may be has its device chosen.
+_DEVICES = {"cpu": "cpu", "gpu": "cuda"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Say where a model's files are. A directory with a config alone borrows a tokenizer."""
+
+    name: str
+    model_dir: Path
+    tokenizer_dir: Path
+
+
+def load_model(settings: Settings, *, version: str) -> ServedModel:
+    """Load the configured model; takes seconds, so call it on a thread.
+
+    The service's thread is not started. Raises: `engine.errors.ModelError`, `StartupFailed`: one
+    line.
+    """
+    config = _scheduler_config(settings)
+    source = _source(settings)
+    tokenizer = Tokenizer.from_dir(source.tokenizer_dir)
+    engine = _engine(settings, source, tokenizer)
+    info = engine.info
+    if tokenizer.vocab_size > info.vocab_size:
+        raise ModelError(
+            f"{source.tokenizer_dir / 'tokenizer.json'} has {tokenizer.vocab_size} tokens, the "
+            f"model {info.vocab_size}: serve a directory whose files belong together"
+        )
+    scheduler = Scheduler(info, config)
+    return ServedModel(
+        name=source.name,
+        service=EngineService(scheduler, engine),
+        info=info,
+        tokenizer=tokenizer,
+        chat_template=ChatTemplate.from_dir(source.tokenizer_dir),
+        created_s=int(time.time()),
+        fingerprint=_fingerprint(source.name, info, version),
+    )
+
+
+def _scheduler_config(settings: Settings) -> SchedulerConfig:
+    base = SchedulerConfig(
+        admission=AdmissionConfig(max_num_queued=settings.max_num_queued),
+        prefix_caching=settings.prefix_caching,
+    )
+    named = {"preset": settings.scheduler_preset, "policy": settings.scheduler_policy}
+    try:
+        return changed(base, named)
+    except InvalidRequest as exc:
+        raise StartupFailed(f"SLUICE_SCHEDULER_{str(exc.param).upper()}: {exc.message}") from None
+
+
+def _source(settings: Settings) -> _Source:
+    if settings.model is None:
+        return _Source(settings.model_name or DEMO_NAME, MODEL_DIR, MODEL_DIR)
+    directory = settings.model.expanduser()
+    if not directory.is_dir():
+        raise ModelError(f"{directory} is not a directory: pass one with config.json in it")
+    name = settings.model_name or directory.resolve().name
+    needs_no_files = settings.load_format == "dummy" or settings.engine == "simulated"
+    if needs_no_files and not (directory / "tokenizer.json").exists():
+        logger.warning("%s has no tokenizer.json: borrowing the demo model's", directory)
+        return _Source(name, directory, MODEL_DIR)
+    return _Source(name, directory, directory)
+
+
+def _engine(settings: Settings, source: _Source, tokenizer: Tokenizer) -> Engine:
+    config = EngineConfig(
+        model_dir=source.model_dir,
+        load_format=settings.load_format,
+        dtype=settings.dtype or _demo_dtype(source),
+        device=_DEVICES.get(settings.engine, "auto"),
+        block_size=settings.block_size,
+        num_blocks=settings.num_blocks,
+        kv_cache_bytes=settings.kv_cache_bytes,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_model_len=settings.max_model_len,
+        weight_dtype=settings.weight_dtype,
+        kv_dtype=settings.kv_dtype,
+        num_threads=settings.num_threads,
+        native=settings.native,
+    )
+    if settings.engine != "simulated":
+        return open_engine(config)
+    return open_simulated(
+        config,
+        profile=settings.engine_profile,
+        sleep=time.sleep,
+        alphabet=_printable_ids(tokenizer),
+    )
+
+
+def _demo_dtype(source: _Source) -> str | None:
+    """Serve the demo as its figures were measured; a model of the user's as it runs fastest."""
+    return "float32" if source.model_dir == MODEL_DIR else None
+
+
+def _printable_ids(tokenizer: Tokenizer) -> list[int]:
+    """Return the tokens that read as plain words, for an engine that draws them blindly."""
+    ids = range(tokenizer.vocab_size)
+    return [i for i in ids if (text := tokenizer.decode([i])).isascii() and text.strip().isalnum()]
+
+
+def _fingerprint(name: str, info: EngineInfo, version: str) -> str:
+    """Name what can change an answer: the model, the build, where and how it computes."""
+    parts = "\0".join((name, version, info.model_type, info.device, info.dtype))
+    return "fp_" + hashlib.sha256(parts.encode()).hexdigest()[:12]

@@ -1,0 +1,204 @@
+"""Running the two servers in one event loop, from sockets to a clean exit.
+
+The public API and the admin API listen on ports of their own, so that a proxy that exposes one
+cannot expose the other by a trick with paths. Both answer from the first moment, before there is
+anything to serve with (see `gateway.api.front`): a load of minutes is not a dead process. uvicorn's
+own signal handling closes listeners at once, knows one server, and cuts what is left off without
+a word; here a signal begins a drain (see `gateway.app.drain`) with the listeners open. A signal
+during the start gives the start up, and is a clean end too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import socket
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from gateway.api.front import Front
+from gateway.api.health import DetailedHealth, Health
+from gateway.app.assembly import Gateway
+from gateway.app.drain import Drain, caught_signals
+from gateway.app.gateway import open_gateway
+from gateway.domain import IssuedKey
+from gateway.http.options import HttpOptions
+from gateway.services.auth import announced
+from gateway.services.health import Heartbeat, Lifecycle, Probes
+from gateway.settings import Settings
+
+# For the last answers to be written, once nothing computes any more.
+_CLOSE_S: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Say what a running server offers. The secrets are there at the first start alone."""
+
+    version: str
+    api: str
+    admin: str
+    model: str
+    engine: str
+    data_dir: str
+    admin_token: str | None
+    keys: tuple[IssuedKey, ...]
+
+
+async def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
+    """Serve until a signal; call `on_ready` once both ports answer.
+
+    Raises: what opening the gateway raises; `OSError` if a port is taken.
+    """
+    heartbeat = Heartbeat()
+    probes = Probes(Lifecycle(), heartbeat)
+    public, admin = Front(Health(probes)), Front(DetailedHealth(probes))
+    with (
+        listening(settings.host, settings.port) as public_socket,
+        listening(settings.admin_host, settings.admin_port) as admin_socket,
+        caught_signals() as signals,
+    ):
+        servers = (ApiServer(public, HttpOptions.of(settings)), ApiServer(admin))
+        sockets = ([public_socket], [admin_socket])
+        async with heartbeat.beating(), _serving(servers, sockets) as running:
+            first = signals.next()
+            async with contextlib.AsyncExitStack() as stack:
+                gateway = await _open(stack, settings, probes, until=(running, first))
+                if gateway is None:
+                    return
+                public.app, admin.app = gateway.public, gateway.admin
+                scheme = "http" if settings.tls_cert is None else "https"
+                api = f"{url_of(public_socket, scheme)}/v1"
+                admin_url = url_of(admin_socket)
+                with announced(
+                    settings.data_dir, api=api, admin=admin_url, token=gateway.local_token
+                ):
+                    # What is there by now stays: a collection that looked through all of it, torch
+                    # included, would hold every thread for a tenth of a second.
+                    gc.freeze()
+                    on_ready(_ready(settings, gateway, api=api, admin=admin_url))
+                    until: list[asyncio.Future[Any]] = [running, first]
+                    await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
+                    drain = Drain(
+                        probes.lifecycle,
+                        public,
+                        (public, admin),
+                        [model.service for model in gateway.models],
+                        accept_s=settings.drain_accept_s,
+                        grace_s=settings.shutdown_grace_s,
+                    )
+                    await drain.run(first.result() if first.done() else None, signals)
+                # Before the stores close: what is still being answered may need them.
+                await _close(servers, running)
+
+
+async def _open(
+    stack: contextlib.AsyncExitStack,
+    settings: Settings,
+    probes: Probes,
+    *,
+    until: Sequence[asyncio.Future[Any]],
+) -> Gateway | None:
+    """Open the gateway on `stack`; None where one of `until` was done before."""
+    opening = asyncio.create_task(stack.enter_async_context(open_gateway(settings, probes)))
+    await asyncio.wait([opening, *until], return_when=asyncio.FIRST_COMPLETED)
+    if opening.done():
+        return opening.result()
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    return None
+
+
+@contextlib.asynccontextmanager
+async def _serving(
+    servers: Sequence[ApiServer], sockets: Sequence[list[socket.socket]]
+) -> AsyncGenerator[asyncio.Future[Any]]:
+    """Serve while the block runs; the future is done early only where a server fails."""
+    running = asyncio.gather(*map(ApiServer.serve, servers, sockets))
+    started = asyncio.gather(*map(ApiServer.wait_started, servers))
+    await asyncio.wait([running, started], return_when=asyncio.FIRST_COMPLETED)
+    try:
+        yield running
+    finally:
+        started.cancel()
+        await _close(servers, running)
+
+
+async def _close(servers: Sequence[ApiServer], running: asyncio.Future[Any]) -> None:
+    for server in servers:
+        server.should_exit = True
+    await running
+
+
+def _ready(settings: Settings, gateway: Gateway, *, api: str, admin: str) -> Ready:
+    [model] = gateway.models
+    first = gateway.first_start
+    return Ready(
+        version=gateway.version,
+        api=api,
+        admin=admin,
+        model=model.name,
+        engine=f"{model.info.model_type} on {model.info.device}, {model.info.dtype}",
+        data_dir=str(settings.data_dir),
+        admin_token=first.admin_token if first else None,
+        keys=tuple(first.keys) if first else (),
+    )
+
+
+@contextlib.contextmanager
+def listening(host: str, port: int) -> Generator[socket.socket]:
+    """Bind a TCP socket; port 0 takes any free one. Raises: `OSError`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+        except OSError as exc:
+            raise OSError(exc.errno, f"cannot listen on {host}:{port}: {exc.strerror}") from None
+        yield sock
+
+
+class ApiServer(uvicorn.Server):
+    """Leave signals to us, and say when the port answers."""
+
+    def __init__(self, app: ASGIApp, http: HttpOptions | None = None) -> None:
+        options = http or HttpOptions()
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=options.protocol(),
+                proxy_headers=bool(options.trusted_proxies),
+                forwarded_allow_ips=[str(network) for network in options.trusted_proxies],
+                ssl_certfile=options.tls_cert,
+                ssl_keyfile=options.tls_key,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=_CLOSE_S,
+                backlog=4096,
+            )
+        )
+        self._listening = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._listening.set()
+
+    async def wait_started(self) -> None:
+        await self._listening.wait()
+
+
+def url_of(sock: socket.socket, scheme: str = "http") -> str:
+    host, port = sock.getsockname()[:2]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

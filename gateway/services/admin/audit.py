@@ -1,0 +1,65 @@
+"""The audit log as admins read it, and as changes without a store of their own write it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from uuid import UUID
+
+from gateway.domain.admin import Actor, AuditEntry, AuditFilter, AuditRecord, AuditVerdict
+from gateway.domain.page import Page, PageRequest
+from gateway.errors import StoreUnavailable
+from gateway.ports import AuditStore
+from gateway.services.admin.tenants import TenantService
+
+logger = logging.getLogger(__name__)
+
+
+class AuditService:
+    """Show and verify the organisation's audit log; who may call this is decided above."""
+
+    def __init__(self, log: AuditStore, tenants: TenantService) -> None:
+        self._log = log
+        self._tenants = tenants
+
+    async def page(
+        self,
+        chosen: AuditFilter,
+        request: PageRequest,
+        *,
+        tenant: str | None = None,
+        within: UUID | None = None,
+    ) -> Page[AuditRecord]:
+        """Return records, the newest first; `tenant` names whose, `within` bounds whose.
+
+        Raises: `NotFound`: no such tenant; `InvalidRequest`: the cursor.
+        """
+        organisation = await self._tenants.organisation()
+        tenant_id = within
+        if tenant is not None:
+            tenant_id = (await self._tenants.get(tenant, within=within)).id
+        return await self._log.page(organisation.id, replace(chosen, tenant_id=tenant_id), request)
+
+    async def verify(self) -> AuditVerdict:
+        """Walk the organisation's chain."""
+        return await self._log.verify((await self._tenants.organisation()).id)
+
+    async def record(
+        self,
+        actor: Actor,
+        action: str,
+        *,
+        object_kind: str,
+        object_id: str,
+        after: dict[str, object] | None = None,
+    ) -> None:
+        """Tell of a change in this process that no store makes; it stands already.
+
+        Where the store is away, the process's own log tells of it.
+        """
+        try:
+            organisation = await self._tenants.organisation()
+            entry = AuditEntry(action, object_kind, object_id, organisation.id, after=after)
+            await self._log.append(actor, entry)
+        except StoreUnavailable:
+            logger.error("not in the audit log: %s by %s: %s", action, actor, after)

@@ -1,0 +1,25 @@
+"""Who speaks: keys and admin tokens, and what is remembered of them."""
+
+from gateway.services.auth.admin_authenticator import AdminAuthenticator
+from gateway.services.auth.authenticator import Authenticator
+from gateway.services.auth.key_scopes import admits, checked_cidrs, checked_models
+from gateway.services.auth.local_access import (
+    LocalAccess,
+    announced,
+    new_local_token,
+    read_local_access,
+)
+from gateway.services.auth.upkeep import AuthUpkeep
+
+__all__ = [
+    "AdminAuthenticator",
+    "AuthUpkeep",
+    "Authenticator",
+    "LocalAccess",
+    "admits",
+    "announced",
+    "checked_cidrs",
+    "checked_models",
+    "new_local_token",
+    "read_local_access",
+]

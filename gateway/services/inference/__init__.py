@@ -1,0 +1,31 @@
+"""From a request to text: rendered, tokenised, leased, submitted, read."""
+
+from gateway.services.inference.generation import Echo, Generation, Piece
+from gateway.services.inference.idempotency import IdempotencyService
+from gateway.services.inference.key_watch import KeyWatch
+from gateway.services.inference.leased import LeasedInference, Run
+from gateway.services.inference.models import ModelRegistry, ServedModel
+from gateway.services.inference.service import (
+    InferenceService,
+    Job,
+    Message,
+    check_prompt_length,
+    served_tier,
+)
+
+__all__ = [
+    "Echo",
+    "Generation",
+    "IdempotencyService",
+    "InferenceService",
+    "Job",
+    "KeyWatch",
+    "LeasedInference",
+    "Message",
+    "ModelRegistry",
+    "Piece",
+    "Run",
+    "ServedModel",
+    "check_prompt_length",
+    "served_tier",
+]

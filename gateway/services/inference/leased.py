@@ -1,0 +1,137 @@
+"""Start what a request asks for under its limits, and bill it however it ends.
+
+The prompt is tokenised first, so that what is reserved for it is exact; then all of its
+generations are handed to the scheduler, or none and nothing is charged. A `Run` must be closed on
+every path; all of its methods are synchronous, so that nothing can come between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from uuid import UUID
+
+from gateway.domain import Principal, Tier
+from gateway.domain.quota import Standing
+from gateway.domain.usage import Outcome
+from gateway.errors import GatewayError, InternalFailure
+from gateway.services.inference.generation import Generation, Piece
+from gateway.services.inference.models import ServedModel
+from gateway.services.inference.service import InferenceService, Job, Prepared
+from gateway.services.quotas import Entry, QuotaService, RequestLease, Terms
+from scheduler.request import FinishReason
+
+
+class Run:
+    """Hold what computes for a request, and the lease that pays for it."""
+
+    def __init__(self, generations: Sequence[Generation], lease: RequestLease) -> None:
+        self.generations = generations
+        self._lease = lease
+
+    @property
+    def standing(self) -> Standing | None:
+        """Say how the tightest limits stand."""
+        return self._lease.standing
+
+    @property
+    def is_degraded(self) -> bool:
+        """Tell whether limits were checked by this process alone."""
+        return self._lease.is_local
+
+    def stop_cause_of(self, index: int, piece: Piece) -> str | None:
+        """Say what ended a generation short of its own bounds; None: nothing did."""
+        if piece.finish_reason != FinishReason.LENGTH:
+            return None
+        return self._lease.stop_causes.get(index)
+
+    def complete(self) -> None:
+        """Bill the whole answer; call this before its last byte is sent."""
+        self._lease.settle(Outcome.COMPLETED)
+
+    def fail(self, error: GatewayError) -> None:
+        """Bill what came before an error; a fault of ours is not billed."""
+        is_ours = isinstance(error, InternalFailure)
+        self._lease.settle(Outcome.FAILED if is_ours else Outcome.CANCELLED)
+
+    def close(self) -> None:
+        """Free what still computes, and bill it if nobody has."""
+        self.abort()
+        self._lease.settle(Outcome.CANCELLED)
+
+    def abort(self) -> None:
+        """Free what still computes."""
+        for generation in self.generations:
+            generation.close()
+
+
+class LeasedInference:
+    """Start runs on behalf of principals; `entry` is where their requests come in, `pool` where
+    what is large is worked on."""
+
+    def __init__(self, inference: InferenceService, quotas: QuotaService, entry: Entry) -> None:
+        self._inference = inference
+        self._quotas = quotas
+        self.entry = entry
+        self.pool = inference.pool
+
+    async def start(
+        self,
+        principal: Principal,
+        model: ServedModel,
+        jobs: Sequence[Job],
+        tier: Tier,
+        *,
+        request_id: str,
+        choices_per_prompt: int,
+        is_counted: bool = False,
+    ) -> Run:
+        """Start all of a request's jobs; the first of each `choices_per_prompt` leads a prompt.
+
+        With `is_counted` it was counted as a request before its body was read.
+        Raises: what `prepare`, `reserve` and `submit` raise; nothing is charged then.
+        """
+        prepared = await self._inference.prepare(
+            principal.tenant_id, model, jobs, choices_per_prompt=choices_per_prompt
+        )
+        leads = [index % choices_per_prompt == 0 for index in range(len(jobs))]
+        terms = Terms(
+            request_id=UUID(hex=request_id),
+            principal=principal,
+            model=model.name,
+            tier=tier,
+            price=self._quotas.price(model.name),
+            num_prompt_tokens=sum(len(job.prompt) for job in prepared[::choices_per_prompt]),
+            max_tokens=[job.params.max_tokens for job in prepared],
+            leads=leads,
+            is_counted=is_counted,
+        )
+        lease = await self._quotas.reserve(terms)
+        generations = self._submit(principal, model, prepared, tier, lease)
+        lease.attach(generations)
+        for index, generation in enumerate(generations):
+            generation.on_output = partial(lease.note_output, index)
+        return Run(generations, lease)
+
+    def _submit(
+        self,
+        principal: Principal,
+        model: ServedModel,
+        prepared: Sequence[Prepared],
+        tier: Tier,
+        lease: RequestLease,
+    ) -> list[Generation]:
+        started: list[Generation] = []
+        try:
+            for job, granted_tokens in zip(prepared, lease.granted, strict=True):
+                started.append(
+                    self._inference.submit(
+                        principal, model, job, tier, granted_tokens=granted_tokens
+                    )
+                )
+        except BaseException:
+            for generation in started:
+                generation.close()
+            lease.refund()
+            raise
+        return started

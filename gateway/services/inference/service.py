@@ -1,0 +1,289 @@
+"""From a principal's prompt to text: tokenise, check, submit, and turn tokens back into text.
+
+Every refusal is raised before anything is computed, so a caller can still answer with a status.
+`submit` returns a `Generation`, which owns the request's place in the scheduler.
+
+Threads: everything runs on the event loop but the rendering and tokenisation of what is not short,
+which goes to a pool that is fair between tenants, because a long prompt takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+from engine.contract import EngineInfo, SamplingParams
+from engine.errors import ChatTemplateError
+from engine.text import InvalidText
+from gateway.domain import Principal, TenantSlo, Tier
+from gateway.errors import (
+    ContextLengthExceeded,
+    GatewayError,
+    InvalidRequest,
+    Overloaded,
+    TenantLimited,
+)
+from gateway.services.fair_pool import FairPool
+from gateway.services.inference.cache_salt import cache_salt
+from gateway.services.inference.generation import Echo, Generation
+from gateway.services.inference.models import ServedModel
+from scheduler.errors import Rejected
+from scheduler.request import Band, RejectCode, Request, Slo
+
+# No tokenizer in use turns more than this many characters into one token; a longer prompt
+# cannot fit, and is refused before it costs a tokenisation.
+MAX_CHARS_PER_TOKEN: Final = 8
+
+# So much is tokenised where it stands: handing it to a thread and back takes 100 µs of CPU, these
+# take 70. A message counts for some more, as each is rendered.
+_SHORT_CHARS: Final = 512
+_CHARS_A_MESSAGE: Final = 32
+
+_BANDS: Final = {
+    Tier.PRIORITY: Band.PRIORITY,
+    Tier.DEFAULT: Band.DEFAULT,
+    Tier.FLEX: Band.FLEX,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Hold one turn of a chat, its content already text."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Say what to generate: from chat messages, a text, or token ids.
+
+    `params.max_tokens` is refused if it does not fit the context; with `clip_max_tokens` (the
+    client set no bound) it is lowered to what fits. With `echo` the
+    text begins with the prompt.
+    """
+
+    request_id: str
+    prompt: Sequence[Message] | str | array[int]
+    params: SamplingParams
+    stop: tuple[str, ...] = ()
+    clip_max_tokens: bool = False
+    prompt_param: str = "messages"
+    echo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Hold a job whose prompt is tokens and whose bounds fit the model."""
+
+    job: Job
+    prompt: array[int]
+    params: SamplingParams
+
+
+class InferenceService:
+    """Start generations on behalf of principals: `prepare` each job, then `submit` it."""
+
+    def __init__(
+        self,
+        *,
+        salt_key: bytes,
+        pool: FairPool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._salt_key = salt_key
+        self.pool = pool
+        self._clock = clock
+
+    async def prepare(
+        self,
+        tenant_id: UUID,
+        model: ServedModel,
+        jobs: Sequence[Job],
+        *,
+        choices_per_prompt: int = 1,
+    ) -> list[Prepared]:
+        """Tokenise and check; of each `choices_per_prompt` jobs the prompt is the same.
+
+        Raises: `ContextLengthExceeded`, `InvalidRequest`; `TenantLimited`, `Overloaded`: too much
+        waits to be tokenised.
+        """
+        prepared = []
+        for first in range(0, len(jobs), choices_per_prompt):
+            prompt = await self._tokenise(tenant_id, model, jobs[first])
+            for job in jobs[first : first + choices_per_prompt]:
+                prepared.append(Prepared(job, prompt, _fit_context(model, job, len(prompt))))
+        return prepared
+
+    def submit(
+        self,
+        principal: Principal,
+        model: ServedModel,
+        prepared: Prepared,
+        tier: Tier,
+        *,
+        granted_tokens: int | None = None,
+    ) -> Generation:
+        """Hand a job to the scheduler. `tier` is what the principal may have (`served_tier`).
+
+        It pauses at `granted_tokens` until it is extended. Raises: `ContextLengthExceeded`,
+        `TenantLimited`, `Overloaded`.
+        """
+        job, prompt, params = prepared.job, prepared.prompt, prepared.params
+        request = Request(
+            request_id=job.request_id,
+            tenant_id=str(principal.tenant_id),
+            key_id=str(principal.key_id),
+            weight=principal.weight,
+            band=_BANDS[tier],
+            slo=_slo(principal.slo),
+            prompt_token_ids=prompt,
+            params=params,
+            cache_salt=cache_salt(
+                self._salt_key, model=model.name, tenant_id=str(principal.tenant_id)
+            ),
+            arrival_s=self._clock(),
+            granted_tokens=granted_tokens,
+        )
+        try:
+            stream = model.service.submit(request)
+        except Rejected as exc:
+            raise _refusal(exc) from None
+        return Generation(
+            model.service,
+            stream,
+            model.tokenizer.detokenizer(),
+            job.stop,
+            num_prompt_tokens=len(prompt),
+            min_tokens=params.min_tokens,
+            echo=_echo(model, job, prompt) if job.echo else None,
+            waits_for_prompt_logprobs=params.prompt_logprobs is not None,
+        )
+
+    async def _tokenise(self, tenant_id: UUID, model: ServedModel, job: Job) -> array[int]:
+        if isinstance(job.prompt, array):
+            return _checked_ids(job.prompt, model.info.vocab_size, job.prompt_param)
+        try:
+            if _is_short(job.prompt):
+                return _encode(model, job)
+            encode = partial(_encode, model, job)
+            return await self.pool.run(tenant_id, encode, size_bytes=_num_chars(job.prompt))
+        except (ChatTemplateError, InvalidText) as exc:
+            raise InvalidRequest(str(exc), param=job.prompt_param) from None
+
+
+def served_tier(principal: Principal, requested: Tier | None) -> Tier:
+    """Return the tier that a request gets: what it asks for, capped by its key; None asks for
+    the key's best.
+    """
+    return principal.max_tier if requested is None else requested.capped(principal.max_tier)
+
+
+def _slo(slo: TenantSlo) -> Slo:
+    return Slo(_seconds(slo.ttft_ms), _seconds(slo.tpot_ms), _seconds(slo.max_gap_ms))
+
+
+def _seconds(ms: float | None) -> float | None:
+    return None if ms is None else ms / 1000
+
+
+def _is_short(prompt: Sequence[Message] | str) -> bool:
+    """Tell whether a prompt is not worth a thread."""
+    if isinstance(prompt, str):
+        return len(prompt) <= _SHORT_CHARS
+    if len(prompt) * _CHARS_A_MESSAGE > _SHORT_CHARS:
+        return False
+    return _num_chars(prompt) + len(prompt) * _CHARS_A_MESSAGE <= _SHORT_CHARS
+
+
+def _num_chars(prompt: Sequence[Message] | str) -> int:
+    if isinstance(prompt, str):
+        return len(prompt)
+    return sum(len(message.content) for message in prompt)
+
+
+def _encode(model: ServedModel, job: Job) -> array[int]:
+    """Turn text or messages into token ids."""
+    limit = model.info.max_model_len * MAX_CHARS_PER_TOKEN
+    if isinstance(job.prompt, str):
+        _check_length(len(job.prompt), limit, model, job.prompt_param)
+        return model.tokenizer.encode(job.prompt)
+    assert not isinstance(job.prompt, array)
+    _check_length(_num_chars(job.prompt), limit, model, job.prompt_param)
+    if model.chat_template is None:
+        raise InvalidRequest(
+            f"The model '{model.name}' has no chat template; use /v1/completions.", param="model"
+        )
+    text = model.chat_template.render(
+        [{"role": message.role, "content": message.content} for message in job.prompt]
+    )
+    return model.tokenizer.encode(text, add_special_tokens=False)
+
+
+def _check_length(num_chars: int, limit: int, model: ServedModel, param: str) -> None:
+    if num_chars > limit:
+        raise ContextLengthExceeded(
+            f"This model's context is {model.info.max_model_len} tokens; "
+            f"a prompt of {num_chars} characters cannot fit.",
+            param=param,
+        )
+
+
+def check_prompt_length(num_tokens: int, info: EngineInfo, param: str) -> None:
+    """Raise `ContextLengthExceeded` where a prompt is longer than the context."""
+    if num_tokens > info.max_model_len:
+        raise ContextLengthExceeded(
+            f"This model's context is {info.max_model_len} tokens; "
+            f"a prompt of {num_tokens} cannot fit.",
+            param=param,
+        )
+
+
+def _checked_ids(ids: array[int], vocab_size: int, param: str) -> array[int]:
+    if ids and max(ids) < vocab_size and min(ids) >= 0:
+        return ids
+    for index, token_id in enumerate(ids):
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequest(
+                f"Token id {token_id} is outside the vocabulary of {vocab_size}.",
+                param=f"{param}[{index}]",
+            )
+    return ids
+
+
+def _fit_context(model: ServedModel, job: Job, num_prompt_tokens: int) -> SamplingParams:
+    """Return the parameters with a `max_tokens` that fits the context."""
+    context = model.info.max_model_len
+    if num_prompt_tokens == 0:
+        raise InvalidRequest("The prompt is empty.", param=job.prompt_param)
+    room = context - num_prompt_tokens
+    wanted = job.params.max_tokens
+    if job.clip_max_tokens and room >= 1:
+        wanted = min(wanted, room)
+    if wanted > room:
+        raise ContextLengthExceeded(
+            f"This model's context is {context} tokens. You asked for "
+            f"{num_prompt_tokens + wanted} ({num_prompt_tokens} in the prompt, {wanted} to "
+            "generate). Shorten the prompt or lower the bound.",
+            param=job.prompt_param,
+        )
+    return job.params if wanted == job.params.max_tokens else replace(job.params, max_tokens=wanted)
+
+
+def _echo(model: ServedModel, job: Job, prompt: array[int]) -> Echo:
+    text = job.prompt if isinstance(job.prompt, str) else model.tokenizer.decode(prompt)
+    return Echo(text, prompt)
+
+
+def _refusal(exc: Rejected) -> GatewayError:
+    """Say a scheduler's rejection in the gateway's words: ours to mend, or the tenant's."""
+    if exc.code is RejectCode.CONTEXT_LENGTH_EXCEEDED:
+        return ContextLengthExceeded(exc.reason)
+    if exc.code is RejectCode.TENANT_LIMITED:
+        return TenantLimited(exc.reason, retry_after_s=exc.retry_after_s)
+    return Overloaded(exc.reason, code=exc.code, retry_after_s=exc.retry_after_s)

@@ -1,0 +1,325 @@
+"""Who opens the admin API, and as what."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+
+from gateway.api.admin.routes import admin_routes
+from gateway.api.public import with_errors
+from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, new_token
+from gateway.domain.admin import Admin, AdminRole, AdminTokenRecord
+from gateway.domain.page import PageRequest
+from gateway.errors import (
+    AuthenticationFailed,
+    InvalidRequest,
+    NotFound,
+    PermissionDenied,
+    StoreUnavailable,
+)
+from gateway.ports import AdminTokenStore
+from gateway.services.auth.admin_authenticator import AdminAuthenticator
+from gateway.store import Store
+from tests.gateway.admin_app import ACTOR, Process, admin_client, new_process
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def ours(store: Store) -> Process:
+    return await new_process(store)
+
+
+@pytest.fixture
+async def owner(store: Store) -> Admin:
+    return Admin("ann", AdminRole.OWNER, (await store.organisations.default()).id)
+
+
+async def authenticator(store: Store, ours: Process) -> AdminAuthenticator:
+    organisation = await store.organisations.default()
+    return AdminAuthenticator(
+        store.admin_tokens, store.secrets, organisation.id, store.admin_epoch, keys=ours.auth
+    )
+
+
+@pytest.mark.parametrize("role", AdminRole)
+async def test_a_token_speaks_for_its_role(
+    store: Store, ours: Process, owner: Admin, role: AdminRole
+) -> None:
+    """With its name, and for the roles of a tenant with the tenant; a revoked one is refused."""
+    tenant = "acme" if role.is_of_tenant else None
+    issued = await ours.services.tokens.create(owner, ACTOR, name="ci", role=role, tenant=tenant)
+    auth = await authenticator(store, ours)
+    admin = await auth.authenticate(issued.text)
+    assert (admin.name, admin.role, admin.organisation_id) == ("ci", role, owner.organisation_id)
+    assert admin.tenant_id == issued.admin_token.tenant_id
+    assert (admin.tenant_id is not None) == role.is_of_tenant
+    await ours.services.tokens.revoke(owner, ACTOR, issued.admin_token.kid)
+    with pytest.raises(AuthenticationFailed):
+        await auth.authenticate(issued.text)
+
+
+async def test_a_token_ends_by_itself(store: Store, ours: Process, owner: Admin) -> None:
+    """From its end on it is refused, by the clock of the process."""
+    issued = await ours.services.tokens.create(
+        owner, ACTOR, name="ci", role=AdminRole.VIEWER, expires_in_s=60
+    )
+    ends_at = issued.admin_token.expires_at
+    assert ends_at is not None
+    auth = AdminAuthenticator(
+        store.admin_tokens,
+        store.secrets,
+        owner.organisation_id,
+        store.admin_epoch,
+        clock=_At((ends_at - timedelta(seconds=1)).timestamp()),
+    )
+    assert (await auth.authenticate(issued.text)).role is AdminRole.VIEWER
+    auth = AdminAuthenticator(
+        store.admin_tokens,
+        store.secrets,
+        owner.organisation_id,
+        store.admin_epoch,
+        clock=_At(ends_at.timestamp()),
+    )
+    with pytest.raises(AuthenticationFailed):
+        await auth.authenticate(issued.text)
+
+
+async def test_a_known_token_is_remembered_for_what_asks_for_memory(
+    store: Store, ours: Process, owner: Admin
+) -> None:
+    """While the store is silent it is good for the grace, for metrics; for nothing else."""
+    known, unknown = [
+        await ours.services.tokens.create(owner, ACTOR, name=name, role=AdminRole.VIEWER)
+        for name in ("known", "unknown")
+    ]
+    tokens, clock = _Tokens(store.admin_tokens), _At(datetime.now(UTC).timestamp())
+    auth = AdminAuthenticator(
+        cast(AdminTokenStore, tokens),
+        store.secrets,
+        owner.organisation_id,
+        store.admin_epoch,
+        clock=clock,
+        grace_s=60,
+    )
+    await auth.authenticate(known.text, from_memory=True)
+    tokens.is_away = True
+    clock.now_s += 29
+    assert (await auth.authenticate(known.text, from_memory=True)).name == "known"
+    for text, from_memory in ((known.text, False), (unknown.text, True)):
+        with pytest.raises(StoreUnavailable):
+            await auth.authenticate(text, from_memory=from_memory)
+    # A server that is frozen answers nothing, not even that.
+    tokens.is_frozen = True
+    clock.now_s += 30
+    assert (await auth.authenticate(known.text, from_memory=True)).name == "known"
+    tokens.is_frozen = False
+    clock.now_s += 2
+    with pytest.raises(StoreUnavailable):
+        await auth.authenticate(known.text, from_memory=True)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_a_revoked_token_is_remembered_by_nobody(
+    store: Store, ours: Process, owner: Admin, elsewhere: bool
+) -> None:
+    """From its revocation on, in this process and in others, a silent store opens nothing to it."""
+    issued = await ours.services.tokens.create(owner, ACTOR, name="ci", role=AdminRole.OWNER)
+    tokens = _Tokens(store.admin_tokens)
+    theirs = await new_process(store, tokens=cast(AdminTokenStore, tokens))
+    await theirs.admin_auth.authenticate(issued.text, from_memory=True)
+    revoking = ours if elsewhere else theirs
+    await revoking.services.tokens.revoke(owner, ACTOR, issued.admin_token.kid)
+    tokens.is_away = True
+    for from_memory in (False, True):
+        with pytest.raises(StoreUnavailable):
+            await theirs.admin_auth.authenticate(issued.text, from_memory=from_memory)
+
+
+async def test_an_answer_from_before_a_revocation_is_not_remembered(
+    store: Store, ours: Process, owner: Admin
+) -> None:
+    """A query that was under way then may still answer; nobody is let in by it later."""
+    issued = await ours.services.tokens.create(owner, ACTOR, name="ci", role=AdminRole.OWNER)
+    tokens = _Tokens(store.admin_tokens)
+    theirs = await new_process(store, tokens=cast(AdminTokenStore, tokens))
+    tokens.hold = asyncio.Event()
+    asking = asyncio.create_task(theirs.admin_auth.authenticate(issued.text, from_memory=True))
+    await tokens.found.wait()
+    await theirs.services.tokens.revoke(owner, ACTOR, issued.admin_token.kid)
+    tokens.hold.set()
+    assert (await asking).name == "ci"
+    tokens.is_away = True
+    with pytest.raises(StoreUnavailable):
+        await theirs.admin_auth.authenticate(issued.text, from_memory=True)
+
+
+async def test_a_revoked_owner_mints_nothing_while_the_store_is_silent(
+    store: Store, ours: Process, owner: Admin
+) -> None:
+    """Whoever was an owner a moment ago writes nothing, whether the store answers or not."""
+    issued = await ours.services.tokens.create(owner, ACTOR, name="ci", role=AdminRole.OWNER)
+    tokens = _Tokens(store.admin_tokens)
+    theirs = await new_process(store, tokens=cast(AdminTokenStore, tokens))
+    app = with_errors(admin_routes(theirs.services, theirs.admin_auth))
+    new_owner = {"name": "mine", "role": "owner"}
+    async with admin_client(app, issued.text) as client:
+        for path in ("/admin/v1/tokens", "/admin/v1/tenants"):
+            assert (await client.get(path)).status_code == 200
+        await ours.services.tokens.revoke(owner, ACTOR, issued.admin_token.kid)
+        tokens.is_away = True
+        assert (await client.post("/admin/v1/tokens", json=new_owner)).status_code == 503
+        tokens.is_away = False
+        assert (await client.post("/admin/v1/tokens", json=new_owner)).status_code == 401
+    page = await ours.services.tokens.page(PageRequest(100))
+    assert "mine" not in {token.name for token in page.data}
+
+
+async def test_the_machines_own_token_is_an_owners(store: Store, owner: Admin) -> None:
+    """It opens the process that made it, and is in no database."""
+    local = new_token(ADMIN_PREFIX)
+    auth = AdminAuthenticator(
+        store.admin_tokens,
+        store.secrets,
+        owner.organisation_id,
+        store.admin_epoch,
+        local_token=local,
+    )
+    admin = await auth.authenticate(local.text)
+    assert (admin.name, admin.role) == ("local", AdminRole.OWNER)
+    other = AdminAuthenticator(
+        store.admin_tokens, store.secrets, owner.organisation_id, store.admin_epoch
+    )
+    with pytest.raises(AuthenticationFailed):
+        await other.authenticate(local.text)
+
+
+async def test_a_key_with_admin_read_reads_for_its_tenant(store: Store, ours: Process) -> None:
+    """It is a viewer of its tenant, from its networks; a key without the right is a stranger."""
+    issued = await ours.services.keys.create(ACTOR, "acme", admin_read=True, cidrs=["10.0.0.0/8"])
+    auth = await authenticator(store, ours)
+    admin = await auth.authenticate(issued.token)
+    assert (admin.role, admin.tenant_id) == (AdminRole.TENANT_VIEWER, issued.key.tenant_id)
+    assert (admin.name, admin.cidrs) == (f"key:{issued.key.kid}", ("10.0.0.0/8",))
+    await ours.services.keys.update(ACTOR, issued.key.kid, {"admin_read": False})
+    for text in (issued.token, "", new_token(ADMIN_PREFIX).text, new_token(KEY_PREFIX).text):
+        with pytest.raises(AuthenticationFailed):
+            await auth.authenticate(text)
+
+
+async def test_a_wrong_secret_of_a_known_token_is_refused(
+    store: Store, ours: Process, owner: Admin
+) -> None:
+    """The public part of a token opens nothing."""
+    issued = await ours.services.tokens.create(owner, ACTOR, name="ci", role=AdminRole.OWNER)
+    forged = new_token(ADMIN_PREFIX, issued.admin_token.kid)
+    with pytest.raises(AuthenticationFailed):
+        await (await authenticator(store, ours)).authenticate(forged.text)
+
+
+@pytest.mark.parametrize("granting", AdminRole)
+@pytest.mark.parametrize("role", AdminRole)
+async def test_nobody_grants_more_than_they_may(
+    ours: Process, owner: Admin, granting: AdminRole, role: AdminRole
+) -> None:
+    """A role gives itself and what it holds every right of; an owner gives all."""
+    holds = {
+        AdminRole.OWNER: set(AdminRole),
+        AdminRole.OPERATOR: set(AdminRole) - {AdminRole.OWNER},
+        AdminRole.VIEWER: {AdminRole.VIEWER, AdminRole.TENANT_VIEWER},
+        AdminRole.TENANT_OWNER: {AdminRole.TENANT_OWNER, AdminRole.TENANT_VIEWER},
+        AdminRole.TENANT_VIEWER: {AdminRole.TENANT_VIEWER},
+    }
+    acme = await ours.services.tenants.get("acme")
+    admin = Admin("x", granting, owner.organisation_id, acme.id if granting.is_of_tenant else None)
+    tenant = "acme" if role.is_of_tenant else None
+    create = ours.services.tokens.create(admin, ACTOR, name="new", role=role, tenant=tenant)
+    if role in holds[granting]:
+        assert (await create).admin_token.role is role
+    else:
+        with pytest.raises(PermissionDenied):
+            await create
+
+
+async def test_a_tenants_admin_grants_for_the_tenant_alone(ours: Process, owner: Admin) -> None:
+    """Another tenant is not there for them."""
+    acme = await ours.services.tenants.get("acme")
+    admin = Admin("x", AdminRole.TENANT_OWNER, owner.organisation_id, acme.id)
+    with pytest.raises(NotFound):
+        await ours.services.tokens.create(
+            admin, ACTOR, name="new", role=AdminRole.TENANT_VIEWER, tenant="globex"
+        )
+
+
+@pytest.mark.parametrize(
+    ("role", "tenant", "name", "expires_in_s", "param"),
+    [
+        (AdminRole.VIEWER, "acme", "x", None, "tenant"),
+        (AdminRole.TENANT_VIEWER, None, "x", None, "tenant"),
+        (AdminRole.VIEWER, None, "A b", None, "name"),
+        (AdminRole.VIEWER, None, "x", 0.0, "expires_in_s"),
+    ],
+)
+async def test_a_token_that_makes_no_sense_is_refused(
+    ours: Process,
+    owner: Admin,
+    role: AdminRole,
+    tenant: str | None,
+    name: str,
+    expires_in_s: float | None,
+    param: str,
+) -> None:
+    """The refusal names the field."""
+    with pytest.raises(InvalidRequest) as refused:
+        await ours.services.tokens.create(
+            owner, ACTOR, name=name, role=role, tenant=tenant, expires_in_s=expires_in_s
+        )
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize("token_id", ["", "x", "k" * 12, "\x00"])
+async def test_an_unknown_token_is_not_revoked(ours: Process, owner: Admin, token_id: str) -> None:
+    """Whatever does not name a token is not found."""
+    with pytest.raises(NotFound):
+        await ours.services.tokens.revoke(owner, ACTOR, token_id)
+
+
+class _Tokens:
+    """Find tokens, until the store is away."""
+
+    def __init__(self, store: AdminTokenStore) -> None:
+        self._store = store
+        self.is_away = self.is_frozen = False
+        # What was found is held back until this is set.
+        self.hold: asyncio.Event | None = None
+        self.found = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def find(self, kid: str) -> AdminTokenRecord | None:
+        if self.is_frozen:
+            await asyncio.sleep(5)
+        if self.is_away:
+            raise StoreUnavailable(detail="away")
+        record = await self._store.find(kid)
+        if self.hold is not None:
+            self.found.set()
+            await self.hold.wait()
+        return record
+
+
+class _At:
+    """Stand still."""
+
+    def __init__(self, now_s: float) -> None:
+        self.now_s = now_s
+
+    def time(self) -> float:
+        return self.now_s
+
+    def monotonic(self) -> float:
+        return self.now_s
