@@ -30,7 +30,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FairnessConfig:
-    """Say who is next; see `scheduler.policies` and `scheduler.fair_tree`.
+    """Say who is next; see `scheduler.policies` and `scheduler.order.fair_tree`.
 
     `policy` is a name of `policies.registry`, or three of them, for the levels of tenants, keys
     and requests, as in `vtc/vtc/edf`. `params` are keyword arguments by policy name. A tenant may
@@ -55,7 +55,7 @@ class FairnessConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComposerConfig:
-    """Say how a step is filled; see `scheduler.composer`.
+    """Say how a step is filled; see `scheduler.step.composer`.
 
     A step computes at most `max_num_batched_tokens` (None: what the engine takes). With
     `dynamic_chunk`, prefill is cut so that the step ends before the tightest deadline, but never
@@ -102,7 +102,7 @@ class AdmissionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionConfig:
-    """Say who may be sent back; see `scheduler.preemption`.
+    """Say who may be sent back; see `scheduler.step.preemption`.
 
     A request is preempted `max_preemptions` times at most, and not in its first
     `min_run_steps` steps.

@@ -5,7 +5,7 @@ Pure: no thread, no clock (`now` is an argument, in seconds), no I/O. Whoever dr
 `EngineInfo.depth` plans may be out. `offer`, `cancel` and the others may come in between.
 
 What keeps two steps in flight exact, and what becomes of everyone when one fails, is said in
-`scheduler.in_flight`.
+`scheduler.step.in_flight`.
 
 Each part is given what is below it and calls down: the core calls the composer and the results,
 and all three the one `Lifecycle`, through which every request goes from state to state.
@@ -20,19 +20,17 @@ from engine.contract import EngineInfo, StepPlan, StepResult
 from engine.kv.block_pool import BlockPool
 from engine.kv.table import BlockTable
 from scheduler.admission import Admission
-from scheduler.composer import Composer
 from scheduler.config import PRESETS, SchedulerConfig
-from scheduler.estimates import Estimates
-from scheduler.in_flight import InFlight
-from scheduler.landing import Landing
-from scheduler.length_model import LengthModel, Lengths
+from scheduler.learn import Estimates, LengthModel, Lengths, StepModel
 from scheduler.lifecycle import Lifecycle
 from scheduler.request import Admit, FinishReason, Reject, Request, RequestOutput
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence
 from scheduler.state import Load, SchedulerState, Snapshot, describe, describe_load
-from scheduler.step_limits import StepLimits
-from scheduler.step_model import StepModel
+from scheduler.step import StepLimits
+from scheduler.step.composer import Composer
+from scheduler.step.in_flight import InFlight
+from scheduler.step.results import Results
 
 _MIXED = PRESETS["mixed"]
 
@@ -60,7 +58,7 @@ class Scheduler:
         self._limits = StepLimits(info)
         self._running = RunningSet(self._limits.max_num_rows)
         self._lifecycle = Lifecycle(config.fairness, self._pool, self._running, self.lengths)
-        self._results = Landing(info, self._lifecycle)
+        self._results = Results(info, self._lifecycle)
         self._in_flight = InFlight(self._limits, self._lifecycle)
         self._num_offered = self._num_rejected = self._num_steps = self._num_preemptions = 0
         # Spreads the times at which those that are refused come back.

@@ -21,17 +21,14 @@ from dataclasses import dataclass
 
 from engine.contract import TokenLogprobs
 from engine.kv.block_pool import BlockPool
-from scheduler.accounts import Accounts
-from scheduler.admission import Admission
+from scheduler.admission import Admission, Expiry
 from scheduler.config import FairnessConfig
-from scheduler.deferral import Deferral
-from scheduler.estimates import Estimates
-from scheduler.expiry import Expiry
-from scheduler.fair_tree import FairTree
-from scheduler.length_model import Lengths
+from scheduler.learn import Estimates, Lengths
+from scheduler.order import Charges, FairTree
 from scheduler.request import FinishReason, RequestOutput
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence, Status
+from scheduler.step import SharedPrefix
 
 
 @dataclass(slots=True)
@@ -59,9 +56,9 @@ class Lifecycle:
         self._lengths = lengths
         self.running = running
         self.waiting = FairTree(config)
-        self.charges = Accounts(config, self.waiting)
+        self.charges = Charges(config, self.waiting)
         self.ended = Ended()
-        self._shared_prefix = Deferral(pool.block_size)
+        self._shared_prefix = SharedPrefix(pool.block_size)
         self._expiry = Expiry()
         self._sequences: dict[str, Sequence] = {}
         self._expired: list[RequestOutput] = []

@@ -63,8 +63,8 @@ class Sequence:
     to wait: `num_uncached` tokens to compute, `expected_output` tokens in all to draw, `service_s`
     seconds of work, the next token due at `deadline_s` and so to be begun by `start_by_s`.
     `counter` is kept by the policy that orders it. One that `is_guaranteed` runs on its band's
-    share though higher bands wait. `account` is the ledger's entries of its key, tenant and band;
-    `ends_as_model` tells that it ends where the model says and nowhere else.
+    share though higher bands wait. `account` has the entries of its key, tenant and band in the
+    tree's counters; `ends_as_model` tells that it ends where the model says and nowhere else.
     """
 
     __slots__ = (

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from engine.kv.block_pool import BlockPool
 from scheduler.admission import Admission
 from scheduler.config import SchedulerConfig
+from scheduler.learn import StepModel
 from scheduler.lifecycle import Lifecycle
+from scheduler.order import Node
 from scheduler.request import Band
-from scheduler.step_model import StepModel
-from scheduler.tree_node import Node
 
 
 @dataclass(frozen=True, slots=True)

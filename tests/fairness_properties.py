@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 
 from engine.contract import StepPlan
 from scheduler.core import Scheduler
-from scheduler.tree_node import Node
+from scheduler.order.tree_node import Node
 from tenant_world import (
     INPUT_PRICE,
     OUTPUT_PRICE,

@@ -26,9 +26,9 @@ from scheduler.config import (
     SchedulerConfig,
 )
 from scheduler.core import Scheduler
-from scheduler.fair_tree import FairTree
+from scheduler.order.fair_tree import FairTree
+from scheduler.order.tree_node import Node
 from scheduler.request import Admit, Band, Request, RequestOutput, Slo
-from scheduler.tree_node import Node
 
 INPUT_PRICE, OUTPUT_PRICE = 1.0, 2.0
 

@@ -9,7 +9,7 @@ import fakes
 from engine.contract import SamplingParams
 from engine.kv.block_pool import BlockPool
 from engine.kv.table import BlockTable
-from scheduler.fair_tree import FairTree
+from scheduler.order.fair_tree import FairTree
 from scheduler.request import Band, Request, Slo
 from scheduler.sequence import Sequence
 

@@ -32,7 +32,7 @@ from scheduler.bench.drive import BenchError
 from scheduler.bench.part import Part, Row
 from scheduler.bench.report import at_most, machine
 from scheduler.bench.setup import Bench, describe_device, run_conditions
-from scheduler.step_fit import Fit, Sample, fit, save_profile
+from scheduler.learn.step_fit import Fit, Sample, fit, save_profile
 
 _MAPE_GOAL = 0.10
 _SPLITS = (128, 256, 512, 1024)

@@ -20,6 +20,7 @@ from engine.step_cost import StepCost, StepFeatures
 from scheduler.bench.report import Figure, at_least
 from scheduler.config import AdmissionConfig, FairnessConfig, SchedulerConfig
 from scheduler.core import Scheduler
+from scheduler.learn import StepModel
 from scheduler.request import Slo
 from scheduler.simulator.capacity import measure_capacity
 from scheduler.simulator.metrics import measure, quantiles, ratio
@@ -31,7 +32,6 @@ from scheduler.simulator.setup import Machine, load_machine
 from scheduler.simulator.suites import OnRun, SuiteResult
 from scheduler.simulator.synthetic import azure_lengths, poisson
 from scheduler.simulator.workload import Arrival, Workload
-from scheduler.step_model import StepModel
 
 _TTFT_S = 2.0
 _NUM_TENANTS = 8

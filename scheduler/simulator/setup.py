@@ -11,9 +11,9 @@ from engine.simulated import SimulatedEngine
 from engine.step_cost import StepCost, load_profile, profile_names
 from scheduler.config import SchedulerConfig
 from scheduler.core import Scheduler
+from scheduler.learn import StepModel
 from scheduler.request import Admit, Reject, Request, RequestOutput
 from scheduler.simulator.errors import SimulationError
-from scheduler.step_model import StepModel
 
 _END_TOKEN = 2
 _TEXT_TOKEN = 1

@@ -17,7 +17,7 @@ from scheduler.bench.drive import BenchError
 from scheduler.bench.roofline import Ceilings, ModelWork
 from scheduler.bench.setup import Bench, Options
 from scheduler.bench.step_sweep import measure_grid, step_sweep
-from scheduler.step_fit import fit
+from scheduler.learn.step_fit import fit
 
 SMALL = LinearCost(0.004, 0.0, 3e-5, 2e-5, 2e-7, 1e-7, 4e-8)
 TWO_REGIMES = StepCost("two", SMALL, LinearCost(0.02, 0.0, 6e-5, 2e-5, 2e-7, 1e-7, 4e-8))

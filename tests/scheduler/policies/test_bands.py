@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.order import Order
+from scheduler.order.siblings import Order
 from scheduler.policies.bands import BandShares
 from scheduler.request import Band
 from scheduler.sequence import Sequence

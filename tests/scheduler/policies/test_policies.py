@@ -11,7 +11,7 @@ from engine.kv.block_pool import BlockPool
 from engine.kv.table import BlockTable
 from scheduler.config import FairnessConfig
 from scheduler.errors import UnknownPolicy
-from scheduler.fair_tree import FairTree
+from scheduler.order.fair_tree import FairTree
 from scheduler.policies.base import Policy
 from scheduler.policies.registry import levels_of, make_policy, policy_names
 from scheduler.policies.size_classes import size_class

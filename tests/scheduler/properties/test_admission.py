@@ -13,6 +13,7 @@ from engine.contract import EngineInfo
 from engine.step_cost import StepFeatures
 from scheduler.config import AdmissionConfig, FairnessConfig, SchedulerConfig
 from scheduler.core import Scheduler
+from scheduler.learn.step_model import StepModel
 from scheduler.request import Slo
 from scheduler.simulator.noise import noisy
 from scheduler.simulator.records import Record, Run
@@ -20,7 +21,6 @@ from scheduler.simulator.run import simulate
 from scheduler.simulator.setup import load_machine
 from scheduler.simulator.synthetic import azure_lengths, poisson
 from scheduler.simulator.workload import Arrival, Workload
-from scheduler.step_model import StepModel
 
 _MACHINE = load_machine("a100-llama-3-8b")
 _TTFT_S = 2.0

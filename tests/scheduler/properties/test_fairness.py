@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fairness_properties as properties
-import scheduler.fair_tree as fair_tree
+import scheduler.order.fair_tree as fair_tree
 from scheduler.policies.registry import policy_names
 from tenant_world import Burst, Machine, bursts
 

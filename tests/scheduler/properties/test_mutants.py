@@ -16,12 +16,12 @@ from hypothesis.errors import NoSuchExample
 
 from engine.contract import EngineInfo
 from fairness_properties import coming_back_erases_nothing, interval_service_is_bounded
-from scheduler.composer import Composer
 from scheduler.config import SchedulerConfig
 from scheduler.core import Scheduler
 from scheduler.policies.base import Child, Siblings
 from scheduler.policies.vtc import Vtc
 from scheduler.sequence import Sequence
+from scheduler.step.composer import Composer
 from tenant_world import Burst, Machine, MakeScheduler, bursts
 
 _Property = Callable[[list[Burst], Machine, MakeScheduler], None]

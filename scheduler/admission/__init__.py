@@ -1,0 +1,10 @@
+"""Who is refused at once, and who is dropped because its time is over.
+
+`Admission` decides, by how long the queue may get and how long it takes to drain in the policies'
+own order. `Expiry` knows whose time runs out next.
+"""
+
+from scheduler.admission.admission import Admission
+from scheduler.admission.expiry import Expiry
+
+__all__ = ["Admission", "Expiry"]

@@ -1,0 +1,112 @@
+"""How fast the queue drains, and how far predictions of that were off.
+
+The step model says how long a step with a usual chunk takes beside those that decode. What comes
+of it in truth is less where requests wait for slots or blocks, or where chunks are cut; so while
+there is a backlog what was drained is compared with what the model would have drained, and the
+ratio of the last seconds corrects what is predicted. Without a backlog it goes back to one.
+
+Slots become free when others end, which no step model knows: how many did in the last seconds
+tells how long it takes until enough have.
+"""
+
+from __future__ import annotations
+
+import math
+
+from engine.contract import EngineInfo
+from engine.step_cost import StepFeatures
+from scheduler.learn import StepModel
+
+_RATE_S = 4.0
+_ENDS_S = 10.0
+_CHUNK_STEPS = 16.0
+_LEAST_RATIO = 0.02
+
+
+class DrainRate:
+    """Predict how long tokens wait for their prefill."""
+
+    def __init__(self, info: EngineInfo, step_model: StepModel) -> None:
+        self.depth = info.depth
+        self._step_model = step_model
+        self._chunk_tokens = float(info.max_num_batched_tokens)
+        self._context_tokens = 0.0
+        self._step_s = 0.0
+        self._last_s = -math.inf
+        self._decodes = StepFeatures()
+        # All fade with time: tokens that were drained, and that the model would have; rows that
+        # ended, and in how long.
+        self._drained = self._expected = 0.0
+        self._ended = self._ended_in_s = 0.0
+        self._full_step_s = max(1e-9, self._price(self._chunk_tokens))
+
+    @property
+    def ratio(self) -> float:
+        """Return what part of the predicted throughput is had."""
+        if self._expected <= 0.0:
+            return 1.0
+        return max(_LEAST_RATIO, self._drained / self._expected)
+
+    @property
+    def step_s(self) -> float:
+        """Return how long a step takes, as an average of the last ones; 0 before the first."""
+        return self._step_s
+
+    def note(
+        self, features: StepFeatures, step_s: float, now: float, *, is_backlogged: bool
+    ) -> None:
+        """Learn from a step; `is_backlogged` says that some of the queue did not get into it."""
+        self._last_s = now
+        self._decodes = features
+        self._step_s += (step_s - self._step_s) * (0.1 if self._step_s else 1.0)
+        num_tokens = features.num_prefill_tokens
+        if is_backlogged and num_tokens:
+            self._chunk_tokens += (num_tokens - self._chunk_tokens) / _CHUNK_STEPS
+            context = features.prefill_context_tokens
+            self._context_tokens += (context - self._context_tokens) / _CHUNK_STEPS
+        faded = math.exp(-step_s / _RATE_S)
+        self._full_step_s = max(1e-9, self._price(self._chunk_tokens))
+        expected = self._chunk_tokens / self._full_step_s * step_s
+        self._drained = self._drained * faded + (num_tokens if is_backlogged else expected)
+        self._expected = self._expected * faded + expected
+
+    def note_ends(self, num_rows: int, step_s: float) -> None:
+        """Learn that `num_rows` gave their slots back in a step."""
+        faded = math.exp(-step_s / _ENDS_S)
+        self._ended = self._ended * faded + num_rows
+        self._ended_in_s = self._ended_in_s * faded + step_s
+
+    def slots_s(self, num_slots: float) -> float:
+        """Predict how long it takes until `num_slots` more rows have given their slots back."""
+        if num_slots <= 0.0 or not self._ended_in_s:
+            return 0.0
+        return num_slots * self._ended_in_s / max(self._ended, 0.5)
+
+    def wait_s(self, num_tokens: float, now: float, *, is_running: bool) -> float:
+        """Predict when the last of `num_tokens` that are prefilled from now on is, from now.
+
+        Steps in flight end first. Beyond one step the last one is as full as the others, with
+        what comes later.
+        """
+        in_flight_s = 0.0
+        if is_running:
+            in_flight_s = max(0.0, self._last_s + self.depth * self._step_s - now)
+        if num_tokens <= self._chunk_tokens:
+            return in_flight_s + self._price(num_tokens) / self.ratio
+        num_steps = math.ceil(num_tokens / self._chunk_tokens)
+        return in_flight_s + num_steps * self._full_step_s / self.ratio
+
+    def tokens_per_s(self) -> float:
+        """Predict how many prompt tokens a second are computed with a backlog."""
+        return self._chunk_tokens / self._full_step_s * self.ratio
+
+    def _price(self, num_tokens: float) -> float:
+        decodes = self._decodes
+        return self._step_model.price_s(
+            StepFeatures(
+                num_prefill_tokens=math.ceil(num_tokens),
+                num_decode_tokens=decodes.num_decode_tokens,
+                prefill_context_tokens=round(self._context_tokens),
+                decode_context_tokens=decodes.decode_context_tokens,
+            )
+        )

@@ -1,0 +1,99 @@
+"""How long a request that joins now waits for its first token.
+
+What goes before it in the policies' own order (`queue_ahead`), over how fast that drains
+(`drain_rate`). The longer a request waits, the more comes that goes before it: what two rounds
+show of that is carried on to where it ends, and looked at once more if it is not too long anyway.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from scheduler.admission.drain_rate import DrainRate
+from scheduler.admission.queue_ahead import Ahead, QueueAhead
+from scheduler.request import Band
+from scheduler.running import RunningSet
+from scheduler.sequence import Sequence
+
+# What a band is owed before it is served out of turn; see `scheduler.policies.bands`.
+_TURN_TOKENS = 4096.0
+_FAST_GROWTH = 0.25
+_MAX_GROWTH = 0.95
+
+
+class Wait(NamedTuple):
+    """Say how long a request is served itself, after what is in flight, and waits for others."""
+
+    sure_s: float
+    queue_s: float
+
+
+class Waits:
+    """Predict waits from now, in seconds."""
+
+    def __init__(self, queue: QueueAhead, rate: DrainRate, running: RunningSet) -> None:
+        self._queue = queue
+        self._rate = rate
+        self._running = running
+
+    def predict(self, sequence: Sequence, now: float, *, at_most_s: float = math.inf) -> Wait:
+        """Predict the wait of a request; one above `at_most_s` is not looked at as closely."""
+        sure_s = self._rate.wait_s(sequence.num_uncached, now, is_running=len(self._running) > 0)
+        first_s = self._round_s(sequence, now, 0.0, sure_s)
+        if first_s <= sure_s:
+            return Wait(sure_s, 0.0)
+        second_s = self._round_s(sequence, now, first_s, sure_s)
+        growth = min(second_s / first_s - 1.0, _MAX_GROWTH)
+        end_s = first_s / (1.0 - growth)
+        # Less comes when queues of others run empty meanwhile, which shows only in the long run.
+        if growth > _FAST_GROWTH and second_s <= at_most_s:
+            end_s = self._round_s(sequence, now, end_s, sure_s)
+        # Counters of others may rise faster than its tenant's own: then less goes before it.
+        return Wait(sure_s, max(0.0, end_s - sure_s))
+
+    def at_share(self, sequence: Sequence, now: float, horizon_s: float, sure_s: float) -> Wait:
+        """Predict the wait had its tenant queued no more than its share, with `sure_s` known."""
+        fair_s = self._round_s(sequence, now, horizon_s, sure_s, at_share=True)
+        return Wait(sure_s, fair_s - sure_s)
+
+    def _round_s(
+        self,
+        sequence: Sequence,
+        now: float,
+        horizon_s: float,
+        sure_s: float,
+        *,
+        at_share: bool = False,
+    ) -> float:
+        """Predict the wait of a request, given what comes in `horizon_s`."""
+        draws_per_s = 1.0 / self._rate.step_s if self._rate.step_s else 0.0
+        ahead = self._queue.before(
+            sequence, now, horizon_s, draws_per_s=draws_per_s, at_share=at_share
+        )
+        drain_s = self._drain_s(ahead, sequence.request.band, now)
+        slot_s = 0.0
+        # Those below make room for it.
+        if not self._running.has_below(sequence.request.band):
+            num_ahead = self._queue.num_requests(ahead.higher + ahead.others)
+            slot_s = self._rate.slots_s(num_ahead + 1.0 - self._running.num_free_slots)
+        return max(drain_s, sure_s + slot_s)
+
+    def _drain_s(self, ahead: Ahead, band: Band, now: float) -> float:
+        """Predict when the bands above are empty and it is served, or their share has served it."""
+        own = ahead.others + ahead.own
+        own += sum(
+            other.num_tokens - other.num_computed
+            for other in self._running.prefilling
+            if other.request.band is not Band.BATCH or band is Band.BATCH
+        )
+        is_running = len(self._running) > 0
+        wait_s = self._rate.wait_s(
+            (own + ahead.higher) / (1.0 - ahead.lower_share), now, is_running=is_running
+        )
+        if ahead.share and ahead.higher:
+            by_share_s = self._rate.wait_s(
+                (own + _TURN_TOKENS) / ahead.share, now, is_running=is_running
+            )
+            wait_s = min(wait_s, by_share_s)
+        return wait_s

@@ -1,0 +1,30 @@
+"""Who is next, what that cost whom, and when things are due.
+
+`FairTree` orders what waits: bands, tenants, keys, requests, each level by a policy of
+`scheduler.policies`; its nodes keep what was served below them. `Charges` says what a request
+costs. Every time that a promise sets comes from `deadlines`.
+"""
+
+from scheduler.order.charges import Charges
+from scheduler.order.deadlines import (
+    NEVER,
+    first_due_s,
+    given_up_s,
+    next_due_s,
+    paced_s,
+    start_by_s,
+)
+from scheduler.order.fair_tree import FairTree
+from scheduler.order.tree_node import Node
+
+__all__ = [
+    "NEVER",
+    "Charges",
+    "FairTree",
+    "Node",
+    "first_due_s",
+    "given_up_s",
+    "next_due_s",
+    "paced_s",
+    "start_by_s",
+]

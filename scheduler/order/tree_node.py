@@ -1,0 +1,105 @@
+"""A place of the fair tree: a band, a tenant or a key."""
+
+from __future__ import annotations
+
+from scheduler.order.counters import Counters
+from scheduler.order.siblings import Order
+from scheduler.policies.base import Policy
+from scheduler.request import Band
+from scheduler.sequence import Sequence
+
+
+class Node:
+    """Hold what is below one place of the tree, of which `order` has what waits.
+
+    `num_live` counts the requests below it and `num_waiting` those that wait, `waiting_tokens`
+    what these have to compute before they draw their next tokens. `served` is all that was charged.
+    One that `is_merged` shares its parent's order. `urgent` has the children by when they must
+    start, where the configuration lends. Its `counter`, `weight` and `served` are an entry of the
+    tree's counters.
+    """
+
+    __slots__ = (
+        "band",
+        "children",
+        "counters",
+        "depth",
+        "entry",
+        "is_merged",
+        "name",
+        "num_live",
+        "num_waiting",
+        "order",
+        "parent",
+        "policy",
+        "urgent",
+        "waiting_tokens",
+    )
+
+    def __init__(
+        self, name: str, band: Band, parent: Node | None, policy: Policy | None, counters: Counters
+    ) -> None:
+        self.name = name
+        self.band = band
+        self.parent = parent
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.is_merged = policy is None
+        self.policy: Policy
+        self.order: Order
+        if policy is None:
+            assert parent is not None
+            self.policy, self.order = parent.policy, parent.order
+        else:
+            self.policy, self.order = policy, Order(policy)
+        self.urgent: Order | None = None
+        self.children: dict[str, Node] = {}
+        self.num_live = self.num_waiting = self.waiting_tokens = 0
+        self.counters = counters
+        self.entry: int = counters.open()
+
+    @property
+    def counter(self) -> float:
+        return self.counters.values.item(self.entry)
+
+    @counter.setter
+    def counter(self, value: float) -> None:
+        self.counters.values[self.entry] = value
+
+    @property
+    def weight(self) -> float:
+        return self.counters.weights.item(self.entry)
+
+    @weight.setter
+    def weight(self, value: float) -> None:
+        self.counters.weights[self.entry] = value
+
+    @property
+    def served(self) -> float:
+        return self.counters.served.item(self.entry)
+
+    @served.setter
+    def served(self, value: float) -> None:
+        self.counters.served[self.entry] = value
+
+    def take_over(self, before: Node, *, counter: bool) -> None:
+        """Go on with the accounts of a node of an earlier tree."""
+        self.served, self.weight = before.served, before.weight
+        if counter:
+            self.counter = before.counter
+
+    @property
+    def above(self) -> Node:
+        """Return the parent of a node that is not the root."""
+        assert self.parent is not None
+        return self.parent
+
+    @property
+    def may_turn(self) -> bool:
+        """Tell whether a charge below it may have made another request its head."""
+        return self.policy.keeps_accounts and len(self.order) > 1
+
+    def head(self, now: float) -> Sequence:
+        """Find the request below that its own policies put first."""
+        child = self.order.first(now)
+        assert child is not None, "only a node that waits has a head"
+        return child.head(now)

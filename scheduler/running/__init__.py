@@ -1,0 +1,11 @@
+"""Who holds a slot of the engine, and what changes of them with each token.
+
+`RunningSet` has the sequences; their counts and newest tokens (`DecodingRows`), when the next ones
+are due (`Pace`) and how much KV they hold and will are arrays by slot.
+"""
+
+from scheduler.running.decode_rows import DecodingRows, Slots
+from scheduler.running.pace import Pace
+from scheduler.running.running_set import RunningSet
+
+__all__ = ["DecodingRows", "Pace", "RunningSet", "Slots"]

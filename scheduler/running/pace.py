@@ -1,0 +1,74 @@
+"""When the next token of each running row is due, as arrays by slot.
+
+A step has hundreds of rows and every one of them draws a token, so what changes with each token
+is kept in arrays and changed in a few operations for all of them. What the times mean is said in
+`scheduler.order.deadlines`: a row starts with the one by its pace, and each token moves that by
+`tpot_s`; the gap starts anew with each token.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.request import Slo
+
+_NEVER = np.inf
+
+
+class Pace:
+    """Keep when the next tokens of up to `num_slots` running sequences are due."""
+
+    def __init__(self, num_slots: int) -> None:
+        self._num_slots = num_slots
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        num_slots = self._num_slots
+        self._due_s = np.full(num_slots, _NEVER)
+        self._tpot_s = np.full(num_slots, _NEVER)
+        self._gap_s = np.full(num_slots, _NEVER)
+        # Deadlines without the gap, which starts anew with each token.
+        self._paced_s = np.full(num_slots, _NEVER)
+        self._num_promised = 0
+        self._is_promised = [False] * num_slots
+
+    @property
+    def tightest_s(self) -> float:
+        """Say when the first of all next tokens is due; infinity where none is promised."""
+        return float(self._due_s.min()) if self._num_promised else _NEVER
+
+    @property
+    def shortest_gap_s(self) -> float:
+        """Say the shortest gap that a decoding row was promised."""
+        return float(self._gap_s.min()) if self._num_promised else _NEVER
+
+    def start(self, slot: int, slo: Slo, paced_s: float, now: float) -> None:
+        """Note that a row's first token has landed, or the first after a preemption.
+
+        By its pace the next one is due at `paced_s`.
+        """
+        if slo.tpot_s is None and slo.max_gap_s is None:
+            return
+        self._is_promised[slot] = True
+        self._num_promised += 1
+        self._tpot_s[slot] = _NEVER if slo.tpot_s is None else slo.tpot_s
+        self._gap_s[slot] = gap_s = _NEVER if slo.max_gap_s is None else slo.max_gap_s
+        self._paced_s[slot] = paced_s
+        self._due_s[slot] = min(paced_s, now + gap_s)
+
+    def advance(self, slots: NDArray[np.intp], now: float) -> None:
+        """Note that these rows have drawn one more token each."""
+        if self._num_promised:
+            paced_s = self._paced_s[slots] + self._tpot_s[slots]
+            self._paced_s[slots] = paced_s
+            self._due_s[slots] = np.minimum(paced_s, self._gap_s[slots] + now)
+
+    def release(self, slot: int) -> None:
+        """Forget a row."""
+        if self._is_promised[slot]:
+            self._is_promised[slot] = False
+            self._num_promised -= 1
+            self._due_s[slot] = self._gap_s[slot] = _NEVER
+            self._paced_s[slot] = self._tpot_s[slot] = _NEVER

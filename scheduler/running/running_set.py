@@ -1,0 +1,134 @@
+"""The sequences that hold a slot of the engine.
+
+Slots are rows of the engine's state table. What happens to them between two plans is collected
+here and told to the engine with the next plan: that plan's steps come after all earlier ones on
+the engine's single stream, so a slot or block may be given to another as soon as it is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from scheduler.request import Band
+from scheduler.running.decode_rows import DecodingRows
+from scheduler.running.kv_growth import KvGrowth
+from scheduler.running.pace import Pace
+from scheduler.sequence import NO_SLOT, Sequence, Status
+
+
+class RunningSet:
+    """Hold up to `max_num_rows` sequences: those that prefill and those that decode.
+
+    `max_num_rows` may be lowered, and raised again to what it was at first, before a `clear`.
+
+    Those that decode are `online_decodes`, but for those of the batch band, the `batch_decodes`,
+    which a step takes along where it has room. All are dicts for their order and for removal in
+    O(1); the values mean nothing. What changes with each token is in arrays by slot: the counts
+    and tokens of who decodes in `decode_rows`, when they are due in `pace`, and what all rows hold
+    and will in `kv_growth`.
+    """
+
+    def __init__(self, max_num_rows: int) -> None:
+        self.max_num_rows = max_num_rows
+        self.prefilling: dict[Sequence, None] = {}
+        self.online_decodes: dict[Sequence, None] = {}
+        self.batch_decodes: dict[Sequence, None] = {}
+        self.decode_rows = DecodingRows(max_num_rows)
+        self.pace = Pace(max_num_rows)
+        self.kv_growth = KvGrowth(max_num_rows)
+        self._free_slots: list[int] = []
+        self._released: list[int] = []
+        self._preempted: list[str] = []
+        self.num_steps = 0
+        self._of_band: list[dict[Sequence, None]] = [{} for _ in Band]
+        self.clear()
+
+    def __len__(self) -> int:
+        return len(self.prefilling) + len(self.online_decodes) + len(self.batch_decodes)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return chain(self.online_decodes, self.batch_decodes, self.prefilling)
+
+    @property
+    def is_full(self) -> bool:
+        return not self._free_slots
+
+    @property
+    def num_free_slots(self) -> int:
+        return len(self._free_slots)
+
+    def has_below(self, band: Band) -> bool:
+        """Tell whether a sequence of a lower band runs."""
+        return any(self._of_band[band + 1 :])
+
+    def below(self, band: Band) -> Iterator[Sequence]:
+        """List the sequences of lower bands."""
+        return chain.from_iterable(self._of_band[band + 1 :])
+
+    def admit(self, sequence: Sequence) -> None:
+        """Give a sequence a slot; it prefills until `start_decoding`."""
+        self._of_band[sequence.request.band][sequence] = None
+        sequence.slot = self._free_slots.pop()
+        sequence.status = Status.RUNNING
+        sequence.admitted_at_step = self.num_steps
+        self.prefilling[sequence] = None
+
+    def start_decoding(self, sequence: Sequence) -> None:
+        """Note that a launched step draws the sequence's next token."""
+        del self.prefilling[sequence]
+        self._decodes_of(sequence)[sequence] = None
+        self.decode_rows.join(sequence)
+
+    def release(self, sequence: Sequence, *, suspect: bool = False) -> None:
+        """Take a sequence's slot and blocks away; what it drew is found from now on.
+
+        What a `suspect` one computed is not, nor what it began with: it may be what is wrong.
+        """
+        del self._of_band[sequence.request.band][sequence]
+        if self.prefilling.pop(sequence, self) is self:
+            del self._decodes_of(sequence)[sequence]
+            num_computed = self.decode_rows.num_computed(sequence)
+            self.decode_rows.leave(sequence)
+            if not suspect:
+                sequence.table.publish(sequence.token_ids, num_computed)
+        if suspect:
+            sequence.table.withdraw()
+        else:
+            sequence.table.free()
+        self.pace.release(sequence.slot)
+        self.kv_growth.release(sequence.slot)
+        self._free_slots.append(sequence.slot)
+        self._released.append(sequence.slot)
+        sequence.slot = NO_SLOT
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Take a sequence's slot and blocks away for now."""
+        self.release(sequence)
+        sequence.num_preemptions += 1
+        sequence.lose_kv()
+        self._preempted.append(sequence.request.request_id)
+
+    def take_changes(self) -> tuple[list[int], list[str]]:
+        """Return the slots released and the requests preempted since the last call."""
+        changes = self._released, self._preempted
+        self._released, self._preempted = [], []
+        return changes
+
+    def clear(self) -> list[Sequence]:
+        """Forget everything after the engine did, and return who was running."""
+        sequences = list(self)
+        for sequence in sequences:
+            if sequence.columns is not None:
+                self.decode_rows.leave(sequence)
+        for rows in (self.prefilling, self.online_decodes, self.batch_decodes):
+            rows.clear()
+        self.pace.clear()
+        self.kv_growth.clear()
+        self._of_band = [{} for _ in Band]
+        self._free_slots = list(reversed(range(self.max_num_rows)))
+        self._released, self._preempted = [], []
+        return sequences
+
+    def _decodes_of(self, sequence: Sequence) -> dict[Sequence, None]:
+        return self.batch_decodes if sequence.request.band is Band.BATCH else self.online_decodes

@@ -1,0 +1,92 @@
+"""How much a step may compute so that its tokens are in time.
+
+A step that decodes rows with promises must end before the first of their next tokens is due. The
+step model prices what it must do; the time left is sold to prefills by the token, and after them
+to the batch band by the row. Two bounds are kept apart: where only the *pace* is promised, late
+rows are no reason to stop prefilling altogether, so `min_chunk_tokens` are always granted; a
+promised *gap*, or `max_step_s`, is a bound on the step itself and leaves a few tokens at least,
+or a gap that cannot be kept would keep all prompts out.
+
+Source: the dynamic chunk of the Niyama artifact, microsoft/sarathi-serve, branch
+niyama_asplos2026; here the largest chunk is solved for, not looked up.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from engine.step_cost import StepFeatures
+from scheduler.config import ComposerConfig
+from scheduler.learn import StepModel
+from scheduler.running import Pace
+
+_LEAST_TOKENS = 16
+
+
+class StepBudget:
+    """Say how many tokens a step can take beside what it already has."""
+
+    def __init__(self, config: ComposerConfig, pace: Pace, step_model: StepModel) -> None:
+        self._config = config
+        self._pace = pace
+        self._step_model = step_model
+
+    def prefill_tokens(self, decodes: StepFeatures, room: int, now: float) -> int:
+        """Grant prompt tokens to a step that decodes `decodes`; at most `room`."""
+        config = self._config
+        step_s = math.inf if config.max_step_s is None else config.max_step_s
+        slack_s = math.inf
+        if config.dynamic_chunk:
+            step_s = min(step_s, self._pace.shortest_gap_s)
+            slack_s = self._pace.tightest_s - now
+        if slack_s < step_s:
+            room = min(room, max(config.min_chunk_tokens, self._solve(decodes, slack_s, room)))
+        if step_s < math.inf:
+            room = min(room, max(_LEAST_TOKENS, self._solve(decodes, step_s, room)))
+        return room
+
+    def harvest_rows(self, step: StepFeatures, num_rows: int, context: int, now: float) -> int:
+        """Grant decoding rows of the batch band, of `context` tokens each, to a step."""
+        limit_s = self.harvest_limit_s(now)
+        if limit_s == math.inf or not num_rows:
+            return num_rows
+        low, high = 0, num_rows
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._price(_with_rows(step, middle, context)) <= limit_s:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def harvest_tokens(self, step: StepFeatures, room: int, now: float) -> int:
+        """Grant prompt tokens of the batch band to a step."""
+        limit_s = self.harvest_limit_s(now)
+        return room if limit_s == math.inf else min(room, self._solve(step, limit_s, room))
+
+    def harvest_limit_s(self, now: float) -> float:
+        """Say how long a step may take that carries work of the batch band besides.
+
+        Beside online rows it also bounds how long a newcomer waits for the step to end.
+        """
+        config, pace = self._config, self._pace
+        step_s = math.inf if config.max_step_s is None else config.max_step_s
+        limit_s = min(step_s, config.harvest_step_s)
+        return min(limit_s, pace.tightest_s - now, pace.shortest_gap_s)
+
+    def _price(self, step: StepFeatures) -> float:
+        return self._step_model.margin * self._step_model.price_s(step)
+
+    def _solve(self, step: StepFeatures, limit_s: float, room: int) -> int:
+        return self._step_model.max_prefill_tokens(
+            step, limit_s, context_tokens=0, max_num_tokens=room
+        )
+
+
+def _with_rows(step: StepFeatures, num_rows: int, context: int) -> StepFeatures:
+    return replace(
+        step,
+        num_decode_tokens=step.num_decode_tokens + num_rows,
+        decode_context_tokens=step.decode_context_tokens + num_rows * context,
+    )

@@ -1,0 +1,74 @@
+"""Who of those that wait may be given a slot in this step.
+
+The first of the tree, if it fits, and nobody where it does not: passing it by would let small
+requests of others keep a large one out for ever, whatever its share. `max_bypasses` is how often
+one may be passed all the same. On the way to it those who come too late are ended, and those whose
+prompt another is computing are held.
+"""
+
+from __future__ import annotations
+
+from scheduler.config import ComposerConfig
+from scheduler.lifecycle import Lifecycle
+from scheduler.request import Band
+from scheduler.sequence import Sequence
+from scheduler.step.draft import Draft
+from scheduler.step.kv_budget import KvBudget
+
+_MAX_PASSING = 8
+
+# A request and the blocks of its prefix that are in the cache.
+Head = tuple[Sequence, list[int]]
+
+
+class Intake:
+    """Look at the queue for one step after the other."""
+
+    def __init__(self, config: ComposerConfig, kv_budget: KvBudget, lifecycle: Lifecycle) -> None:
+        self._config = config
+        self._kv_budget = kv_budget
+        self._lifecycle = lifecycle
+        self._waiting = lifecycle.waiting
+        self._running = lifecycle.running
+
+    def is_online_waiting(self) -> bool:
+        """Tell whether a request that is not of the batch band waits."""
+        bands = self._waiting.bands
+        return any(node.num_waiting for node in bands.values() if node.band is not Band.BATCH)
+
+    def next(self, draft: Draft, now: float, *, harvests: bool = False) -> Head | None:
+        """Find the request to admit now, if one may be admitted at all.
+
+        One of the batch band only if the step `harvests`.
+        """
+        lifecycle = self._lifecycle
+        while draft.budget and not self._running.is_full:
+            sequence = self._waiting.peek(now)
+            # A token in flight must land first: the engine is handed all tokens on admission.
+            if sequence is None or sequence.num_in_flight or not draft.has_room_for(sequence):
+                return None
+            if sequence.request.band is Band.BATCH and not (harvests and self._has_slot_to_lend()):
+                return None
+            if lifecycle.drop_if_late(sequence, now):
+                continue
+            hit = self._kv_budget.fit(sequence)
+            if hit is None:
+                return self._bypass(sequence, now)
+            if not lifecycle.hold(sequence, len(hit), now):
+                return sequence, hit
+        return None
+
+    def _has_slot_to_lend(self) -> bool:
+        running = self._running
+        return running.num_free_slots > self._config.batch_kv_headroom * running.max_num_rows
+
+    def _bypass(self, passed: Sequence, now: float) -> Head | None:
+        """Find a request behind one that does not fit, which is passed a few times at most."""
+        if passed.num_bypassed >= self._config.max_bypasses:
+            return None
+        for sequence in self._waiting.others(_MAX_PASSING, now):
+            hit = None if sequence.num_in_flight else self._kv_budget.fit(sequence)
+            if hit is not None:
+                passed.num_bypassed += 1
+                return sequence, hit
+        return None

@@ -1,0 +1,115 @@
+"""Whether a request fits the KV cache beside those that run.
+
+Blocks for all known tokens are taken when a request is admitted, so prefills never block each
+other and only decoding can run out. How much must be free beyond that is a choice: nothing but a
+small reserve (`prompt`); what all running requests together are predicted to reach at their peak
+(`predicted`); or all that each of them may ever draw (`max`), after which nothing is preempted.
+"""
+
+from __future__ import annotations
+
+from engine.contract import EngineInfo
+from engine.kv.block_pool import BlockPool
+from scheduler.config import ComposerConfig
+from scheduler.learn import Lengths
+from scheduler.request import Band
+from scheduler.running import RunningSet
+from scheduler.sequence import Sequence
+
+
+class KvBudget:
+    """Admit a sequence's blocks or not."""
+
+    def __init__(
+        self,
+        config: ComposerConfig,
+        info: EngineInfo,
+        pool: BlockPool,
+        running: RunningSet,
+        lengths: Lengths,
+    ) -> None:
+        self._config = config
+        self._pool = pool
+        self._running = running
+        self._lengths = lengths
+        # The last one that was asked for: a request that fits is asked for twice.
+        self._expected_of: Sequence | None = None
+        self._expected_at = 0
+        self._expected_len = 0.0
+        self._headroom = round(config.batch_kv_headroom * info.num_blocks)
+
+    def fit(self, sequence: Sequence) -> list[int] | None:
+        """Find the blocks of a prefix hit, or None where the rest does not fit beside them.
+
+        A sequence that would run alone needs no more than its known tokens.
+        """
+        hit = self.find(sequence)
+        pool = self._pool
+        num_new = sequence.table.blocks_missing(sequence.num_tokens) - len(hit)
+        num_idle = pool.count_idle(hit)
+        reserve = 0
+        if len(self._running):
+            reserve = self.reserve()
+            if sequence.request.band is Band.BATCH:
+                reserve += self._headroom
+        if num_new + num_idle + reserve > pool.num_free:
+            return None
+        if self._config.kv_reserve != "prompt" and len(self._running):
+            return hit if self._outlasts(sequence, num_new + num_idle) else None
+        return hit
+
+    def surely_fits(self, sequence: Sequence) -> bool:
+        """Tell in short that an online sequence fits, whatever it draws and nothing of it cached.
+
+        False says nothing.
+        """
+        pool = self._pool
+        num_blocks = sequence.table.blocks_missing(sequence.limit) + self.reserve()
+        growth = self._running.kv_growth.growth_tokens / pool.block_size
+        return num_blocks + growth <= pool.num_free
+
+    def find(self, sequence: Sequence) -> list[int]:
+        """Find the blocks of a sequence's known tokens that are in the cache."""
+        hit = sequence.table.match(sequence.token_ids)
+        known = sequence.prompt_logprobs
+        if known is not None:
+            # What is still to be scored must be computed, whoever computed it before.
+            hit = hit[: (len(known) - 1) // self._pool.block_size]
+        return hit
+
+    def expected_len(self, sequence: Sequence) -> float:
+        """Say how long a sequence is reckoned to get, prompt included."""
+        if self._config.kv_reserve != "predicted":
+            return sequence.limit
+        if sequence is self._expected_of and sequence.num_known == self._expected_at:
+            return self._expected_len
+        num_output = self._lengths.quantile(
+            sequence.request.tenant_id,
+            sequence.num_prompt_tokens,
+            self._config.kv_quantile,
+            generated=sequence.num_output_tokens,
+            max_tokens=sequence.request.params.max_tokens,
+        )
+        self._expected_of, self._expected_at = sequence, sequence.num_known
+        self._expected_len = min(float(sequence.limit), sequence.num_prompt_tokens + num_output)
+        return self._expected_len
+
+    def reserve(self) -> int:
+        """Hold some blocks back for the rows that decode, or they would soon preempt a newcomer."""
+        running = self._running
+        if self._config.kv_reserve == "max":
+            return 0
+        return max(1, self._pool.num_blocks // 100, len(running.online_decodes) // 8)
+
+    def _outlasts(self, sequence: Sequence, num_new: int) -> bool:
+        """Tell whether the blocks suffice at the peak; shared ones count once, as they are now."""
+        pool, rows = self._pool, self._running.kv_growth
+        block_size = pool.block_size
+        growth = max(0.0, self.expected_len(sequence) - sequence.num_tokens)
+        own_tokens = rows.own_tokens
+        num_shared = pool.num_blocks - pool.num_free - own_tokens / block_size
+        room = (pool.num_blocks - num_shared) * block_size
+        new_tokens = num_new * block_size
+        if own_tokens + rows.growth_tokens + new_tokens + growth <= room:
+            return True
+        return self._config.kv_reserve != "max" and rows.peak_tokens(new_tokens, growth) <= room

@@ -1,0 +1,208 @@
+"""What is served before a newcomer, beside what the tree then does."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from scheduler.admission.queue_ahead import QueueAhead
+from scheduler.config import FairnessConfig
+from scheduler.order.fair_tree import FairTree
+from scheduler.request import Band
+from scheduler.sequence import Sequence
+from waiting import make_sequence, push
+
+
+def served_before(tree: FairTree, newcomer: Sequence, now: float) -> int:
+    """Let the tree serve until the newcomer's turn; returns the tokens that went before it."""
+    push(tree, newcomer, now)
+    num_tokens = 0
+    while (head := tree.peek(now)) is not newcomer:
+        assert head is not None
+        tree.remove(head, now)
+        tree.charge(head, float(head.num_uncached), now)
+        num_tokens += head.num_uncached
+    return num_tokens
+
+
+def ahead_of(queue: QueueAhead, sequence: Sequence, now: float) -> float:
+    ahead = queue.before(sequence, now, 0.0, draws_per_s=0.0)
+    assert ahead.own == sequence.num_uncached
+    return ahead.higher + ahead.others
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "edf"])
+def test_an_order_counts_what_stands_before(policy: str) -> None:
+    """Where the order is the requests' own, exactly what the tree serves first is counted."""
+    for seed in range(20):
+        draw = random.Random(seed)
+        tree = FairTree(FairnessConfig(policy=policy))
+        queue = QueueAhead(tree)
+        for step in range(60):
+            push(
+                tree,
+                make_sequence(
+                    draw.randrange(1, 900),
+                    tenant=draw.choice("abcd"),
+                    arrival_s=float(step),
+                    ttft_s=draw.choice([1.0, 5.0, 40.0]),
+                ),
+                float(step),
+            )
+        newcomer = make_sequence(100, tenant="c", arrival_s=60.0, ttft_s=draw.choice([1.0, 20.0]))
+        predicted = ahead_of(queue, newcomer, 60.0)
+        assert predicted == served_before(tree, newcomer, 60.0)
+
+
+def test_an_order_over_all_bands_counts_them_together() -> None:
+    """Where one policy orders the bands too, what stands before is counted in all of them."""
+    for seed in range(10):
+        draw = random.Random(seed)
+        tree = FairTree(FairnessConfig(policy="priority"))
+        queue = QueueAhead(tree)
+        for step in range(60):
+            band = draw.choice(list(Band))
+            arrival_s = step / 10
+            waiting = make_sequence(draw.randrange(1, 900), band=band, arrival_s=arrival_s)
+            push(tree, waiting, arrival_s)
+        newcomer = make_sequence(100, band=draw.choice(list(Band)), arrival_s=6.0)
+        predicted = ahead_of(queue, newcomer, 6.0)
+        assert predicted == served_before(tree, newcomer, 6.0)
+
+
+@pytest.mark.parametrize("num_keys", [1, 3])
+def test_fair_tenants_fill_up_like_water(num_keys: int) -> None:
+    """With counters, weights and queues of any size, at most a request a tenant is miscounted."""
+    for seed in range(40):
+        draw = random.Random(seed)
+        tree = FairTree(FairnessConfig(policy="vtc"))
+        queue = QueueAhead(tree)
+        weights = {name: draw.choice([1.0, 1.0, 2.0, 4.0]) for name in "abcdef"}
+        largest = 200
+
+        def make(
+            tenant: str,
+            arrival_s: float,
+            draw: random.Random = draw,
+            weights: dict[str, float] = weights,
+            largest: int = largest,
+        ) -> Sequence:
+            return make_sequence(
+                draw.randrange(1, largest),
+                tenant=tenant,
+                key=f"{tenant}{draw.randrange(num_keys)}",
+                arrival_s=arrival_s,
+                weight=weights[tenant],
+            )
+
+        for step in range(120):
+            push(tree, make(draw.choice("abcde"), float(step)), float(step))
+        for _ in range(50):
+            head = tree.peek(120.0)
+            assert head is not None
+            tree.remove(head, 120.0)
+            tree.charge(head, draw.uniform(1.0, 4.0) * head.num_uncached, 120.0)
+        newcomer = make(draw.choice("abcdef"), 121.0)
+        # Inflow is counted over the horizon alone, and here that is nothing.
+        predicted = ahead_of(queue, newcomer, 121.0)
+        slack = largest * (len(weights) + num_keys)
+        assert predicted == pytest.approx(served_before(tree, newcomer, 121.0), abs=slack)
+
+
+def test_a_flood_is_behind_a_tenant_that_sends_little() -> None:
+    """What one tenant queues delays its own next request, and hardly that of another."""
+    tree = FairTree(FairnessConfig(policy="vtc"))
+    queue = QueueAhead(tree)
+    for _ in range(100):
+        push(tree, make_sequence(100, tenant="flood"))
+    assert ahead_of(queue, make_sequence(100, tenant="flood"), 0.0) == 10_000
+    assert ahead_of(queue, make_sequence(100, tenant="quiet"), 0.0) <= 100
+
+
+def test_higher_bands_go_first_and_lower_ones_take_their_shares() -> None:
+    """A request waits for all of the bands above, and below it only for what is guaranteed."""
+    shares = {Band.FLEX: 0.2, Band.DEFAULT: 0.1}
+    tree = FairTree(FairnessConfig(policy="fcfs", band_shares=shares))
+    queue = QueueAhead(tree)
+    for band, num_tokens in ((Band.PRIORITY, 700), (Band.DEFAULT, 50), (Band.FLEX, 9000)):
+        push(tree, make_sequence(num_tokens, band=band))
+    ahead = queue.before(make_sequence(10), 0.0, 0.0, draws_per_s=0.0)
+    assert ahead == (700, 50, 10, 0.1, 0.2)
+
+
+def test_what_came_lately_is_expected_to_go_on_coming() -> None:
+    """The longer a request waits, the more of a busy tenant with a low counter goes first."""
+    tree = FairTree(FairnessConfig(policy="vtc"))
+    queue = QueueAhead(tree)
+    for step in range(100):
+        now = step / 10
+        if step % 2:
+            quiet = make_sequence(50, tenant="steady", arrival_s=now)
+            push(tree, quiet, now)
+            tree.remove(quiet, now)
+            tree.charge(quiet, 50.0, now)
+        else:
+            push(tree, make_sequence(400, tenant="flood", arrival_s=now), now)
+    flood = make_sequence(400, tenant="flood", arrival_s=10.0)
+    soon, later = (
+        queue.before(flood, 10.0, horizon_s, draws_per_s=0.0).others for horizon_s in (0.0, 4.0)
+    )
+    # It sends 250 tokens a second, averaged over ten seconds that have just begun.
+    assert 4.0 * 100.0 < later - soon < 4.0 * 260.0
+
+
+def test_at_its_share_a_tenant_has_queued_no_more_than_others() -> None:
+    """Whose fault a wait is shows when its tenant is thought level and within its share."""
+    for policy in ("vtc", "fcfs"):
+        tree = FairTree(FairnessConfig(policy=policy))
+        queue = QueueAhead(tree)
+        for index in range(90):
+            push(tree, make_sequence(100, tenant="flood" if index % 9 else "b"))
+        flood = make_sequence(100, tenant="flood")
+        fair = queue.before(flood, 0.0, 0.0, draws_per_s=0.0, at_share=True).others
+        assert fair <= 0.65 * ahead_of(queue, flood, 0.0)
+        alone = FairTree(FairnessConfig(policy=policy))
+        queue = QueueAhead(alone)
+        for _ in range(90):
+            push(alone, make_sequence(100, tenant="flood"))
+        flood = make_sequence(100, tenant="flood")
+        fair = queue.before(flood, 0.0, 0.0, draws_per_s=0.0, at_share=True).others
+        assert fair == ahead_of(queue, flood, 0.0) == 9000
+
+
+def test_it_takes_over_a_queue_that_is_there() -> None:
+    """A queue that was filled before it was followed is counted like any other."""
+    tree = FairTree(FairnessConfig(policy="vtc"))
+    for tenant in "abc":
+        for _ in range(10):
+            push(tree, make_sequence(100, tenant=tenant))
+    queue = QueueAhead(tree)
+    assert ahead_of(queue, make_sequence(100, tenant="a"), 0.0) == pytest.approx(3000, abs=300)
+    for sequence in list(tree):
+        tree.remove(sequence, 0.0)
+        tree.expel(sequence)
+    assert ahead_of(queue, make_sequence(100, tenant="a"), 0.0) == 0
+    assert queue.oldest_joined_s is None
+    departed, num_returned = queue.take_changes()
+    assert (len(departed), num_returned) == (30, 0)
+
+
+def test_many_tenants_come_and_go() -> None:
+    """Rows of tenants that have left are used again, and sums stay those of who waits."""
+    tree = FairTree(FairnessConfig(policy="vtc"))
+    queue = QueueAhead(tree)
+    for wave in range(5):
+        now = 1000.0 * wave
+        waiting = [
+            make_sequence(10, tenant=f"{wave}-{index}", arrival_s=now) for index in range(300)
+        ]
+        for sequence in waiting:
+            push(tree, sequence, now)
+        newcomer = make_sequence(10, tenant="new", arrival_s=now)
+        assert ahead_of(queue, newcomer, now) == pytest.approx(3000)
+        for sequence in waiting:
+            tree.remove(sequence, now)
+            tree.charge(sequence, 10.0, now)
+            tree.expel(sequence)
+        assert ahead_of(queue, newcomer, now) == 0

@@ -1,0 +1,269 @@
+"""The tree on its own: bands, borrowing, live weights, debts, switching, cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+
+import pytest
+
+import fakes
+from engine.kv.block_pool import BlockPool
+from engine.kv.table import BlockTable
+from scheduler.config import FairnessConfig
+from scheduler.order import fair_tree
+from scheduler.order.fair_tree import FairTree
+from scheduler.policies.base import Child, Key
+from scheduler.policies.vtc import Vtc
+from scheduler.request import Band, Request
+from scheduler.sequence import Sequence
+
+_INFO = fakes.make_engine().info
+_POOL = BlockPool(32, 4)
+_ordinals = count()
+
+
+def _sequence(
+    tenant: str = "a",
+    *,
+    key: str = "k",
+    weight: float = 1.0,
+    band: Band = Band.DEFAULT,
+    arrival_s: float = 0.0,
+    deadline_s: float = 1e9,
+    start_by_s: float = 1e9,
+    num_uncached: int = 3,
+) -> Sequence:
+    plain = fakes.make_request(tenant_id=tenant, band=band, arrival_s=arrival_s)
+    request = Request(
+        request_id=plain.request_id,
+        tenant_id=tenant,
+        key_id=key,
+        prompt_token_ids=plain.prompt_token_ids,
+        params=plain.params,
+        cache_salt=plain.cache_salt,
+        arrival_s=arrival_s,
+        weight=weight,
+        band=band,
+    )
+    table = BlockTable(_POOL, b"")
+    sequence = Sequence(request, table, ordinal=next(_ordinals), max_len=64, info=_INFO)
+    sequence.deadline_s, sequence.start_by_s = deadline_s, start_by_s
+    sequence.num_uncached = num_uncached
+    return sequence
+
+
+def _push(tree: FairTree, sequence: Sequence, now: float = 0.0) -> Sequence:
+    tree.enrol(sequence, now)
+    tree.push(sequence, now)
+    return sequence
+
+
+def _serve(tree: FairTree, cost: float, now: float = 0.0) -> Sequence:
+    """Do as the composer does with the next request, and end it."""
+    sequence = tree.peek(now)
+    assert sequence is not None
+    tree.remove(sequence, now)
+    tree.charge(sequence, cost, now)
+    tree.expel(sequence)
+    return sequence
+
+
+def _pass(tree: FairTree, sequence: Sequence, cost: float) -> None:
+    """Serve a request out of turn."""
+    _push(tree, sequence)
+    tree.charge(sequence, cost, 0.0)
+    tree.remove(sequence, 0.0)
+    tree.expel(sequence)
+
+
+def _served(tree: FairTree, num_requests: int, cost: float = 10.0) -> list[str]:
+    return [_serve(tree, cost).request.tenant_id for _ in range(num_requests)]
+
+
+def test_weight_edited_live_counts_from_now_on() -> None:
+    """After a weight is changed, shares follow the new one; the past is not charged again."""
+    tree = FairTree(FairnessConfig())
+    for _ in range(40):
+        _push(tree, _sequence("a"))
+        _push(tree, _sequence("b"))
+    assert sorted(_served(tree, 10)) == ["a"] * 5 + ["b"] * 5
+    tree.set_weight("b", 3.0)
+    assert _served(tree, 20).count("b") == 15
+
+
+def test_debt_outlives_a_short_absence() -> None:
+    """A tenant that empties its queue and comes back at once goes behind those it overtook."""
+    tree = FairTree(FairnessConfig())
+    _push(tree, _sequence("a"))
+    others = [_push(tree, _sequence("b")) for _ in range(5)]
+    assert _serve(tree, 25.0).request.tenant_id == "a"
+    _push(tree, _sequence("a"))
+    assert _served(tree, 4) == ["b", "b", "b", "a"]
+    assert others[-1] in tree
+
+
+def test_newcomer_to_an_empty_queue_starts_where_the_last_one_left() -> None:
+    """Nobody waits: who comes first has no credit over who was served last."""
+    tree = FairTree(FairnessConfig())
+    _push(tree, _sequence("old"))
+    _serve(tree, 1000.0)
+    for _ in range(4):
+        _push(tree, _sequence("new"))
+        _push(tree, _sequence("old"))
+    assert sorted(_served(tree, 4)) == ["new", "new", "old", "old"]
+
+
+def test_sweep_keeps_debtors_and_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle tenants without debts are forgotten; those in debt keep it, and so do their keys."""
+    monkeypatch.setattr(fair_tree, "_MIN_SWEEP", 8)
+    tree = FairTree(FairnessConfig())
+    waits = _push(tree, _sequence("waits"))
+    greedy = _push(tree, _sequence("debtor", key="greedy"))
+    tree.remove(greedy, 0.0)
+    _pass(tree, _sequence("debtor", key="modest"), 10.0)
+    tree.charge(greedy, 1000.0, 0.0)
+    tree.expel(greedy)
+    for index in range(50):
+        _pass(tree, _sequence(f"passing{index}"), 1.0)
+        tree.charge(waits, 1.0, 0.0)
+    children = tree.bands["DEFAULT"].children
+    assert children["debtor"].counter == 1010.0
+    assert children["debtor"].children["greedy"].counter == 1000.0
+    assert len(children) < 40
+
+
+def test_level_that_reads_heads_sees_a_head_that_changed_below() -> None:
+    """Deadlines between tenants follow the fair order of their keys, charges and all."""
+    tree = FairTree(FairnessConfig(policy="edf/vtc/fcfs"))
+    first = _push(tree, _sequence("a", key="x", deadline_s=9.0))
+    urgent = _push(tree, _sequence("a", key="y", deadline_s=1.0))
+    between = _push(tree, _sequence("b", deadline_s=5.0))
+    assert tree.peek(0.0) is between
+    tree.charge(first, 10.0, 0.0)
+    assert tree.peek(0.0) is urgent
+    tree.charge_each([urgent], 20.0, 0.0)
+    assert tree.peek(0.0) is between
+
+
+def test_equal_levels_are_one_queue() -> None:
+    """`sjf` alone compares all requests of a band, not only the first of each tenant."""
+    tree = FairTree(FairnessConfig(policy="sjf"))
+    for index in range(20):
+        sequence = _sequence(f"t{index % 3}", key=f"k{index % 2}")
+        sequence.service_s = 1.5 ** ((index * 7) % 20)
+        _push(tree, sequence)
+    served = [_serve(tree, 1.0).service_s for _ in range(20)]
+    assert served == sorted(served)
+    assert len(tree.bands["DEFAULT"].order) == 0
+
+
+@pytest.mark.parametrize("policy", ["vtc", "fcfs", "dlpm", "edf/vtc/fcfs", "priority"])
+def test_accounts_are_kept_at_every_level(policy: str) -> None:
+    """Each node counts what waits, lives and was served below it, whatever shares an order."""
+    tree = FairTree(FairnessConfig(policy=policy))
+    waiting = [_push(tree, _sequence(t, key=k)) for t in "ab" for k in "xy" for _ in range(2)]
+    tree.charge(waiting[0], 5.0, 0.0)
+    tree.charge_each(waiting, 1.0, 0.0)
+    band = tree.bands["DEFAULT"]
+    assert (band.served, band.num_waiting, band.waiting_tokens) == (13.0, 8, 24)
+    assert [t.served for t in band.children.values()] == [9.0, 4.0]
+    assert [k.served for k in band.children["a"].children.values()] == [7.0, 2.0]
+    assert band.children["a"].num_waiting == band.children["a"].num_live == 4
+    for sequence in waiting:
+        tree.remove(sequence, 0.0)
+        tree.expel(sequence)
+    assert (band.num_waiting, band.waiting_tokens, band.num_live) == (0, 0, 0)
+    assert tree.peek(0.0) is None
+
+
+def test_only_who_can_still_be_in_time_borrows() -> None:
+    """A tenant ahead of its turn goes first to save a deadline, not before and not too late."""
+    tree = FairTree(FairnessConfig(borrow_tokens=50.0))
+    patient = _push(tree, _sequence("patient"))
+    hurried = _push(tree, _sequence("hurried", start_by_s=5.0, deadline_s=8.0))
+    tree.charge(hurried, 40.0, 0.0)
+    assert tree.peek(4.0) is patient
+    assert tree.peek(6.0) is hurried
+    assert tree.peek(9.0) is patient
+    tree.charge(hurried, 20.0, 6.0)
+    assert tree.peek(6.0) is patient, "the loan is used up"
+
+
+def test_late_crowd_does_not_hide_a_borrower() -> None:
+    """Deadlines that are lost already do not stand before one that can be kept."""
+    tree = FairTree(FairnessConfig(borrow_tokens=50.0))
+    for index in range(40):
+        _push(tree, _sequence(f"lost{index}", start_by_s=1.0, deadline_s=2.0))
+    hurried = _push(tree, _sequence("hurried", start_by_s=5.0, deadline_s=8.0))
+    tree.charge(hurried, 10.0, 0.0)
+    assert tree.peek(6.0) is hurried
+
+
+def test_others_are_heads_of_the_tenants_behind() -> None:
+    """Whom to try when the next one does not fit: one of each other tenant, in their order."""
+    tree = FairTree(FairnessConfig())
+    heads = {name: _push(tree, _sequence(name)) for name in "abcd"}
+    for name, cost in zip("abcd", (0.0, 30.0, 20.0, 10.0), strict=True):
+        _push(tree, _sequence(name))
+        tree.charge(heads[name], cost, 0.0)
+    assert tree.peek(0.0) is heads["a"]
+    assert tree.others(2, 0.0) == [heads["d"], heads["c"]]
+    assert tree.others(9, 0.0) == [heads["d"], heads["c"], heads["b"]]
+
+
+def test_switch_carries_counters_without_lifting() -> None:
+    """A new configuration of the same policy leaves debts and credits as they were."""
+    before = FairTree(FairnessConfig())
+    ahead, behind = _push(before, _sequence("ahead")), _push(before, _sequence("behind"))
+    before.charge(ahead, 100.0, 0.0)
+    after = FairTree(FairnessConfig(borrow_tokens=1.0))
+    after.carry_over(before)
+    for sequence in (ahead, behind):
+        _push(after, sequence)
+    assert after.bands["DEFAULT"].children["behind"].counter == 0.0
+    assert after.peek(0.0) is behind
+    other = FairTree(FairnessConfig(policy="dlpm"))
+    other.carry_over(after)
+    assert other.bands["DEFAULT"].children["ahead"].counter == 0.0
+    assert other.bands["DEFAULT"].children["ahead"].served == 100.0
+
+
+def test_switch_while_nobody_waits_is_no_credit_for_newcomers() -> None:
+    """After a switch, who comes first is lifted to who left last before it."""
+    before = FairTree(FairnessConfig())
+    _push(before, _sequence("old"))
+    _serve(before, 1000.0)
+    after = FairTree(FairnessConfig(borrow_tokens=1.0))
+    after.carry_over(before)
+    _push(after, _sequence("new"))
+    assert after.bands["DEFAULT"].children["new"].counter == 1000.0
+
+
+def test_no_operation_looks_at_many_tenants() -> None:
+    """With 10,000 requests of 1,000 tenants, each operation computes a few keys at most."""
+    tree = FairTree(FairnessConfig())
+    for index in range(10_000):
+        _push(tree, _sequence(f"t{index % 1000}", weight=1.0 + index % 7))
+    with _counting_keys() as looks:
+        for index in range(500):
+            served = _serve(tree, 5.0)
+            _push(tree, _sequence(served.request.tenant_id))
+            if index % 100 == 0:
+                tree.charge_each(list(tree)[:256], 1.0, 0.0)
+    assert looks[0] <= 500 * 20
+
+
+@contextmanager
+def _counting_keys() -> Iterator[list[int]]:
+    looks = [0]
+    key = Vtc.key
+
+    def count_key(self: Vtc, child: Child, now: float) -> Key:
+        looks[0] += 1
+        return key(self, child, now)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Vtc, "key", count_key)
+        yield looks

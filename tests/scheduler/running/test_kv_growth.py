@@ -1,0 +1,38 @@
+"""What running rows hold of the KV cache and will, kept as arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.running.kv_growth import KvGrowth
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 40), st.integers(0, 30)),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_peak_is_what_a_simulation_of_the_rows_reaches(rows_of: list[tuple[int, int]]) -> None:
+    """The predicted peak equals the most that rows hold if each grows to its length and leaves."""
+    rows = KvGrowth(8)
+    for slot, (held, growth) in enumerate(rows_of[:-1]):
+        rows.admit(slot, held, growth)
+    peak = 0
+    for step in range(31):
+        alive = [(held, growth) for held, growth in rows_of if growth >= step]
+        peak = max(peak, sum(held + step for held, _ in alive))
+    assert rows.peak_tokens(*rows_of[-1]) == peak
+
+
+def test_freed_slots_hold_nothing() -> None:
+    """A row that went is not counted, and a token that lands for it after that is not either."""
+    rows = KvGrowth(4)
+    rows.admit(2, 4, 12)
+    assert (rows.own_tokens, rows.growth_tokens) == (4, 12)
+    rows.release(2)
+    rows.advance(np.array([2], dtype=np.intc))
+    assert (rows.own_tokens, rows.growth_tokens) == (0, 0)

@@ -1,0 +1,287 @@
+"""How a step is filled: chunks by deadline, admission, displacement, and the batch band's place."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+
+import pytest
+
+import fakes
+from engine.contract import StepPlan, StepResult, TokenLogprobs
+from engine.step_cost import LinearCost, StepCost
+from fakes import Driver
+from scheduler.config import ComposerConfig, SchedulerConfig, first_come
+from scheduler.core import Scheduler
+from scheduler.learn.step_model import StepModel
+from scheduler.request import Band, FinishReason, Request, Slo
+
+# A step of n tokens takes 10 ms and n ms more.
+_LINE = LinearCost(0.010, 0.001)
+COST = StepCost("line", _LINE, _LINE)
+
+
+def driver_of(config: SchedulerConfig, **engine: int) -> Driver:
+    """Drive a scheduler that knows what steps cost, without any margin."""
+    sizes = {"max_num_batched_tokens": 512, "num_blocks": 200, "max_model_len": 600, **engine}
+    driver = Driver(fakes.make_engine(cost=COST, block_size=8, **sizes))
+    driver.scheduler = Scheduler(driver.engine.info, config, step_model=StepModel(COST, margin=1.0))
+    return driver
+
+
+def config_of(**composer: object) -> SchedulerConfig:
+    base = first_come(prefix_caching=False)
+    return replace(base, composer=replace(base.composer, **composer))  # type: ignore[arg-type]
+
+
+def request(name: str, num_prompt_tokens: int, **changes: object) -> Request:
+    changes = {"max_tokens": 30, "ignore_eos": True, **changes}
+    return fakes.make_request(name, prompt=[1] * num_prompt_tokens, **changes)  # type: ignore[arg-type]
+
+
+def prefilled(plan: StepPlan) -> int:
+    return sum(chunk.n_tokens for chunk in plan.slices)
+
+
+def started(driver: Driver) -> list[str]:
+    return [new.request_id for plan in driver.plans for new in plan.admitted]
+
+
+def test_chunks_end_before_the_next_token_is_due() -> None:
+    """Beside a row that must draw every 60 ms, a step of 10 ms takes 49 prompt tokens."""
+    driver = driver_of(config_of(dynamic_chunk=True, min_chunk_tokens=1))
+    driver.offer(request("paced", 8, slo=Slo(tpot_s=0.060)))
+    driver.turn()
+    driver.offer(request("long", 400))
+    driver.turn()
+    assert prefilled(driver.plans[-1]) == 49
+
+
+def test_late_rows_do_not_stop_prefills() -> None:
+    """A pace that cannot be kept leaves prefills their smallest chunk."""
+    driver = driver_of(config_of(dynamic_chunk=True, min_chunk_tokens=32))
+    driver.offer(request("hasty", 8, slo=Slo(tpot_s=0.001)))
+    driver.turn()
+    driver.offer(request("long", 400))
+    driver.turn()
+    assert prefilled(driver.plans[-1]) == 32
+
+
+def test_banked_time_is_not_spent_at_once_where_a_gap_is_promised() -> None:
+    """Tokens that came early do not stretch a step beyond the promised gap."""
+    driver = driver_of(config_of(dynamic_chunk=True, min_chunk_tokens=128))
+    driver.offer(request("paced", 8, slo=Slo(ttft_s=60.0, tpot_s=1.0, max_gap_s=0.1)))
+    driver.turn()
+    driver.offer(request("long", 400))
+    driver.turn()
+    assert prefilled(driver.plans[-1]) == 89
+
+
+def test_prefills_go_by_deadline() -> None:
+    """A prompt under way yields to a newcomer that is due before it."""
+    driver = driver_of(config_of(dynamic_chunk=False, max_num_batched_tokens=64))
+    driver.offer(request("patient", 300, slo=Slo(ttft_s=50.0)))
+    driver.turn()
+    driver.offer(request("urgent", 40, slo=Slo(ttft_s=0.5)))
+    driver.turn()
+    assert [chunk.n_tokens for chunk in driver.plans[-1].slices] == [40, 24]
+
+
+def test_the_first_that_does_not_fit_ends_admission() -> None:
+    """A small request behind a large one waits with it, though there is room for the small one."""
+    driver = driver_of(config_of(), num_blocks=30)
+    for name, size in (("a", 100), ("large", 200), ("small", 8)):
+        driver.offer(request(name, size, tenant_id=name, max_tokens=2))
+    driver.turn()
+    assert started(driver) == ["a"]
+
+
+def test_a_large_request_is_passed_a_few_times_only() -> None:
+    """With bypasses, small ones of other tenants go ahead, at most as often as is allowed."""
+    driver = driver_of(config_of(max_bypasses=2), num_blocks=30, max_num_seqs=8)
+    driver.offer(request("a", 100, tenant_id="a", max_tokens=20))
+    driver.offer(request("large", 200, tenant_id="large", max_tokens=2))
+    for n in range(4):
+        driver.offer(request(f"s{n}", 8, tenant_id=f"s{n}", max_tokens=2))
+    driver.turn()
+    driver.turn()
+    assert started(driver) == ["a", "s0", "s1"]
+    driver.run()
+    assert len(driver.last) == 6
+
+
+def test_prefill_first_gives_prefills_steps_of_their_own() -> None:
+    """No step has both, and the queue is looked at every so many steps."""
+    driver = driver_of(config_of(prefill_first=True, admission_interval_steps=5))
+    driver.offer(request("a", 20))
+    driver.turn()
+    driver.offer(request("b", 20))
+    for _ in range(8):
+        driver.turn()
+    kinds = ["prefill" if plan.slices else "decode" for plan in driver.plans[:8]]
+    assert all(not (plan.slices and len(plan.decodes)) for plan in driver.plans)
+    assert kinds == ["prefill", *["decode"] * 5, "prefill", "decode"]
+
+
+def test_reserving_all_that_may_be_drawn_rules_preemption_out() -> None:
+    """With room for 20 blocks, requests of up to 8 blocks run two at a time."""
+    driver = driver_of(config_of(kv_reserve="max"), num_blocks=20, max_num_seqs=8)
+    for n in range(5):
+        driver.offer(request(f"r{n}", 34, max_tokens=30))
+    driver.turn()
+    assert started(driver) == ["r0", "r1"]
+    driver.run()
+    assert driver.scheduler.snapshot().num_preemptions == 0
+
+
+def test_a_prompt_alone_may_be_reserved() -> None:
+    """With prompts alone reserved more run at first, and some are sent back later."""
+    driver = driver_of(config_of(kv_reserve="prompt"), num_blocks=20, max_num_seqs=8)
+    for n in range(5):
+        driver.offer(request(f"r{n}", 34, max_tokens=30))
+    driver.turn()
+    assert len(started(driver)) == 3
+    driver.run()
+    assert driver.scheduler.snapshot().num_preemptions > 0
+    assert {output.finish_reason for output in driver.last.values()} == {FinishReason.LENGTH}
+
+
+def test_a_higher_band_displaces_a_lower_one() -> None:
+    """With all slots taken by lower bands, a request above them starts in the next step."""
+    config = config_of()
+    driver = driver_of(replace(config, preemption=replace(config.preemption, min_run_steps=1)))
+    for n in range(4):
+        driver.offer(request(f"low{n}", 8, band=Band.FLEX, tenant_id=f"t{n}"))
+    driver.turn()
+    driver.turn()
+    driver.offer(request("high", 8, band=Band.PRIORITY))
+    driver.turn()
+    assert driver.plans[-1].preempted == ["low3"]
+    assert [new.request_id for new in driver.plans[-1].admitted] == ["high"]
+    driver.run()
+    assert {output.finish_reason for output in driver.last.values()} == {FinishReason.LENGTH}
+
+
+def test_equals_never_displace_each_other() -> None:
+    """A full engine of one band keeps what it runs, whoever else of that band comes."""
+    driver = driver_of(config_of())
+    for n in range(8):
+        driver.offer(request(f"r{n}", 8, tenant_id=f"t{n}"))
+    driver.run()
+    assert driver.scheduler.snapshot().num_preemptions == 0
+
+
+def test_batch_work_takes_what_is_left_and_no_more() -> None:
+    """A prompt of the batch band fills a step up to the time it may take, beside online rows."""
+    driver = driver_of(config_of(harvest_step_s=0.05))
+    driver.offer(request("online", 8))
+    driver.turn()
+    driver.offer(request("batch", 300, band=Band.BATCH, tenant_id="bulk"))
+    driver.turn()
+    assert prefilled(driver.plans[-1]) == 39
+    assert len(driver.plans[-1].decodes) == 1
+
+
+def test_batch_rows_sit_a_tight_step_out() -> None:
+    """When an online row is due, batch rows skip the step and keep their place."""
+    driver = driver_of(config_of(dynamic_chunk=True, harvest_step_s=1.0), max_num_seqs=16)
+    for n in range(8):
+        driver.offer(request(f"b{n}", 8, band=Band.BATCH))
+    driver.turn()
+    driver.offer(request("online", 8, slo=Slo(tpot_s=0.0145)))
+    driver.turn()
+    driver.turn()
+    # The online row and three others: 10 ms and 4 × 1 ms.
+    assert len(driver.plans[-1].decodes) == 4
+    driver.run()
+    assert {output.finish_reason for output in driver.last.values()} == {FinishReason.LENGTH}
+
+
+def test_online_work_sends_batch_work_away_at_once() -> None:
+    """A batch that holds all blocks makes room for an online request in the very next step."""
+    driver = driver_of(config_of(), num_blocks=40, max_num_seqs=8)
+    for n in range(4):
+        driver.offer(request(f"b{n}", 60, band=Band.BATCH, max_tokens=60, tenant_id=f"b{n}"))
+    for _ in range(6):
+        driver.turn()
+    driver.offer(request("online", 150))
+    driver.turn()
+    assert driver.plans[-1].preempted
+    assert [new.request_id for new in driver.plans[-1].admitted] == ["online"]
+    driver.run()
+    assert {output.finish_reason for output in driver.last.values()} == {FinishReason.LENGTH}
+
+
+def test_batch_rows_that_have_no_block_left_do_not_hang() -> None:
+    """When only batch rows run and all need a block that is not there, one of them gives way."""
+    driver = driver_of(config_of(batch_kv_headroom=0.0), num_blocks=12, max_num_seqs=8)
+    for n in range(5):
+        driver.offer(request(f"b{n}", 15, band=Band.BATCH, max_tokens=40, seed=n))
+    driver.run()
+    assert {output.finish_reason for output in driver.last.values()} == {FinishReason.LENGTH}
+    assert driver.scheduler.snapshot().free_blocks == 12
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_expired_work_is_dropped_at_its_turn(depth: int) -> None:
+    """A request that nobody waits for any more ends without having been computed."""
+    config = config_of()
+    config = replace(config, admission=replace(config.admission, drop_expired=True))
+    driver = driver_of(config, max_num_seqs=1, depth=depth)
+    driver.offer(request("first", 8, max_tokens=10))
+    driver.turn()
+    driver.offer(request("gone", 8, expires_s=0.05))
+    driver.offer(request("next", 8))
+    while driver.turn():
+        driver.take(driver.scheduler.take_expired())
+    assert driver.last["gone"].finish_reason is FinishReason.EXPIRED
+    assert started(driver) == ["first", "next"]
+    assert driver.scheduler.snapshot().num_expired == 1
+
+
+def test_expired_work_ends_when_its_time_is_over() -> None:
+    """Behind a row that runs for long, who has waited in vain learns it at once and not after."""
+    config = config_of()
+    config = replace(config, admission=replace(config.admission, drop_expired=True))
+    driver = driver_of(config, max_num_seqs=1)
+    driver.offer(request("runs", 8, max_tokens=200, slo=Slo(ttft_s=0.05)))
+    driver.turn()
+    driver.offer(request("patient", 8, slo=Slo(ttft_s=60.0)))
+    driver.offer(request("gone", 8, slo=Slo(ttft_s=0.1)))
+    while "gone" not in driver.last:
+        driver.turn()
+        driver.take(driver.scheduler.take_expired())
+    assert driver.last["gone"].finish_reason is FinishReason.EXPIRED
+    assert 0.1 <= driver.now < 0.15
+    driver.run()
+    assert driver.last["patient"].finish_reason is FinishReason.LENGTH
+    assert driver.last["runs"].finish_reason is FinishReason.LENGTH
+
+
+def test_prompts_under_way_take_the_scores_that_a_newcomer_was_to_have() -> None:
+    """A request whose prompt is to be scored waits while one under way is scored instead."""
+    info = replace(fakes.make_engine().info, max_num_prompt_logprobs=3)
+    scheduler = Scheduler(info, config_of())
+    for name in ("first", "second"):
+        asked = request(name, 6)
+        scheduler.offer(replace(asked, params=replace(asked.params, prompt_logprobs=0)), 0.0)
+    score = TokenLogprobs(token_id=1, logprob=0.0, rank=1)
+    for step_id in range(2):
+        plan = scheduler.plan(0.0)
+        assert plan is not None
+        # Of six tokens three a step, and nothing of the other prompt.
+        assert [(chunk.slot, chunk.n_tokens) for chunk in plan.slices] == [(0, 3)]
+        drawn = array("i", [0] * step_id)
+        scores = [score] * (3 - step_id)
+        scheduler.report(
+            StepResult(plan.step_id, drawn, drawn, 1.0, prompt_logprobs={0: scores}), 0.0
+        )
+
+
+def test_a_preset_is_a_whole_configuration() -> None:
+    """What a composer is asked for in tokens is never more than the engine takes."""
+    driver = driver_of(config_of(max_num_batched_tokens=10_000), max_num_batched_tokens=32)
+    driver.offer(request("long", 200))
+    driver.turn()
+    assert prefilled(driver.plans[0]) == 32
+    assert ComposerConfig().max_num_batched_tokens is None
