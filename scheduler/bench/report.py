@@ -11,35 +11,27 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from scheduler.figure import Figure, at_least, at_most
+
+__all__ = [
+    "BENCHMARKS_DIR",
+    "Figure",
+    "at_least",
+    "at_most",
+    "machine",
+    "update_report",
+    "write_report",
+]
+
 BENCHMARKS_DIR = Path(__file__).parent.parent.parent / "docs" / "benchmarks"
 
 _PACKAGES = ("sluice", "torch", "triton", "numpy", "transformers", "openai", "uvicorn", "starlette")
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """State one measurement. `goal` is a bound in `unit`; `met` is None where there is none."""
-
-    value: float
-    unit: str
-    goal: str | None = None
-    met: bool | None = None
-
-
-def at_most(value: float, bound: float, unit: str) -> Figure:
-    """State a figure that must not exceed `bound`."""
-    return Figure(value, unit, f"<= {bound:g}", value <= bound)
-
-
-def at_least(value: float, bound: float, unit: str) -> Figure:
-    """State a figure that must reach `bound`."""
-    return Figure(value, unit, f">= {bound:g}", value >= bound)
 
 
 def write_report(

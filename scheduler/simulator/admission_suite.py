@@ -17,9 +17,9 @@ from typing import Any
 
 from engine.contract import EngineInfo
 from engine.step_cost import StepCost, StepFeatures
-from scheduler.bench.report import Figure, at_least
 from scheduler.config import AdmissionConfig, FairnessConfig, SchedulerConfig
 from scheduler.core import Scheduler
+from scheduler.figure import Figure, at_least
 from scheduler.learn import StepModel
 from scheduler.request import Slo
 from scheduler.simulator.capacity import measure_capacity
@@ -29,7 +29,7 @@ from scheduler.simulator.records import Run
 from scheduler.simulator.report import number, percent, seconds
 from scheduler.simulator.run import simulate
 from scheduler.simulator.setup import Machine, load_machine
-from scheduler.simulator.suites import OnRun, SuiteResult
+from scheduler.simulator.suite import OnRun, SuiteResult
 from scheduler.simulator.synthetic import azure_lengths, poisson
 from scheduler.simulator.workload import Arrival, Workload
 

@@ -15,14 +15,14 @@ from typing import Any
 
 from engine.contract import EngineInfo
 from scheduler.batching.baselines import BASELINES, BatchingConfig, make_baseline
-from scheduler.bench.report import Figure
 from scheduler.config import SchedulerConfig, first_come
+from scheduler.figure import Figure
 from scheduler.simulator.metrics import latencies, quantiles
 from scheduler.simulator.records import Run
 from scheduler.simulator.report import number
 from scheduler.simulator.run import simulate
 from scheduler.simulator.setup import Serving, load_machine
-from scheduler.simulator.suites import OnRun, SuiteResult
+from scheduler.simulator.suite import OnRun, SuiteResult
 from scheduler.simulator.traces import read_trace
 from scheduler.simulator.workload import Workload
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import cycle
 
-from scheduler.bench.report import Figure, at_least, at_most
 from scheduler.config import AdmissionConfig, FairnessConfig, SchedulerConfig
+from scheduler.figure import Figure, at_least, at_most
 from scheduler.request import Band, Slo
 from scheduler.simulator.capacity import at_load, measure_capacity
 from scheduler.simulator.metrics import attainment, latencies, num_served_tokens
@@ -20,7 +20,7 @@ from scheduler.simulator.records import Record, Run
 from scheduler.simulator.report import number, percent, seconds
 from scheduler.simulator.run import simulate
 from scheduler.simulator.setup import load_machine
-from scheduler.simulator.suites import OnRun, SuiteResult
+from scheduler.simulator.suite import OnRun, SuiteResult
 from scheduler.simulator.synthetic import shipped_trace
 from scheduler.simulator.workload import Arrival
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scheduler.bench.report import Figure, at_most
 from scheduler.config import FairnessConfig, SchedulerConfig
+from scheduler.figure import Figure, at_most
 from scheduler.simulator.capacity import measure_capacity
 from scheduler.simulator.fairness import service_of_tenants
 from scheduler.simulator.metrics import quantiles
@@ -19,7 +19,7 @@ from scheduler.simulator.records import Run
 from scheduler.simulator.report import number, seconds
 from scheduler.simulator.run import simulate
 from scheduler.simulator.setup import Machine, load_machine
-from scheduler.simulator.suites import OnRun, SuiteResult
+from scheduler.simulator.suite import OnRun, SuiteResult
 from scheduler.simulator.synthetic import azure_lengths, poisson
 from scheduler.simulator.workload import Arrival, Workload
 

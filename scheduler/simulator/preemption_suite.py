@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scheduler.bench.report import Figure, at_least, at_most
 from scheduler.config import (
     AdmissionConfig,
     ComposerConfig,
@@ -21,6 +20,7 @@ from scheduler.config import (
     PreemptionConfig,
     SchedulerConfig,
 )
+from scheduler.figure import Figure, at_least, at_most
 from scheduler.request import Band
 from scheduler.simulator.capacity import measure_capacity
 from scheduler.simulator.metrics import measure, quantiles
@@ -28,7 +28,7 @@ from scheduler.simulator.records import Run
 from scheduler.simulator.report import number, percent, seconds
 from scheduler.simulator.run import simulate
 from scheduler.simulator.setup import Machine, load_machine
-from scheduler.simulator.suites import OnRun, SuiteResult
+from scheduler.simulator.suite import OnRun, SuiteResult
 from scheduler.simulator.synthetic import azure_lengths, poisson
 from scheduler.simulator.workload import Arrival, Workload
 

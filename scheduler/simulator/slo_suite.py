@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scheduler.bench.report import Figure, at_least, at_most
 from scheduler.config import AdmissionConfig, ComposerConfig, FairnessConfig, SchedulerConfig
+from scheduler.figure import Figure, at_least, at_most
 from scheduler.request import Slo
 from scheduler.simulator.metrics import measure, quantiles
 from scheduler.simulator.records import Record, Run
 from scheduler.simulator.report import number, percent, seconds
 from scheduler.simulator.run import simulate
 from scheduler.simulator.setup import Machine, load_machine
-from scheduler.simulator.suites import OnRun, SuiteResult
+from scheduler.simulator.suite import OnRun, SuiteResult
 from scheduler.simulator.synthetic import azure_lengths, poisson
 from scheduler.simulator.workload import Arrival, Workload
 

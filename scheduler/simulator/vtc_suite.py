@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scheduler.bench.report import Figure, at_least, at_most
+from scheduler.figure import Figure, at_least, at_most
 from scheduler.simulator.compat import vtc_config, vtc_machine
 from scheduler.simulator.fairness import service_of_tenants
 from scheduler.simulator.metrics import measure
 from scheduler.simulator.report import number
 from scheduler.simulator.run import simulate
-from scheduler.simulator.suites import OnRun, SuiteResult
+from scheduler.simulator.suite import OnRun, SuiteResult
 from scheduler.simulator.vtc_traces import late_joiner, vtc_workload
 
 _AVG_FACTOR = 1.25

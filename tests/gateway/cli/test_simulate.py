@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from gateway.cli.main import app
 from scheduler.bench.report import Figure, at_most
 from scheduler.simulator import suites
+from scheduler.simulator.suite import OnRun, Suite, SuiteResult
 
 ROOT = Path(__file__).parents[3]
 TRACE = ROOT / "examples" / "traces" / "servegen_m-small_excerpt.csv"
@@ -97,12 +98,12 @@ def test_suite_fails_where_a_goal_is_missed(
 ) -> None:
     """A suite prints its table, its figures and their goals, writes a report, and may fail."""
 
-    def run(on_run: suites.OnRun) -> suites.SuiteResult:
+    def run(on_run: OnRun) -> SuiteResult:
         on_run("only")
         figures = {"wait_s": at_most(value, 2.0, "s"), "rate": Figure(5.0, "requests/s")}
-        return suites.SuiteResult(figures, {"raw": [value]}, ("", "wait"), [("only", f"{value} s")])
+        return SuiteResult(figures, {"raw": [value]}, ("", "wait"), [("only", f"{value} s")])
 
-    monkeypatch.setattr(suites, "suites", lambda: {"small": suites.Suite(1, run, "small")})
+    monkeypatch.setattr(suites, "suites", lambda: {"small": Suite(1, run, "small")})
     for args in ([], ["--json", "--out", str(tmp_path)]):
         result = CliRunner().invoke(app, ["simulate", "--suite", "small", *args])
         assert result.exit_code == code

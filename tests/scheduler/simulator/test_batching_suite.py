@@ -11,7 +11,7 @@ from scheduler.simulator.batching_suite import (
     BatchingSuiteOptions,
     run,
 )
-from scheduler.simulator.suites import SuiteResult
+from scheduler.simulator.suite import SuiteResult
 
 SMALL = BatchingSuiteOptions(requests=60, rows=6)
 

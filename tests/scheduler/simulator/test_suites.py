@@ -16,7 +16,8 @@ from scheduler.simulator import (
 )
 from scheduler.simulator.noise import NoisyCost, noisy
 from scheduler.simulator.setup import load_machine
-from scheduler.simulator.suites import SuiteResult, suites
+from scheduler.simulator.suite import SuiteResult
+from scheduler.simulator.suites import suites
 from scheduler.simulator.synthetic import poisson
 from scheduler.simulator.workload import Arrival
 
