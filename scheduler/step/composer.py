@@ -81,7 +81,7 @@ class Composer:
         if draft.num_tokens:
             running.num_steps += 1
             return draft.finish(step_id, running)
-        if self._num_steps_to_admission and len(self._waiting):
+        if not admits and self._num_steps_to_admission and len(self._waiting):
             # Rows run, but none may draw: looking at the queue only now and then is for others.
             self._num_steps_to_admission = 0
             return self.compose(step_id, now)

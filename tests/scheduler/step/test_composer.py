@@ -123,6 +123,18 @@ def test_prefill_first_gives_prefills_steps_of_their_own() -> None:
     assert kinds == ["prefill", *["decode"] * 5, "prefill", "decode"]
 
 
+def test_a_queue_that_nobody_can_leave_is_looked_at_once_a_step() -> None:
+    """Where all rows pause and no slot is free, a step computes nothing and the next one looks."""
+    driver = driver_of(config_of(admission_interval_steps=3), max_num_seqs=1)
+    driver.offer(request("paused", 8, granted_tokens=1))
+    driver.turn()
+    driver.offer(request("next", 8, max_tokens=1))
+    assert driver.scheduler.plan(driver.now) is None
+    driver.scheduler.cancel("paused", driver.now)
+    driver.run()
+    assert started(driver) == ["paused", "next"]
+
+
 def test_reserving_all_that_may_be_drawn_rules_preemption_out() -> None:
     """With room for 20 blocks, requests of up to 8 blocks run two at a time."""
     driver = driver_of(config_of(kv_reserve="max"), num_blocks=20, max_num_seqs=8)
