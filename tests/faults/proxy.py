@@ -60,7 +60,7 @@ class Counts:
 
 
 @dataclass(eq=False)
-class _Link:
+class Link:
     """Hold the two sides of one connection and what of the reply was passed on."""
 
     client_reader: asyncio.StreamReader
@@ -95,7 +95,7 @@ class FaultProxy:
         self._target = (host, port)
         self._choose = choose
         self._draw = random.Random(seed)
-        self._links: set[_Link] = set()
+        self._links: set[Link] = set()
 
     @property
     def port(self) -> int:
@@ -130,13 +130,15 @@ class FaultProxy:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.counts.accepted += 1
+        if not await self._greet(reader, writer):
+            return
         try:
             server_reader, server = await self._open()
         except OSError:
             self.counts.refused += 1
             writer.transport.abort()
             return
-        link = _Link(reader, writer, server_reader, server, self._choose())
+        link = Link(reader, writer, server_reader, server, self._choose())
         link.tasks = [
             asyncio.create_task(self._to_server(link)),
             asyncio.create_task(self._to_client(link)),
@@ -150,23 +152,33 @@ class FaultProxy:
             self._links.discard(link)
             _abort((link.client, link.server))
 
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Meet a client before its server is asked; False where that was all that it gets."""
+        return True
+
+    async def _pass(self, link: Link, data: bytes) -> bool:
+        """See what a client sends; False where it ends here, the connection too."""
+        return True
+
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host, port = self._target
         if port is None:
             return await asyncio.open_unix_connection(host)
         return await asyncio.open_connection(host, port)
 
-    async def _to_server(self, link: _Link) -> None:
+    async def _to_server(self, link: Link) -> None:
         with contextlib.suppress(*_CLOSED):
             while data := await link.client_reader.read(_READ_BYTES):
                 await self._hold(link)
+                if not await self._pass(link, data):
+                    return
                 self.counts.bytes_to_server += len(data)
                 link.server.write(data)
                 await link.server.drain()
             await self._hold(link)
             link.server.write_eof()
 
-    async def _to_client(self, link: _Link) -> None:
+    async def _to_client(self, link: Link) -> None:
         with contextlib.suppress(*_CLOSED):
             while data := await link.server_reader.read(_READ_BYTES):
                 await self._hold(link)
@@ -175,7 +187,7 @@ class FaultProxy:
             await self._hold(link)
             link.client.write_eof()
 
-    async def _reply(self, link: _Link, data: bytes) -> None:
+    async def _reply(self, link: Link, data: bytes) -> None:
         """Pass on what the fault lets through, in pieces where it is throttled."""
         while data:
             fault = self._fault_of(link)
@@ -196,10 +208,10 @@ class FaultProxy:
             if rate is not None:
                 await asyncio.sleep(len(piece) / rate)
 
-    def _fault_of(self, link: _Link) -> Fault:
+    def _fault_of(self, link: Link) -> Fault:
         return link.chosen or self.fault
 
-    async def _hold(self, link: _Link) -> None:
+    async def _hold(self, link: Link) -> None:
         """Wait as long as the fault says; a blackhole until it is lifted."""
         fault = self._fault_of(link)
         if fault.latency_s or fault.jitter_s:
@@ -209,7 +221,7 @@ class FaultProxy:
         while self._fault_of(link).blackhole:
             await asyncio.sleep(_POLL_S)
 
-    async def _watch(self, link: _Link) -> None:
+    async def _watch(self, link: Link) -> None:
         """Do what no byte has to come for."""
         while True:
             fault = self._fault_of(link)
@@ -222,7 +234,7 @@ class FaultProxy:
                 link.client.write_eof()
             await asyncio.sleep(_POLL_S)
 
-    def _cut(self, link: _Link) -> None:
+    def _cut(self, link: Link) -> None:
         self.counts.cuts += 1
         if self._fault_of(link).reset:
             self._reset(link)
@@ -230,7 +242,7 @@ class FaultProxy:
             link.client.close()
             link.server.transport.abort()
 
-    def _reset(self, link: _Link) -> None:
+    def _reset(self, link: Link) -> None:
         self.counts.resets += 1
         _abort((link.client, link.server))
 
