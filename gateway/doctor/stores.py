@@ -88,7 +88,7 @@ def _check_database(url: str) -> Finding:
     try:
         return judge_database(asyncio.run(describe_database(url)))
     except StoreUnavailable as exc:
-        return broken("database", f"it does not answer: {exc.detail}", mend)
+        return broken("database", f"it cannot be used: {exc.detail}", mend)
     except Exception as exc:
         # The driver's own errors, a wrong password among them, have no common ancestor.
         return broken("database", f"it cannot be used: {exc}", mend)

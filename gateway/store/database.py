@@ -8,29 +8,34 @@ every other transaction steps down first, for its own length only, with the effe
   security shows it that tenant alone, whatever the statement forgot to say;
 - `platform()` to `sluice_platform`, for admins, the lookup of keys and background work.
 
-A transaction commits when its block ends and rolls back on an exception. Failures to reach the
-server become `StoreUnavailable`; errors of a statement pass as they are.
+A transaction commits when its block ends and rolls back on an exception. Errors that say how the
+server is (away, starting, full, too slow: `sql_faults` has the table) become `StoreUnavailable`;
+errors of a statement pass as they are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
 import asyncpg
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError, InterfaceError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from gateway.errors import StoreUnavailable
+from gateway.store.sql_faults import SILENCE, SILENT, fault_of, unavailable
+
+logger = logging.getLogger(__name__)
 
 APP_ROLE, PLATFORM_ROLE = "sluice_app", "sluice_platform"
 
 _CONNECT_TIMEOUT_S = 5.0
 _COMMAND_TIMEOUT_S = 30.0
+_ASK_AGAIN_S = 0.2
 _POOL_SIZE, _POOL_OVERFLOW, _POOL_TIMEOUT_S = 5, 10, 5.0
 
 # One round trip for role and tenant; the third argument makes both local to the transaction.
@@ -71,14 +76,13 @@ class Database:
         try:
             async with self._engine.begin() as connection:
                 yield connection
-        except DBAPIError as exc:
-            if exc.connection_invalidated or isinstance(exc, InterfaceError):
-                raise StoreUnavailable(detail=str(exc.orig), retry_after_s=1) from exc
-            raise
-        except (OSError, PoolTimeout, asyncpg.PostgresConnectionError) as exc:
-            raise StoreUnavailable(detail=repr(exc), retry_after_s=1) from exc
-        except (asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError) as exc:
-            raise StoreUnavailable(detail=repr(exc), retry_after_s=1) from exc
+        except (DBAPIError, asyncpg.PostgresError, *SILENCE) as exc:
+            fault = fault_of(exc)
+            if fault is None:
+                raise
+            if fault.is_elsewhere:
+                await self._engine.dispose()
+            raise unavailable(exc, fault) from exc
 
     @asynccontextmanager
     async def platform(self) -> AsyncIterator[AsyncConnection]:
@@ -114,19 +118,29 @@ def plain_url(url: str) -> str:
     return f"postgresql://{rest}"
 
 
-async def connect_patiently(url: str, timeout_s: float) -> Database:
-    """Open a database, waiting for a server that is still starting.
+async def connect_patiently(
+    url: str, *, silent_s: float, told_s: float, tell_every_s: float = 5.0
+) -> Database:
+    """Open a database, waiting for one that is still starting, or full; say so meanwhile.
 
-    Raises: `StoreUnavailable`: it did not answer in time.
+    A server that says nothing may not be there at all and is waited for `silent_s`; one that says
+    what is the matter with it is, for `told_s`.
+    Raises: `StoreUnavailable`: it was not to be had in time, or never will be as it is asked.
     """
     database = Database(url)
-    deadline = asyncio.get_running_loop().time() + timeout_s
+    clock = asyncio.get_running_loop().time
+    began_s = tell_s = clock()
     while True:
         try:
             async with database.owner():
                 return database
-        except StoreUnavailable:
-            if asyncio.get_running_loop().time() > deadline:
+        except StoreUnavailable as exc:
+            fault = fault_of(exc.__cause__ or exc) or SILENT
+            patience_s = silent_s if fault is SILENT else told_s
+            if not fault.is_passing or clock() - began_s > patience_s:
                 await database.close()
                 raise
-            await asyncio.sleep(0.2)
+            if clock() >= tell_s:
+                tell_s = clock() + tell_every_s
+                logger.warning("the start waits for the database: %s", exc.detail)
+            await asyncio.sleep(_ASK_AGAIN_S)

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 import migrations
-from gateway.errors import StartupFailed
+from gateway.errors import StartupFailed, StoreUnavailable
 from gateway.store.database import Database
 
 HEAD = "0003"
@@ -51,6 +51,8 @@ async def _run(database: Database, direction: str, revision: str) -> None:
             await connection.run_sync(_migrate, direction, revision)
     except DBAPIError as exc:
         raise StartupFailed(f"the database could not be migrated: {exc.orig}") from exc
+    except StoreUnavailable as exc:
+        raise StartupFailed(f"the database could not be migrated: {exc.detail}") from exc
 
 
 def _migrate(connection: Connection, direction: str, revision: str) -> None:

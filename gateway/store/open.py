@@ -42,7 +42,8 @@ from gateway.store.redis_pipe import RedisPipe
 from gateway.store.secrets import open_secrets
 from gateway.store.usage_queries import SqlUsage
 
-_DATABASE_PATIENCE_S = 15.0
+# For a database that is not there, and for one that says that it is starting or full.
+_SILENT_DATABASE_S, _STARTING_DATABASE_S = 15.0, 120.0
 # Functions came with it, and limits are counted in one.
 _REDIS_MAJOR = 7
 
@@ -140,9 +141,11 @@ async def open_store(
 
 async def _open_database(url: str) -> Database:
     try:
-        return await connect_patiently(url, _DATABASE_PATIENCE_S)
+        return await connect_patiently(
+            url, silent_s=_SILENT_DATABASE_S, told_s=_STARTING_DATABASE_S
+        )
     except StoreUnavailable as exc:
-        raise StartupFailed(f"the database does not answer: {exc.detail}") from exc
+        raise StartupFailed(f"the database cannot be used: {exc.detail}") from exc
     except Exception as exc:
         raise StartupFailed(f"SLUICE_DATABASE_URL cannot be used: {exc}") from exc
 

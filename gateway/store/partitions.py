@@ -79,7 +79,7 @@ class Partitions:
     async def ensure(self) -> int:
         """Make what is missing from yesterday to a week ahead; return how many days were made.
 
-        Raises: `StoreUnavailable`, `sqlalchemy.exc.DBAPIError`: no lock was to be had.
+        Raises: `StoreUnavailable`: a lock that was not to be had among its causes.
         """
         if not await self._missing():
             return 0
