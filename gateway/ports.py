@@ -293,7 +293,9 @@ class LedgerStore(Protocol):
         """Insert rows and add them to their hours' sums, in one transaction or two.
 
         A request that is there already stays as it is, but for one whose outcome is `LOST`: it is
-        replaced by a row of another outcome. Returns how many rows were new or replaced.
+        replaced by a row of another outcome. The answer that a `KeyedRow` carries goes into its
+        record with it; where another run has answered that request, the row bills nothing.
+        Returns how many rows were new or replaced.
         Raises: `InternalFailure`: a row holds what the ledger can never take.
         """
         ...

@@ -11,7 +11,8 @@ from uuid import UUID
 
 from gateway.domain.counters import WindowUse
 from gateway.domain.quota import ScopeKind
-from gateway.services.ledger import LedgerWriter, PriceBook, Spool
+from gateway.domain.usage import UsageRow
+from gateway.services.ledger import KeyedAnswers, LedgerWriter, PriceBook, Spool
 from gateway.services.quotas import (
     Books,
     CounterLink,
@@ -38,6 +39,7 @@ class Accounting:
     quotas: QuotaService
     spool: Spool
     writer: LedgerWriter
+    keyed: KeyedAnswers
     metrics: Metrics
 
 
@@ -61,10 +63,17 @@ async def open_accounting(
             first_build_s=0.0 if is_private else settings.quota_build_s,
         )
         recovery = Recovery(spool.append, link)
+        keyed = KeyedAnswers(recovery.append)
         # They are nobody's any more: all rows that a new spool holds were taken over.
         for row in spool.unledgered():
             recovery.settle(row)
-        writer = LedgerWriter(store.ledger, spool, on_written=recovery.written)
+            keyed.found(row)
+
+        def written(rows: Sequence[UsageRow]) -> None:
+            keyed.written(rows)
+            recovery.written(rows)
+
+        writer = LedgerWriter(store.ledger, spool, on_written=written)
 
         async def flush() -> None:
             await writer.flush(_FLUSH_S)
@@ -73,7 +82,7 @@ async def open_accounting(
             link,
             store.ledger,
             prices,
-            Books(append=recovery.append, note=_noting(thresholds)),
+            Books(append=keyed.append, note=_noting(thresholds)),
             metrics,
             flush_ledger=flush,
         )
@@ -82,7 +91,7 @@ async def open_accounting(
         await stack.enter_async_context(QuotaKeeper(quotas, store.ledger, metrics).running())
         await stack.enter_async_context(Reconciler(quotas, store.ledger, metrics).running())
         metrics.spool_depth.set_function(lambda: spool.depth)
-        yield Accounting(quotas, spool, writer, metrics)
+        yield Accounting(quotas, spool, writer, keyed, metrics)
 
 
 async def _open_thresholds(

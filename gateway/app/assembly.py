@@ -113,13 +113,17 @@ async def _public(stack: AsyncExitStack, common: _Common, version: str) -> ASGIA
     """Build the API that tenants reach."""
     pool = FairPool()
     stack.callback(pool.close)
-    secrets, quotas = common.store.secrets, common.books.quotas
+    secrets, books = common.store.secrets, common.books
     inference = InferenceService(salt_key=secrets.kv_salt_key, pool=pool)
-    idempotency = IdempotencyService(common.store.idempotency, secrets)
+    idempotency = IdempotencyService(
+        common.store.idempotency, secrets, books.keyed, books.writer.flush
+    )
     await stack.enter_async_context(idempotency.running())
     return public_app(
         models=common.models,
-        inference=LeasedInference(inference, quotas, Entry(quotas, short_bytes=SHORT_BODY_BYTES)),
+        inference=LeasedInference(
+            inference, books.quotas, Entry(books.quotas, short_bytes=SHORT_BODY_BYTES)
+        ),
         usage=common.usage,
         overload=common.overload,
         auth=common.auth,

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
+
+# For so long after its claim a key names its one request.
+KEEP_S: Final = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +47,12 @@ class KeyedRecord:
 
     body_hash: bytes
     answer: SealedAnswer | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedAnswer:
+    """Hold an answer on its way to its record; whose it is, and of which run, the bill says."""
+
+    idempotency_key: str
+    body_hash: bytes
+    answer: SealedAnswer

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 from uuid import UUID
 
+from gateway.domain.idempotency import KeyedAnswer
 from gateway.domain.tier import Tier
 
 
@@ -46,6 +48,25 @@ class UsageRow:
     price_id: UUID | None
     outcome: Outcome
     ttft_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedRow(UsageRow):
+    """Bill a request with an `Idempotency-Key`, and carry its answer: both are stored, or none."""
+
+    keyed: KeyedAnswer
+
+    @classmethod
+    def of(cls, row: UsageRow, keyed: KeyedAnswer) -> KeyedRow:
+        return cls(**_values(row), keyed=keyed)
+
+    def bill(self) -> UsageRow:
+        """Return what the ledger has of it."""
+        return UsageRow(**_values(self))
+
+
+def _values(row: UsageRow) -> dict[str, Any]:
+    return {one.name: getattr(row, one.name) for one in fields(UsageRow)}
 
 
 @dataclass(frozen=True, slots=True)

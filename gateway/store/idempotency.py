@@ -3,18 +3,36 @@
 Who inserts the row runs the request. A row without a status whose lease has passed belonged to a
 process that died, and one past its time to nobody: either goes to the next who asks, in the same
 statement. Time is the database's, so that clocks of gateways need not agree.
+
+An answer comes with the row of the ledger that bills it, in its transaction (`answer_records`).
+Where two runs of one request came to their end, because the first was taken for dead, the first to
+be stored is the one that was answered, and the other is not billed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
+from uuid import UUID
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    and_,
+    bindparam,
+    delete,
+    func,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.domain.idempotency import Claim, KeyedRecord, SealedAnswer
+from gateway.domain.idempotency import KEEP_S, Claim, KeyedRecord, SealedAnswer
+from gateway.domain.usage import KeyedRow
 from gateway.store.database import Database
 from gateway.store.tables import idempotency
 
@@ -115,6 +133,74 @@ class SqlIdempotency:
         )
         async with self._database.platform() as connection:
             return (await connection.execute(statement)).rowcount
+
+
+async def answer_records(connection: AsyncConnection, rows: Sequence[KeyedRow]) -> set[UUID]:
+    """Put answers into their records, each unless it has one; return the runs that came too late.
+
+    To do it again changes nothing. A record that is gone, or that is another request's by now, is
+    no reason not to bill.
+    """
+    # In one order everywhere, as for leases.
+    ordered = sorted(rows, key=lambda row: (row.key_id, row.keyed.idempotency_key))
+    await connection.execute(_ANSWER, [_answering(row) for row in ordered])
+    names = [(row.key_id, row.keyed.idempotency_key) for row in ordered]
+    found = await connection.execute(
+        select(
+            _ROW.key_id, _ROW.idempotency_key, _ROW.request_id, _ROW.body_hash, _ROW.expires_at
+        ).where(tuple_(_ROW.key_id, _ROW.idempotency_key).in_(names))
+    )
+    records = {(one.key_id, one.idempotency_key): one for one in found}
+    late = set()
+    for row in ordered:
+        record = records.get((row.key_id, row.keyed.idempotency_key))
+        is_same = (
+            record is not None
+            and record.body_hash == row.keyed.body_hash
+            and record.expires_at <= _latest_end(row)
+        )
+        if record is not None and is_same and record.request_id != row.request_id:
+            late.add(row.request_id)
+    return late
+
+
+_ANSWER: Final = (
+    update(idempotency)
+    .where(
+        _ROW.tenant_id == bindparam("of_tenant"),
+        _ROW.key_id == bindparam("of_key"),
+        _ROW.idempotency_key == bindparam("named"),
+        _ROW.body_hash == bindparam("hashed"),
+        _ROW.expires_at <= bindparam("latest_end"),
+        _ROW.status.is_(None),
+    )
+    .values(
+        request_id=bindparam("run"),
+        status=bindparam("code"),
+        content_type=bindparam("kind"),
+        answer=bindparam("sealed"),
+    )
+)
+
+
+def _answering(row: KeyedRow) -> dict[str, object]:
+    answer = row.keyed.answer
+    return {
+        "of_tenant": row.tenant_id,
+        "of_key": row.key_id,
+        "named": row.keyed.idempotency_key,
+        "hashed": row.keyed.body_hash,
+        "latest_end": _latest_end(row),
+        "run": row.request_id,
+        "code": answer.status,
+        "kind": answer.content_type,
+        "sealed": answer.sealed,
+    }
+
+
+def _latest_end(row: KeyedRow) -> datetime:
+    """Return until when a record can last that was claimed while this run's claim held."""
+    return row.at + timedelta(seconds=2 * KEEP_S)
 
 
 def _record(row: Row[*tuple[Any, ...]]) -> KeyedRecord:

@@ -8,11 +8,16 @@ A request is counted once, however often it is inserted: only rows that were new
 some were not, a second transaction looks whether one of them stands for a request that was given
 up as lost, puts the true row in its place, and adds the difference. It must be a second statement:
 the first cannot see a row that another gateway commits while it runs.
+
+The answer to a keyed request goes to its record in the transaction of its row. Where another run
+has answered that request, the row says so by billing nothing.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -38,13 +43,18 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.domain.limits import Sums
 from gateway.domain.quota import Scope
-from gateway.domain.usage import Outcome, UsageRow
+from gateway.domain.usage import KeyedRow, Outcome, UsageRow
 from gateway.errors import InternalFailure
 from gateway.store.database import Database
+from gateway.store.idempotency import answer_records
+from gateway.store.sql_faults import sqlstate_of
 from gateway.store.tables import usage_events, usage_hourly
+
+logger = logging.getLogger(__name__)
 
 _KEY = [one.name for one in usage_hourly.primary_key if one.name != "hour"]
 _SUMS = ("input_tokens", "cached_tokens", "output_tokens", "nano_usd")
@@ -64,16 +74,17 @@ class SqlLedger:
     async def insert(self, rows: Sequence[UsageRow]) -> int:
         if not rows:
             return 0
-        given = {"rows": _encoder.encode(rows).decode()}
         try:
             async with self._database.platform() as connection:
+                bills = await _bills(connection, rows)
+                given = {"rows": _encoder.encode(bills).decode()}
                 inserted: int = (await connection.execute(_INSERT, given)).scalar_one()
             if inserted == len(rows):
                 return inserted
             async with self._database.platform() as connection:
                 replaced: int = (await connection.execute(_REPLACE_LOST, given)).scalar_one()
         except DBAPIError as exc:
-            if not str(getattr(exc.orig, "sqlstate", "")).startswith(_REFUSED):
+            if not sqlstate_of(exc).startswith(_REFUSED):
                 raise
             raise InternalFailure(detail=f"the ledger refuses a row: {exc.orig}") from exc
         return inserted + replaced
@@ -100,6 +111,25 @@ class SqlLedger:
         )
         async with self._database.platform() as connection:
             return set(await connection.scalars(query))
+
+
+async def _bills(connection: AsyncConnection, rows: Sequence[UsageRow]) -> Sequence[UsageRow]:
+    """Store the answers that come with rows, and return what is to be billed."""
+    keyed = [row for row in rows if isinstance(row, KeyedRow)]
+    if not keyed:
+        return rows
+    late = await answer_records(connection, keyed)
+    for request_id in late:
+        logger.warning("request %s was answered by another run: not billed", request_id.hex)
+    bills = [row.bill() if isinstance(row, KeyedRow) else row for row in rows]
+    return [_unbilled(bill) if bill.request_id in late else bill for bill in bills]
+
+
+def _unbilled(bill: UsageRow) -> UsageRow:
+    """Bill nothing; a row all the same, which takes the place of one that is lost."""
+    return replace(
+        bill, input_tokens=0, cached_tokens=0, output_tokens=0, nano_usd=0, outcome=Outcome.FAILED
+    )
 
 
 _given = (

@@ -9,9 +9,11 @@ kept, only that it was given: to run it again would charge it again.
 A run belongs to this service, not to its client: it goes on when the client leaves, for the retry
 to find its answer.
 
-Failures: without the store nothing can be promised, so a claim fails closed. An answer that cannot
-be saved is tried again for `_SAVE_FOR_S`, and its client waits `_SAVE_BEFORE_ANSWER_S` for it at
-most: who has the answer in hand can, but for an outage, have it again.
+Failures: without the store nothing can be promised, so a claim fails closed. An answer goes with
+its bill, through the journal into the store (see `keyed_answers`), and its claim is renewed until
+it is there; its client waits `_SAVE_BEFORE_ANSWER_S` for that at most, and not where the store is
+known to be away. So whoever has the answer in hand can have it again: from this process at once,
+from another but for an outage. A claim that is given back is tried to be for `_GIVE_BACK_FOR_S`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from gateway.background import JITTER, Background
 from gateway.credentials import Secrets
-from gateway.domain.idempotency import Answer, Claim, SealedAnswer
+from gateway.domain.idempotency import KEEP_S, Answer, Claim, SealedAnswer
 from gateway.errors import (
     AnswerNotKept,
     IdempotencyConflict,
@@ -36,11 +38,11 @@ from gateway.errors import (
     StoreUnavailable,
 )
 from gateway.ports import IdempotencyStore
+from gateway.services.ledger import KeyedAnswers
 
 logger = logging.getLogger(__name__)
 
 LEASE_S: Final = 60.0
-KEEP_S: Final = 24 * 3600.0
 MAX_ANSWER_BYTES: Final = 4 << 20
 
 RENEW_EVERY_S: Final = LEASE_S / 4
@@ -48,7 +50,7 @@ SWEEP_EVERY_S: Final = 3600.0
 _SWEEP_ROWS: Final = 1000
 _RETRY_AFTER_S: Final = 1.0
 _SAVE_BEFORE_ANSWER_S: Final = 5.0
-_SAVE_FOR_S: Final = 180.0
+_GIVE_BACK_FOR_S: Final = 180.0
 _SAVE_AGAIN_S: Final = 1.0
 # For runs whose engine has stopped already to give their claims back.
 _CLOSE_S: Final = 2.0
@@ -56,13 +58,23 @@ _NONCE_BYTES: Final = 12
 _TOO_LARGE: Final = SealedAnswer(200, "", None)
 
 
+async def _nothing_to_flush(timeout_s: float) -> bool:
+    return True
+
+
 class IdempotencyService:
-    """Claim, keep and replay; enter `running` to renew leases and to sweep what has expired."""
+    """Claim, keep and replay; enter `running` to renew leases and to sweep what has expired.
+
+    `keyed` journals answers with their bills, and `flush` waits until what is journalled is stored;
+    without them no run is billed, and its answer is stored alone.
+    """
 
     def __init__(
         self,
         store: IdempotencyStore,
         secrets: Secrets,
+        keyed: KeyedAnswers | None = None,
+        flush: Callable[[float], Awaitable[bool]] = _nothing_to_flush,
         *,
         lease_s: float = LEASE_S,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
@@ -75,7 +87,8 @@ class IdempotencyService:
         self._renew_every_s = renew_every_s
         self._sweep_every_s = sweep_every_s
         self.max_answer_bytes = max_answer_bytes
-        self._claims: set[Claim] = set()
+        self._keyed = keyed or KeyedAnswers(lambda row: None)
+        self._flush = flush
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def claim(self, claim: Claim, body_hash: bytes) -> Answer | None:
@@ -85,9 +98,11 @@ class IdempotencyService:
         `IdempotencyMismatch`: the key came with another body; `AnswerNotKept`;
         `StoreUnavailable`.
         """
-        record = await self._store.claim(claim, body_hash, lease_s=self._lease_s, keep_s=KEEP_S)
+        record = self._keyed.find(claim) or await self._store.claim(
+            claim, body_hash, lease_s=self._lease_s, keep_s=KEEP_S
+        )
         if record is None:
-            self._claims.add(claim)
+            self._keyed.hold(claim, body_hash)
             return None
         if record.body_hash != body_hash:
             raise IdempotencyMismatch
@@ -116,11 +131,15 @@ class IdempotencyService:
         else:
             body = self._sealed(claim, answer.body)
             sealed = SealedAnswer(answer.status, answer.content_type, body)
+        if self._keyed.keep(claim, sealed):
+            await self._flush(_SAVE_BEFORE_ANSWER_S)
+            return
         saving = self.run(self._end(claim, lambda: self._store.save(claim, sealed)))
         await asyncio.wait([saving], timeout=_SAVE_BEFORE_ANSWER_S)
 
     async def release(self, claim: Claim) -> None:
         """Give a claim back: there is no answer that a retry should get."""
+        self._keyed.let_go(claim)
         releasing = self.run(self._end(claim, lambda: self._store.release(claim)))
         await asyncio.wait([releasing], timeout=_SAVE_BEFORE_ANSWER_S)
 
@@ -141,10 +160,11 @@ class IdempotencyService:
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
+            self._keyed.close()
 
     async def renew(self) -> None:
-        """Prolong the leases of what runs here."""
-        await self._store.renew(list(self._claims), lease_s=self._lease_s)
+        """Prolong the leases of what runs here, and of what waits here for the store."""
+        await self._store.renew(list(self._keyed.claims()), lease_s=self._lease_s)
 
     async def sweep(self) -> None:
         """Delete what has expired, a batch at a time."""
@@ -157,7 +177,7 @@ class IdempotencyService:
         Given up, the lease passes and the next retry runs anew. It is no `Background`: it ends.
         """
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + _SAVE_FOR_S
+        until_s = loop.time() + _GIVE_BACK_FOR_S
         try:
             while True:
                 try:
@@ -170,7 +190,7 @@ class IdempotencyService:
                         return
                 await asyncio.sleep(_SAVE_AGAIN_S)
         finally:
-            self._claims.discard(claim)
+            self._keyed.forget(claim)
 
     def _sealed(self, claim: Claim, body: bytes) -> bytes:
         nonce = os.urandom(_NONCE_BYTES)

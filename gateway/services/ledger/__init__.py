@@ -1,8 +1,17 @@
 """What was used and what it costs: journalled on disk, written, summed."""
 
+from gateway.services.ledger.keyed_answers import KeyedAnswers
 from gateway.services.ledger.prices import PriceBook, PriceService
 from gateway.services.ledger.spool import Spool
 from gateway.services.ledger.usage import UsageAsked, UsageService
 from gateway.services.ledger.writer import LedgerWriter
 
-__all__ = ["LedgerWriter", "PriceBook", "PriceService", "Spool", "UsageAsked", "UsageService"]
+__all__ = [
+    "KeyedAnswers",
+    "LedgerWriter",
+    "PriceBook",
+    "PriceService",
+    "Spool",
+    "UsageAsked",
+    "UsageService",
+]

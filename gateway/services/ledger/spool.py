@@ -27,7 +27,7 @@ from typing import Final
 import msgspec
 
 from gateway.background import Background
-from gateway.domain.usage import UsageRow
+from gateway.domain.usage import KeyedRow, UsageRow
 from gateway.ports import Clock
 from gateway.services.ledger.spool_segment import NAMELESS_SUFFIX, SUFFIX, Segment
 
@@ -40,6 +40,8 @@ REFUSED_NAME: Final = "refused.jsonl"
 _DROP_BYTES: Final = 1 << 20
 _SEGMENT_BYTES: Final = 16 << 20
 _DROP_AGE_S: Final = 60.0
+# Answers of keyed requests may be of megabytes: read a few at a time.
+_BATCH_BYTES: Final = 4 << 20
 
 
 class Spool:
@@ -93,12 +95,15 @@ class Spool:
     def pending(self, limit: int) -> Sequence[UsageRow]:
         """Return rows that are not confirmed: this process's own first, each file's in order."""
         rows: list[UsageRow] = []
+        max_bytes = _BATCH_BYTES
         self._given.clear()
         for segment in (*self._own, *self._taken_over):
             self._num_through += segment.pass_damage()
-            for row, end in segment.read(limit - len(rows)):
+            for row, end in (found := segment.read(limit - len(rows), max_bytes)):
                 rows.append(row)
                 self._given.append((segment, end))
+            if found:
+                max_bytes -= found[-1][1] - segment.done_bytes
         for row in list(self._in_memory)[: limit - len(rows)]:
             rows.append(row)
             self._given.append((None, 0))
@@ -130,7 +135,8 @@ class Spool:
         path = self._directory / REFUSED_NAME
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         with os.fdopen(descriptor, "ab") as file:
-            file.write(msgspec.json.encode(row) + b"\n")
+            bill = row.bill() if isinstance(row, KeyedRow) else row
+            file.write(msgspec.json.encode(bill) + b"\n")
 
     def tidy(self) -> None:
         """Take over the files of processes that died, and drop an old file that is through."""

@@ -3,7 +3,9 @@
 A line is `<CRC32 of the JSON, 8 hexadecimal digits> <JSON>\\n`, written in one call. What a kill
 can leave is therefore a last line without its end: it is ignored, as nobody was told that it had
 been written. A line in the middle whose checksum is wrong was damaged later; it is passed over,
-the lines after it are read, and the file stays for an operator under the name `*.corrupt`.
+the lines after it are read, and the file stays for an operator under the name `*.corrupt`. The
+line of a keyed request holds its answer too, so that neither is there without the other; a release
+that knows of no answers reads it as a row.
 
 The lock (flock) lives as long as the process that wrote the file. A new file gets its name only
 once it is locked, so whoever can lock a file by that name knows its process dead.
@@ -22,7 +24,7 @@ from zlib import crc32
 
 import msgspec
 
-from gateway.domain.usage import UsageRow
+from gateway.domain.usage import KeyedRow, UsageRow
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,9 @@ _READ_BYTES: Final = 1 << 18
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(UsageRow)
+_keyed_decoder = msgspec.json.Decoder(KeyedRow)
+# No string can hold it: its quotes would be escaped.
+_KEYED: Final = b'"keyed":{'
 
 
 class Segment:
@@ -92,20 +97,21 @@ class Segment:
         self.num_rows += 1
         self.is_dirty = True
 
-    def read(self, limit: int) -> list[tuple[UsageRow, int]]:
+    def read(self, limit: int, max_bytes: int) -> list[tuple[UsageRow, int]]:
         """Return the oldest rows that are left, each with the `done_bytes` that confirms it.
 
-        It stops before a damaged line; `pass_damage` gets over one that comes first.
+        It stops before a damaged line (`pass_damage` gets over one that comes first), and after
+        the line that reaches `max_bytes`.
         """
         rows: list[tuple[UsageRow, int]] = []
-        if limit <= 0:
+        if limit <= 0 or max_bytes <= 0:
             return rows
         for line, end in self._lines():
             row = _decode(line)
             if row is None:
                 break
             rows.append((row, end))
-            if len(rows) == limit:
+            if len(rows) == limit or end - self.done_bytes >= max_bytes:
                 break
         return rows
 
@@ -184,6 +190,6 @@ def _decode(line: bytes) -> UsageRow | None:
     if checksum != b"%08x" % crc32(body):
         return None
     try:
-        return _decoder.decode(body)
+        return (_keyed_decoder if _KEYED in body else _decoder).decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
