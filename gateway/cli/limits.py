@@ -14,23 +14,25 @@ from typing import Annotated, Any, Final
 import typer
 
 from gateway.cli.options import names, nano_to_usd, nano_usd
+from gateway.domain.quota import Metric, Unit
 
-_Amount = int | None
+_MONEY: Final = tuple(metric for metric in Metric if metric.row.unit is Unit.NANO_USD)
+
+
+def is_money(field: str) -> bool:
+    """Tell whether a limit is in billionths of a dollar, which people write in dollars."""
+    return field in _MONEY
+
+
+def _option(metric: Metric) -> Any:  # what Typer reads from an annotation
+    if is_money(metric):
+        return Annotated[str | None, typer.Option(metavar="USD", help=metric.row.help)]
+    return Annotated[int | None, typer.Option(min=0, help=metric.row.help)]
+
 
 # Option → how it is declared.
 _OPTIONS: Final[dict[str, Any]] = {
-    "rpm": Annotated[_Amount, typer.Option(min=0, help="Requests a minute.")],
-    "input_tpm": Annotated[_Amount, typer.Option(min=0, help="Prompt tokens a minute.")],
-    "output_tpm": Annotated[_Amount, typer.Option(min=0, help="Generated tokens a minute.")],
-    "concurrency": Annotated[_Amount, typer.Option(min=0, help="Requests at the same time.")],
-    "queued_tokens": Annotated[
-        _Amount, typer.Option(min=0, help="Tokens that may wait at the same time.")
-    ],
-    "daily_tokens": Annotated[_Amount, typer.Option(min=0, help="Tokens a day, in UTC.")],
-    "monthly_tokens": Annotated[_Amount, typer.Option(min=0, help="Tokens a month, in UTC.")],
-    "budget_usd": Annotated[
-        str | None, typer.Option(metavar="USD", help="US dollars a window, as 25 or 0.15.")
-    ],
+    **{metric.flag: _option(metric) for metric in Metric},
     "budget_window": Annotated[
         str | None,
         typer.Option(help="What the budget is for: day, week, month, or as 24h or 30d."),
@@ -43,8 +45,12 @@ _OPTIONS: Final[dict[str, Any]] = {
     ],
 }
 
-# What each is called in the admin API, where that is another name.
-_FIELDS: Final = {"budget_usd": "budget_nano_usd", "soft_budget": "budget_hard"}
+# What each is called in the admin API, and that as people read it, where it is another name.
+_FIELDS: Final = {
+    **{metric.flag: metric.value for metric in Metric if metric.flag != metric.value},
+    "soft_budget": "budget_hard",
+}
+_LABELS: Final[dict[str, str]] = {metric.value: metric.flag for metric in Metric}
 _ALIASES: Final = {"budget": "budget_nano_usd", "hard_budget": "budget_hard"}
 
 FIELDS: Final = tuple(_FIELDS.get(option, option) for option in _OPTIONS)
@@ -95,12 +101,12 @@ def unset_fields(text: str) -> list[str]:
 
 def readable(field: str, value: Any) -> Any:
     """Return a limit as a person reads it: budgets in dollars."""
-    return nano_to_usd(value) if field == "budget_nano_usd" and value is not None else value
+    return nano_to_usd(value) if is_money(field) and value is not None else value
 
 
 def label(field: str) -> str:
     """Return a limit's name as a person reads it."""
-    return "budget_usd" if field == "budget_nano_usd" else field
+    return _LABELS.get(field, field)
 
 
 def readable_quota(quota: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,9 +120,10 @@ def _read(values: Mapping[str, Any]) -> dict[str, Any]:
     for option, value in values.items():
         if value is None:
             continue
-        if option == "budget_usd":
-            value = nano_usd(value, "--budget-usd")
+        field = _FIELDS.get(option, option)
+        if is_money(field):
+            value = nano_usd(value, f"--{option.replace('_', '-')}")
         elif option == "soft_budget":
             value = not value
-        fields[_FIELDS.get(option, option)] = value
+        fields[field] = value
     return fields

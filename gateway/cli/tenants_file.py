@@ -41,9 +41,10 @@ import msgspec
 import typer
 
 from gateway.cli.exits import CliError, Exit
-from gateway.cli.limits import FIELDS
+from gateway.cli.limits import FIELDS, is_money
 from gateway.cli.options import duration_s, usd_to_nano
 from gateway.domain import Tier, is_name
+from gateway.domain.quota import Metric
 
 T = TypeVar("T", bound=msgspec.Struct)
 Table = Mapping[str, Any]
@@ -86,17 +87,15 @@ class Desired:
     tenants: tuple[DesiredTenant, ...]
 
 
-class _Limits(msgspec.Struct, forbid_unknown_fields=True):
-    rpm: int | None = None
-    input_tpm: int | None = None
-    output_tpm: int | None = None
-    concurrency: int | None = None
-    queued_tokens: int | None = None
-    daily_tokens: int | None = None
-    monthly_tokens: int | None = None
-    budget_usd: Decimal | None = None
-    budget_window: str | None = None
-    budget_hard: bool | None = None
+_Limits = msgspec.defstruct(
+    "_Limits",
+    [
+        *((metric.flag, (Decimal if is_money(metric) else int) | None, None) for metric in Metric),
+        ("budget_window", str | None, None),
+        ("budget_hard", bool | None, None),
+    ],
+    forbid_unknown_fields=True,
+)
 
 
 class _Price(msgspec.Struct, forbid_unknown_fields=True):
@@ -222,11 +221,13 @@ def _networks(where: str, texts: list[str] | str) -> list[str]:
 def _limits(where: str, table: Table) -> dict[str, Any]:
     """Return all limits of a table; those that it does not name are none."""
     limits = msgspec.structs.asdict(_convert(where, table, _Limits))
-    usd = limits.pop("budget_usd")
-    try:
-        limits["budget_nano_usd"] = None if usd is None else usd_to_nano(usd)
-    except ValueError as exc:
-        raise _wrong(where, "budget_usd", str(exc)) from None
+    for metric in Metric:
+        amount = limits.pop(metric.flag)
+        try:
+            is_usd = amount is not None and is_money(metric)
+            limits[metric.value] = usd_to_nano(amount) if is_usd else amount
+        except ValueError as exc:
+            raise _wrong(where, metric.flag, str(exc)) from None
     for field, value in limits.items():
         if isinstance(value, int) and value < 0:
             raise _wrong(where, field, "it must be 0 or more")

@@ -244,6 +244,9 @@ class Quota:
         return all(self.limit(metric) is None for metric in Metric)
 
 
+assert {metric.value for metric in Metric} <= {field.name for field in fields(Quota)}
+
+
 @dataclass(frozen=True, slots=True)
 class ScopeQuota:
     """Pair a scope with the limits that hold for it now."""

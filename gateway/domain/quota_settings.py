@@ -47,7 +47,7 @@ class QuotaState:
     version: int
 
 
-def plain_quota(quota: Quota) -> dict[str, int | bool | str | None]:
+def plain_quota(quota: Quota) -> dict[str, object]:
     """Return the limits by name, as JSON has them."""
     values = {field.name: getattr(quota, field.name) for field in fields(quota)}
     return {

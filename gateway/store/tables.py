@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
-from gateway.domain.quota import Metric
+from gateway.domain.quota import MAX_AMOUNT, Metric
 
 metadata = MetaData(
     naming_convention={
@@ -141,7 +141,14 @@ quotas = Table(
     Column("scope_id", Uuid, primary_key=True),
     Column("is_override", Boolean, primary_key=True),
     Column("tenant_id", ForeignKey("tenants.id", ondelete="CASCADE"), index=True),
-    *(Column(metric.value, BigInteger) for metric in Metric),
+    *(
+        Column(
+            metric.value,
+            BigInteger,
+            CheckConstraint(f"{metric.value} BETWEEN 0 AND {MAX_AMOUNT}", name=metric.value),
+        )
+        for metric in Metric
+    ),
     Column("budget_window", Text),
     Column("budget_hard", Boolean),
     Column("ends_at", _TIME),

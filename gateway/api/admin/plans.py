@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.api.admin.quotas import Limits, QuotaView, quota_view
+from gateway.api.admin.quotas import Limits
 from gateway.api.admin.routing import (
     OPERATORS,
     VIEWERS,
@@ -26,6 +26,7 @@ from gateway.api.admin.routing import (
 )
 from gateway.api.body import JsonBody
 from gateway.domain.plan import Plan
+from gateway.domain.quota_settings import plain_quota
 from gateway.services.admin import PlanService
 
 
@@ -45,7 +46,7 @@ class PlanView(msgspec.Struct):
     id: str
     name: str
     version: int
-    quota: QuotaView
+    quota: dict[str, object]
     created_at: datetime
 
 
@@ -98,6 +99,6 @@ def _plan_view(plan: Plan) -> PlanView:
         id=str(plan.id),
         name=plan.name,
         version=plan.version,
-        quota=quota_view(plan.quota),
+        quota=plain_quota(plan.quota),
         created_at=plan.created_at,
     )

@@ -10,8 +10,8 @@ owner sets limits of the tenant's keys, never the tenant's own.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.requests import Request
@@ -34,26 +34,25 @@ from gateway.api.admin.routing import (
     wanted_version,
 )
 from gateway.api.body import JsonBody
-from gateway.domain.quota import Quota, ScopeKind
-from gateway.domain.quota_settings import QuotaHolder, QuotaOverride, QuotaState, plain_quota
+from gateway.domain.quota import Metric, ScopeKind
+from gateway.domain.quota_settings import QuotaHolder, QuotaState, plain_quota
 from gateway.services.admin import QuotaSettingsService
 
-Amount = int | msgspec.UnsetType | None
+if TYPE_CHECKING:
 
+    class Limits(msgspec.Struct):
+        """Hold limits that were sent, as the table of limits has them; null is no limit."""
 
-class Limits(msgspec.Struct, forbid_unknown_fields=True):
-    """Hold limits that were sent; null is no limit. See `gateway.domain.quota`."""
-
-    rpm: Amount = msgspec.UNSET
-    input_tpm: Amount = msgspec.UNSET
-    output_tpm: Amount = msgspec.UNSET
-    concurrency: Amount = msgspec.UNSET
-    queued_tokens: Amount = msgspec.UNSET
-    daily_tokens: Amount = msgspec.UNSET
-    monthly_tokens: Amount = msgspec.UNSET
-    budget_nano_usd: Amount = msgspec.UNSET
-    budget_window: str | msgspec.UnsetType | None = msgspec.UNSET
-    budget_hard: bool | msgspec.UnsetType | None = msgspec.UNSET
+else:
+    Limits = msgspec.defstruct(
+        "Limits",
+        [
+            *((metric.value, int | msgspec.UnsetType | None, msgspec.UNSET) for metric in Metric),
+            ("budget_window", str | msgspec.UnsetType | None, msgspec.UNSET),
+            ("budget_hard", bool | msgspec.UnsetType | None, msgspec.UNSET),
+        ],
+        forbid_unknown_fields=True,
+    )
 
 
 class LimitChanges(Limits, forbid_unknown_fields=True):
@@ -66,24 +65,6 @@ class NewOverride(Limits, forbid_unknown_fields=True, kw_only=True):
     version: int | None = None
 
 
-class QuotaView(msgspec.Struct):
-    rpm: int | None
-    input_tpm: int | None
-    output_tpm: int | None
-    concurrency: int | None
-    queued_tokens: int | None
-    daily_tokens: int | None
-    monthly_tokens: int | None
-    budget_nano_usd: int | None
-    budget_window: str | None
-    budget_hard: bool | None
-
-
-class OverrideView(QuotaView, kw_only=True):
-    ends_at: datetime
-    reason: str | None
-
-
 class ScopeView(msgspec.Struct):
     kind: str
     id: str
@@ -92,9 +73,9 @@ class ScopeView(msgspec.Struct):
 
 class QuotaStateView(msgspec.Struct):
     scope: ScopeView
-    quota: QuotaView
-    override: OverrideView | None
-    effective: QuotaView
+    quota: dict[str, object]
+    override: dict[str, object] | None
+    effective: dict[str, object]
     version: int
 
 
@@ -181,24 +162,15 @@ class _Quotas:
         return await self._settings.holder(kind, request.path_params["id"], within=within)
 
 
-def quota_view(quota: Quota) -> QuotaView:
-    """Show limits, those that are not set as null."""
-    return msgspec.convert(plain_quota(quota), QuotaView)
-
-
-def _override_view(override: QuotaOverride) -> OverrideView:
-    limits = plain_quota(override.quota)
-    return msgspec.convert(
-        {**limits, "ends_at": override.ends_at, "reason": override.reason}, OverrideView
-    )
-
-
 def _state_view(state: QuotaState) -> QuotaStateView:
-    scope = state.holder.scope
+    scope, over = state.holder.scope, state.override
+    override = None
+    if over is not None:
+        override = {**plain_quota(over.quota), "ends_at": over.ends_at, "reason": over.reason}
     return QuotaStateView(
         scope=ScopeView(scope.kind.value, str(scope.id), state.holder.name),
-        quota=quota_view(state.quota),
-        override=None if state.override is None else _override_view(state.override),
-        effective=quota_view(state.effective),
+        quota=plain_quota(state.quota),
+        override=override,
+        effective=plain_quota(state.effective),
         version=state.version,
     )

@@ -8,7 +8,7 @@ from gateway.domain import is_name
 from gateway.domain.admin import Actor
 from gateway.domain.page import Page, PageRequest
 from gateway.domain.plan import Plan
-from gateway.domain.quota import Quota
+from gateway.domain.quota import Quota, ScopeKind
 from gateway.errors import NotFound
 from gateway.ports import AuthEpoch, OrganisationStore, PlanStore
 from gateway.services.admin.quota_limits import checked_limits
@@ -37,7 +37,7 @@ class PlanService:
         Raises: `InvalidRequest`: the name or a limit; `Conflict`: the name is taken.
         """
         require_name(name, param="name")
-        quota = Quota(**checked_limits(limits))
+        quota = Quota(**checked_limits(limits, ScopeKind.PLAN))
         organisation = await self._organisations.default()
         return await self._plans.add(actor, organisation.id, name, quota)
 
@@ -64,7 +64,7 @@ class PlanService:
 
         Raises: `InvalidRequest`: a limit; `NotFound`; `VersionConflict`.
         """
-        changes = checked_limits(limits)
+        changes = checked_limits(limits, ScopeKind.PLAN)
         plan = None
         if is_name(name):
             organisation = await self._organisations.default()

@@ -93,7 +93,7 @@ class QuotaSettingsService:
 
         Raises: `InvalidRequest`: a limit; `VersionConflict`.
         """
-        quota = Quota(**checked_limits(limits))
+        quota = Quota(**checked_limits(limits, holder.scope.kind))
         state = await self._settings.put(actor, holder, quota, version=version)
         await self._changed(holder)
         return state
@@ -110,7 +110,7 @@ class QuotaSettingsService:
 
         Raises: `InvalidRequest`: a limit; `VersionConflict`.
         """
-        changes = checked_limits(limits)
+        changes = checked_limits(limits, holder.scope.kind)
         state = await self._settings.patch(actor, holder, changes, version=version)
         await self._changed(holder)
         return state
@@ -140,7 +140,9 @@ class QuotaSettingsService:
                 param="reason",
             )
         ends_at = datetime.fromtimestamp(self._clock.time() + ends_in_s, UTC)
-        override = QuotaOverride(Quota(**checked_limits(limits)), ends_at, reason)
+        override = QuotaOverride(
+            Quota(**checked_limits(limits, holder.scope.kind)), ends_at, reason
+        )
         state = await self._settings.override(actor, holder, override, version=version)
         await self._changed(holder)
         return state

@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, insert, inspect, text
 from sqlalchemy.exc import IntegrityError
 
 import migrations
+from gateway.domain.quota import MAX_AMOUNT, Metric
 from gateway.errors import StartupFailed
 from gateway.store.database import Database
 from gateway.store.migrate import HEAD, downgrade, upgrade
-from gateway.store.tables import metadata
+from gateway.store.tables import metadata, quotas
 
 pytestmark = pytest.mark.anyio
 
@@ -152,6 +154,18 @@ async def test_the_migrations_make_what_the_tables_declare(empty: Database) -> N
     async with empty.owner() as connection:
         differences = await connection.run_sync(_differences)
     assert differences == []
+
+
+@pytest.mark.parametrize("metric", Metric)
+async def test_the_database_refuses_amounts_that_no_limit_has(
+    database: Database, metric: Metric
+) -> None:
+    """Each limit's column holds what counters count exactly, and nothing below 0."""
+    for amount in (-1, MAX_AMOUNT + 1):
+        place = {"scope_kind": "platform", "scope_id": UUID(int=0), "is_override": False}
+        with pytest.raises(IntegrityError, match=f"ck_quotas_{metric.value}"):
+            async with database.platform() as connection:
+                await connection.execute(insert(quotas).values({**place, metric.value: amount}))
 
 
 def test_head_names_the_newest_revision() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from gateway.domain.quota import MAX_AMOUNT, Quota, ScopeKind
+from gateway.domain.quota import MAX_AMOUNT, Metric, Quota, ScopeKind
 from gateway.domain.window import Window
 from gateway.errors import InvalidRequest, NotFound
 from gateway.store import Store
@@ -69,6 +70,23 @@ async def test_a_plan_shows_in_what_holds_for_its_tenant(ours: Process) -> None:
     state = await settings.put(ACTOR, holder, {"rpm": 5, "budget_window": "24h"})
     assert state.quota == Quota(rpm=5, budget_window=Window("24h"))
     assert state.effective == Quota(rpm=5, concurrency=2, budget_window=Window("24h"))
+
+
+async def test_a_scope_holds_only_the_limits_that_are_for_it(
+    ours: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table of limits says which: a tenant's is one of its plan too, and of nobody else."""
+    row = replace(Metric.RPM.row, scopes=(ScopeKind.TENANT, ScopeKind.PLAN))
+    monkeypatch.setattr(Metric.RPM, "row", row)
+    settings = ours.services.quota_settings
+    tenant = await settings.holder(ScopeKind.TENANT, "acme")
+    platform = await settings.holder(ScopeKind.PLATFORM, "-")
+    await settings.put(ACTOR, tenant, {"rpm": 5})
+    await ours.services.plans.create(ACTOR, "gold", {"rpm": 1})
+    with pytest.raises(InvalidRequest, match="no limit of a platform") as refused:
+        await settings.put(ACTOR, platform, {"rpm": 5})
+    assert refused.value.param == "rpm"
+    await settings.put(ACTOR, platform, {"rpm": None})
 
 
 @pytest.mark.parametrize(
