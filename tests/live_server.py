@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SLUICE = Path(sys.executable).parent / "sluice"
+# Another checkout with a .venv of its own, to run the same attack on what was before.
+TREE = os.environ.get("SOAK_TREE")
+BIN = Path(TREE).absolute() / ".venv/bin" if TREE else Path(sys.executable).parent
+SLUICE = BIN / "sluice"
 START_TIMEOUT_S = 120
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import uvloop
 
 from scheduler.bench.report import BENCHMARKS_DIR, Figure, at_least, at_most, update_report
-from tests.live_server import start_server
+from tests.live_server import TREE, start_server
 from tests.passable import passable_directory
 from tests.soak import (
     fairness,
@@ -26,6 +26,7 @@ from tests.soak import (
     quota_parts,
     streams,
     throughput,
+    wall_parts,
 )
 from tests.soak.live_gateway import percentile
 
@@ -167,6 +168,7 @@ QUOTA: tuple[Callable[[Path, float], Part], ...] = (
     fault_parts.gateway_frozen,
     fault_parts.revocation,
 )
+WALLS = (wall_parts.lists, wall_parts.logprobs, wall_parts.echoes, wall_parts.strings)
 SCALED = (*GUARDS, *QUOTA)
 REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-streams": (start, sdk_streams, disconnects, http_ratio, replay),
@@ -174,13 +176,16 @@ REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-overload": (five_times_capacity,),
     "soak-guards": GUARDS,
     "soak-quota": QUOTA,
+    "soak-walls": WALLS,
 }
 PARTS = {part.__name__: part for parts in REPORTS.values() for part in parts}
+# A report's name without "soak-" stands for all of its parts.
+GROUPS = {report.removeprefix("soak-"): report for report in REPORTS}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
-    parser.add_argument("--part", choices=PARTS, action="append", help="default: all")
+    parser.add_argument("--part", choices=[*GROUPS, *PARTS], action="append", help="default: all")
     parser.add_argument("--out", type=Path, default=BENCHMARKS_DIR)
     parser.add_argument(
         "--scale",
@@ -189,9 +194,11 @@ def main() -> int:
         help="share of the full size of soak-guards and soak-quota",
     )
     args = parser.parse_args()
+    asked = set(args.part or GROUPS)
     all_met = True
-    for report, parts in REPORTS.items():
-        chosen = [part for part in parts if not args.part or part.__name__ in args.part]
+    for group, report in GROUPS.items():
+        parts = REPORTS[report]
+        chosen = [part for part in parts if not asked.isdisjoint((group, part.__name__))]
         if chosen:
             all_met &= _run(report, chosen, args.out, args.scale)
     return 0 if all_met else 1
@@ -209,8 +216,19 @@ def _run(report: str, parts: Sequence[Callable[..., Part]], out: Path, scale: fl
             verdict = {None: " ", True: "✓", False: "✗"}[figure.met]
             print(f"  {verdict} {key}: {figure.value:.4g} {figure.unit} {figure.goal or ''}")
         all_met &= all(figure.met is not False for figure in figures.values())
-        print(update_report(report, part.__name__, figures, samples, directory=out))
+        path = update_report(
+            report, part.__name__, figures, samples, directory=out, commit=_commit_of(TREE)
+        )
+        print(path)
     return all_met
+
+
+def _commit_of(tree: str | None) -> str | None:
+    """Name the commit of another checkout that is measured; None is this one's."""
+    if tree is None:
+        return None
+    git = ["git", "-C", tree, "rev-parse", "HEAD"]
+    return subprocess.run(git, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
 if __name__ == "__main__":
