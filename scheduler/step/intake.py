@@ -47,27 +47,34 @@ class Intake:
             # A token in flight must land first: the engine is handed all tokens on admission.
             if sequence is None or sequence.num_in_flight or not draft.has_room_for(sequence):
                 return None
-            if sequence.request.band is Band.BATCH and not (harvests and self._has_slot_to_lend()):
+            if not self._may_enter(sequence, harvests):
                 return None
             if lifecycle.drop_if_late(sequence, now):
                 continue
             hit = self._kv_budget.fit(sequence)
             if hit is None:
-                return self._bypass(sequence, now)
+                return self._bypass(sequence, now, harvests)
             if not lifecycle.hold(sequence, len(hit), now):
                 return sequence, hit
         return None
 
-    def _has_slot_to_lend(self) -> bool:
+    def _may_enter(self, sequence: Sequence, harvests: bool) -> bool:
+        """Tell whether work of this band is let in now; the batch band leaves some slots free."""
+        if sequence.request.band is not Band.BATCH:
+            return True
         running = self._running
-        return running.num_free_slots > self._config.batch_kv_headroom * running.max_num_rows
+        num_kept = self._config.batch_kv_headroom * running.max_num_rows
+        return harvests and running.num_free_slots > num_kept
 
-    def _bypass(self, passed: Sequence, now: float) -> Head | None:
+    def _bypass(self, passed: Sequence, now: float, harvests: bool) -> Head | None:
         """Find a request behind one that does not fit, which is passed a few times at most."""
         if passed.num_bypassed >= self._config.max_bypasses:
             return None
         for sequence in self._waiting.others(_MAX_PASSING, now):
-            hit = None if sequence.num_in_flight else self._kv_budget.fit(sequence)
+            # Where one policy orders all bands, those behind may be of another one.
+            if sequence.num_in_flight or not self._may_enter(sequence, harvests):
+                continue
+            hit = self._kv_budget.fit(sequence)
             if hit is not None:
                 passed.num_bypassed += 1
                 return sequence, hit

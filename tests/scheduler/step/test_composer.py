@@ -135,6 +135,21 @@ def test_a_queue_that_nobody_can_leave_is_looked_at_once_a_step() -> None:
     assert started(driver) == ["paused", "next"]
 
 
+def test_batch_work_passes_nobody_in_the_online_part_of_a_step() -> None:
+    """Where one policy orders all bands, small batch work behind a large prompt waits as well."""
+    config = config_of(max_bypasses=2)
+    config = replace(config, fairness=replace(config.fairness, policy="priority"))
+    driver = driver_of(config, num_blocks=20)
+    driver.offer(request("runs", 64))
+    driver.turn()
+    driver.offer(request("large", 120))
+    driver.offer(request("batch", 8, band=Band.BATCH))
+    driver.turn()
+    assert started(driver) == ["runs"]
+    driver.run()
+    assert list(dict.fromkeys(started(driver))) == ["runs", "large", "batch"]
+
+
 def test_reserving_all_that_may_be_drawn_rules_preemption_out() -> None:
     """With room for 20 blocks, requests of up to 8 blocks run two at a time."""
     driver = driver_of(config_of(kv_reserve="max"), num_blocks=20, max_num_seqs=8)
