@@ -98,8 +98,13 @@ class Spool:
         max_bytes = _BATCH_BYTES
         self._given.clear()
         for segment in (*self._own, *self._taken_over):
-            self._num_through += segment.pass_damage()
-            for row, end in (found := segment.read(limit - len(rows), max_bytes)):
+            if len(rows) == limit or max_bytes <= 0:
+                break
+            found = segment.read(limit - len(rows), max_bytes)
+            if not found and not segment.is_through:
+                self._num_through += segment.pass_damage()
+                found = segment.read(limit - len(rows), max_bytes)
+            for row, end in found:
                 rows.append(row)
                 self._given.append((segment, end))
             if found:

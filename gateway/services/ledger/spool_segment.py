@@ -170,15 +170,22 @@ class Segment:
 
     def _lines(self) -> Iterator[tuple[bytes, int]]:
         """Go through what is left, line by line, each with the position of its end."""
-        position, size_bytes = self.done_bytes, self.size_bytes
-        rest = b""
+        position = start = self.done_bytes
+        size_bytes = self.size_bytes
+        # Pieces of a line that has not ended: an answer may make it one of megabytes.
+        begun: list[bytes] = []
         while position < size_bytes:
-            chunk = os.pread(self.descriptor, min(_READ_BYTES, size_bytes - position), position)
+            wanted = min(_READ_BYTES, size_bytes - position)
+            chunk = os.pread(self.descriptor, wanted, position)
             if not chunk:
                 return
-            start = position - len(rest)
             position += len(chunk)
-            *lines, rest = (rest + chunk).split(b"\n")
+            first, *more = chunk.split(b"\n")
+            begun.append(first)
+            if not more:
+                continue
+            *lines, rest = [b"".join(begun), *more]
+            begun = [rest]
             for line in lines:
                 start += len(line) + 1
                 yield line, start
