@@ -15,6 +15,9 @@ Nodes are made when a request first needs them and kept while they wait or run, 
 their policy would miss what it knows of them; idle ones are swept when they outnumber the rest.
 
 Where the configuration lends, a tenant may go ahead of its turn; see `scheduler.order.borrowing`.
+
+Ordering and charging are one long file: both walk the same nodes up, and either may change who is
+next.
 """
 
 from __future__ import annotations
