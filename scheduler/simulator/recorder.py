@@ -110,7 +110,10 @@ class Recorder:
 
 
 def _begin(record: Record, now: float) -> None:
-    """Note the first token, and when the next one is due."""
+    """Note the first token, and when the next one is due.
+
+    Worked out apart from the scheduler's own deadlines, which it judges.
+    """
     slo = record.arrival.slo
     record.first_s = now
     if slo.tpot_s is not None:
