@@ -3,7 +3,7 @@
 Each operation names the answers that it may get. Whatever is done, it is safe to do again. Where
 one goes wrong its answer is `Failed`, and those that were sent along are done. Requests are named
 by the hexadecimal digits of their id, times are microseconds since `gateway.domain.limits.BASE_S`
-on the counters' own clock.
+on the counters' own clock. All of them stand in one file, to be read beside each other.
 """
 
 from __future__ import annotations

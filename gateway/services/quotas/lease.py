@@ -57,7 +57,7 @@ CHUNK: Final = 256
 _GIVE_UP_S: Final = LEASE_S - 8.0
 # From here on it may have been reaped, however long the last renewal was on its way.
 _OVERDUE_S: Final = LEASE_S - 2.0
-_RETRY_S: Final = 0.5
+RETRY_S: Final = 0.5
 
 
 class Granted(Protocol):
@@ -142,6 +142,7 @@ class RequestLease:
         is_local: bool,
         load: Callable[[Limits], Awaitable[None]],
         on_end: Callable[[RequestLease], None],
+        retry_s: float = RETRY_S,
     ) -> None:
         self.terms = terms
         self.limits = limits
@@ -161,6 +162,7 @@ class RequestLease:
         self._books = books
         self._load = load
         self._on_end = on_end
+        self._retry_s = retry_s
         self._running: Sequence[Granted] = ()
         self._extending: dict[int, asyncio.Task[None]] = {}
         self._is_queued = held.queued_tokens > 0
@@ -340,7 +342,7 @@ class RequestLease:
             # is held again shortly. One that was reaped is ended by whoever finds that.
             if self.stop_causes or self._link.now_s() > give_up_s:
                 return 0
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(self._retry_s)
 
     def _stop(self, index: int, cause: str) -> None:
         self.stop_causes.setdefault(index, cause)

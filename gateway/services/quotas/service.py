@@ -34,7 +34,7 @@ from gateway.domain.quota import Metric, Scope, Standing
 from gateway.errors import CountersUnavailable, InternalFailure, StoreUnavailable, TenantLimited
 from gateway.services.quotas.ask import Ask, first_grant
 from gateway.services.quotas.compile import Compiler, compile_limits
-from gateway.services.quotas.lease import CHUNK, LEASE_US, Books, RequestLease, Terms
+from gateway.services.quotas.lease import CHUNK, LEASE_US, RETRY_S, Books, RequestLease, Terms
 from gateway.services.quotas.link import CounterLink
 from gateway.services.quotas.local_limits import LocalLimits
 from gateway.services.quotas.refusals import refusal
@@ -43,7 +43,7 @@ from gateway.telemetry.metrics import Metrics
 # A window that ends, limits that are loaded: each may change what is to be asked, a few times.
 _MAX_ROUNDS: Final = 8
 # Who needs the ledger first is refused rather than kept waiting for a database that hangs.
-_LOAD_S: Final = 2.0
+LOAD_S: Final = 2.0
 # Before the first second of a window no request of it has begun, by any rounding.
 _SURELY_S: Final = 60.0
 _ONE_REQUEST: Final = Amounts(requests=1)
@@ -79,6 +79,8 @@ class QuotaService:
         *,
         flush_ledger: Callable[[], Awaitable[object]],
         chunk: int = CHUNK,
+        load_s: float = LOAD_S,
+        retry_s: float = RETRY_S,
     ) -> None:
         self.link = link
         self.compiler = Compiler()
@@ -89,6 +91,8 @@ class QuotaService:
         self._metrics = metrics
         self._flush_ledger = flush_ledger
         self._chunk = chunk
+        self._load_s = load_s
+        self._retry_s = retry_s
         self._live: dict[str, RequestLease] = {}
 
     @property
@@ -208,7 +212,7 @@ class QuotaService:
 
     async def _load_or_refuse(self, limits: Limits) -> None:
         try:
-            async with asyncio.timeout(_LOAD_S):
+            async with asyncio.timeout(self._load_s):
                 await self.load(limits)
         except CountersUnavailable:
             raise
@@ -250,6 +254,7 @@ class QuotaService:
             is_local=is_local,
             load=self._load_or_refuse,
             on_end=self._forget,
+            retry_s=self._retry_s,
         )
         self._live[ask.terms.request_id.hex] = lease
         return lease

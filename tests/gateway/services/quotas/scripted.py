@@ -34,7 +34,7 @@ from gateway.domain.usage import UsageRow
 from gateway.errors import CountersUnavailable, GatewayError
 from gateway.services.quotas.lease import Books, RequestLease, Terms
 from gateway.services.quotas.link import CounterLink
-from gateway.services.quotas.service import QuotaService, Slotted
+from gateway.services.quotas.service import LOAD_S, QuotaService, Slotted
 from gateway.telemetry.metrics import Metrics
 
 # A day's noon, so that no window ends while a test runs.
@@ -162,9 +162,9 @@ class FakeRun:
 
 
 class Rig:
-    """Hold a service of quotas with all that it stands on."""
+    """Hold a service of quotas with all that it stands on; what waits for others waits briefly."""
 
-    def __init__(self, ledger: FakeLedger | None = None) -> None:
+    def __init__(self, ledger: FakeLedger | None = None, *, load_s: float = LOAD_S) -> None:
         self.clock = Clock()
         self.counters = ScriptedCounters(self.clock)
         self.ledger = ledger or FakeLedger()
@@ -178,6 +178,8 @@ class Rig:
             Books(append=self.bills.append, note=lambda *told: None),
             self.metrics,
             flush_ledger=self._flush,
+            load_s=load_s,
+            retry_s=0.005,
         )
 
     async def hold(self, quota: Quota | None = None, *, used: int = 1) -> tuple[RequestLease, Any]:

@@ -20,8 +20,7 @@ from gateway.domain.counters import (
 from gateway.domain.quota import Quota
 from gateway.domain.usage import Outcome
 from gateway.errors import CountersUnavailable, StoreUnavailable, TenantLimited
-from gateway.services.quotas import lease as lease_module
-from gateway.services.quotas import service
+from gateway.services.quotas.lease import LEASE_S
 from tests.gateway.services.quotas.scripted import Rig, until
 
 pytestmark = pytest.mark.anyio
@@ -77,9 +76,9 @@ async def test_a_local_refusal_is_a_limit_like_any_other(rig: Rig) -> None:
         await rig.hold(never)
 
 
-async def test_a_ledger_that_hangs_refuses_soon(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_ledger_that_hangs_refuses_soon() -> None:
     """A window that is not counted yet needs the ledger; nobody waits for a database for long."""
-    monkeypatch.setattr(service, "_LOAD_S", 0.01)
+    rig = Rig(load_s=0.01)
     rig.counters.answers[Reserve] = lambda op: Unknown()
     rig.ledger.gate.clear()
     with pytest.raises(CountersUnavailable):
@@ -105,11 +104,8 @@ async def test_a_running_request_of_rates_goes_on_alone(rig: Rig) -> None:
     assert settled.used.output_tokens == ASKS_AT
 
 
-async def test_a_running_request_of_a_hard_quota_waits_at_its_grant(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_running_request_of_a_hard_quota_waits_at_its_grant(rig: Rig) -> None:
     """It is granted more once they answer; in time before its lease runs out it ends instead."""
-    monkeypatch.setattr(lease_module, "_RETRY_S", 0.005)
     (waits, run), (ends, ended) = await rig.hold(HARD), await rig.hold(HARD)
     await rig.open_breaker()
     waits.note_output(0, ASKS_AT, False)
@@ -120,17 +116,14 @@ async def test_a_running_request_of_a_hard_quota_waits_at_its_grant(
     assert run.granted == [2 * FIRST_GRANT]
     await rig.open_breaker()
     ends.note_output(0, ASKS_AT, False)
-    rig.clock.now_s += lease_module.LEASE_S - 5
+    rig.clock.now_s += LEASE_S - 5
     await until(lambda: bool(ended.num_finished))
     assert ends.stop_causes == {0: "quota"}
     assert ended.granted == []
 
 
-async def test_a_request_that_was_forgotten_is_granted_more_once_it_is_held_again(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_request_that_was_forgotten_is_granted_more_once_it_is_held_again(rig: Rig) -> None:
     """Counters that lost everything are no quota that is used up."""
-    monkeypatch.setattr(lease_module, "_RETRY_S", 0.005)
     lease, run = await rig.hold(Quota(output_tpm=100_000))
     is_known = False
 
@@ -146,11 +139,8 @@ async def test_a_request_that_was_forgotten_is_granted_more_once_it_is_held_agai
     assert run.granted == [2 * FIRST_GRANT]
 
 
-async def test_a_request_that_was_reaped_is_granted_nothing_more(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_request_that_was_reaped_is_granted_nothing_more(rig: Rig) -> None:
     """Whoever finds it reaped ends it, and nobody asks for it any longer."""
-    monkeypatch.setattr(lease_module, "_RETRY_S", 0.005)
     lease, run = await rig.hold()
     rig.counters.answers[Extend] = lambda op: Gone()
     lease.note_output(0, ASKS_AT, False)
@@ -165,10 +155,9 @@ async def test_a_request_that_was_reaped_is_granted_nothing_more(
 
 
 async def test_a_request_whose_quota_is_not_counted_yet_is_granted_more_once_it_is(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig,
 ) -> None:
     """It waits until the counters are built, and has its window loaded where nobody else did."""
-    monkeypatch.setattr(lease_module, "_RETRY_S", 0.005)
     lease, run = await rig.hold(HARD)
     answers: list[Answer] = [Building(1.0), Unknown(), Extended(200)]
     rig.counters.answers[Extend] = lambda op: answers.pop(0)
