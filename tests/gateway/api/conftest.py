@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import httpx
@@ -105,6 +105,22 @@ async def demo_client(demo: ServedModel) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the API over the demo model."""
     async with _client(demo) as client:
         yield client
+
+
+@pytest.fixture
+def shaped_on_threads(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
+    """Whose work went to the pool of threads, a tenant a piece of work."""
+    tenants: list[UUID] = []
+    run = FairPool.run
+
+    async def noted(
+        self: FairPool, tenant_id: UUID, work: Callable[[], Any], *, size_bytes: int = 0
+    ) -> Any:
+        tenants.append(tenant_id)
+        return await run(self, tenant_id, work, size_bytes=size_bytes)
+
+    monkeypatch.setattr(FairPool, "run", noted)
+    return tenants
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
@@ -255,3 +256,29 @@ async def test_bug_of_ours_is_a_blank_500(
     error = check(response, 500)
     assert error["code"] == "internal_error"
     assert "secret" not in response.text
+
+
+async def test_a_large_body_is_read_on_a_thread(
+    client: httpx.AsyncClient, shaped_on_threads: list[UUID]
+) -> None:
+    """Its answer and its refusals are those of a short one, and no refusal repeats a long name."""
+    filler = {"metadata": {"filler": "x" * 40_000}}
+    good = {"model": "sim", "prompt": "Hi", "max_tokens": 2}
+    short = (await client.post("/v1/completions", json=good)).json()
+    assert shaped_on_threads == []
+    large = (await client.post("/v1/completions", json=good | filler)).json()
+    assert large["choices"][0]["finish_reason"] == short["choices"][0]["finish_reason"]
+    for bad, param in (({"temperature": 9}, "temperature"), ({"n": "x"}, "n")):
+        refused = await client.post("/v1/completions", json=good | filler | bad)
+        assert check(refused, 400)["param"] == param
+    assert len(shaped_on_threads) == 3
+    named = await client.post("/v1/completions", json=good | {"x" * 100_000: 1})
+    assert check(named, 400)["code"] == "unknown_parameter"
+    assert len(named.content) < 2_000
+
+
+async def test_a_list_of_prompts_is_counted_before_it_is_read(client: httpx.AsyncClient) -> None:
+    """Too many are refused whatever they hold; token ids longer than the context, too."""
+    for prompt, text in (([[1]] * 129, "128"), ([["x"]] * 129, "128"), ([1] * 5_000, "context")):
+        refused = await client.post("/v1/completions", json={"model": "sim", "prompt": prompt})
+        assert text in check(refused, 400)["message"]

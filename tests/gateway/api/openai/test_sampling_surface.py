@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
@@ -94,6 +95,21 @@ async def test_first_of_n_choices_is_the_only_one_alone(demo_client: httpx.Async
     assert texts[0] == alone["choices"][0]["message"]["content"]
     assert len(set(texts)) == 4
     assert four["usage"]["prompt_tokens"] == alone["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+async def test_a_long_answer_is_as_a_short_one(
+    demo_client: httpx.AsyncClient, shaped_on_threads: list[UUID], path: str
+) -> None:
+    """Log-probabilities by the hundred are spelled on a thread, and alike, whole and streamed."""
+    top = {"logprobs": True, "top_logprobs": 20} if path == CHAT else {"logprobs": 20}
+    fields = {"n": 2, "temperature": 1.2, "ignore_eos": True, **top}
+    body = await ask(demo_client, path, **fields)
+    assert len(shaped_on_threads) == 1
+    chunks = await ask(demo_client, path, stream=True, **fields)
+    for index, choice in enumerate(body["choices"]):
+        parts = assembled(chunks, index)["logprobs"]
+        assert alike({name: choice["logprobs"][name] for name in parts}, parts)
 
 
 async def test_chat_logprobs_have_openais_shape(
