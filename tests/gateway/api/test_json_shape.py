@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,3 +116,11 @@ def _counts(value: Any) -> tuple[int, int, int, int]:
         1 + sum(containers),
         max(len(value) - 1, 0) + sum(commas),
     )
+
+
+def test_the_documents_have_the_bounds() -> None:
+    """What operations.md promises is what is checked."""
+    text = (Path(__file__).parents[3] / "docs/operations.md").read_text()
+    bounds = (MAX_JSON_DEPTH, MAX_JSON_CONTAINERS, MAX_JSON_STRINGS, MAX_JSON_VALUES)
+    levels, containers, strings, values = (f"{bound:,}" for bound in bounds)
+    assert f"{levels} levels, {containers} lists and objects, {strings} strings, {values}" in text
