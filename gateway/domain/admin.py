@@ -10,7 +10,7 @@ from uuid import UUID
 
 
 class AdminRole(StrEnum):
-    """Name what an admin token may do; the modules `gateway.api.admin_*` say who opens a route."""
+    """Name what an admin token may do; the modules of `gateway.api.admin` say who opens a route."""
 
     OWNER = "owner"
     OPERATOR = "operator"

@@ -24,7 +24,7 @@ NUM_KILLS = 8
 BILLS_FOREVER = """
 import asyncio, os, sys
 from pathlib import Path
-from gateway.services import spool
+from gateway.services.ledger import spool
 from gateway.services.ledger.writer import LedgerWriter, Pace
 from gateway.services.ledger.spool import Spool
 from gateway.store.database import Database

@@ -1,7 +1,7 @@
 """Tenants: made, changed, listed and found by name within the organisation.
 
 A change of a tenant's weight, plan or promises holds for its next request: at once in the process
-that made it, within a second in the others (the epoch, see `auth_upkeep`). A weight reaches the
+that made it, within a second in the others (the epoch, see `auth.upkeep`). A weight reaches the
 requests that wait in this process too.
 """
 

@@ -7,7 +7,7 @@ cannot push out the live ones. Requests that miss together wait for one query. I
 the event loop's thread.
 
 A revocation, or a change of a tenant, empties its entries at once here (`forget`), within a second
-in other processes (the epoch, see `auth_upkeep`), and after the cache's life at the latest (less
+in other processes (the epoch, see `upkeep`), and after the cache's life at the latest (less
 than 10 s) where Redis is away. A query that began before does not enter the cache after it. Where
 Redis has lost the epoch, nobody knows whether there was a change: what is cached is asked for again
 before its next use (`doubt_all`).

@@ -1,7 +1,7 @@
 """Prices: versions of what a model's tokens cost, added to by admins, looked up by every request.
 
 `PriceBook` answers from memory: it is read at the start, on a change in this process, when the
-epoch moves (a change in another, see `auth_upkeep`) and every few seconds besides.
+epoch moves (a change in another, see `auth.upkeep`) and every few seconds besides.
 """
 
 from __future__ import annotations

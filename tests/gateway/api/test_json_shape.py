@@ -67,13 +67,14 @@ def test_a_string_without_end_is_left_to_the_decoder() -> None:
     check_shape(b"{}" * 40 + b'"' + b"\\" * (4 << 20))
 
 
-JSON = st.recursive(
-    st.none() | st.integers() | st.text(alphabet='ab"\\[]{},:\n'),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(st.text(alphabet='a"\\[{,', max_size=3), inner, max_size=3)
-    ),
-    max_leaves=30,
+JSON: st.SearchStrategy[Any] = st.deferred(
+    lambda: (
+        st.none()
+        | st.integers()
+        | st.text(alphabet='ab"\\[]{},:\n')
+        | st.lists(JSON, max_size=3)
+        | st.dictionaries(st.text(alphabet='a"\\[{,', max_size=3), JSON, max_size=3)
+    )
 )
 
 
