@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from tests.live_server import SLUICE, Server, sluice_env, start_server
+from tests.made_stores import MadeStores
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,7 @@ def test_seeded_sampling_repeats(client: openai.OpenAI) -> None:
         return answer.choices[0].message.content
 
     assert say(seed=5) == say(seed=5)
-    assert say() != say()
+    assert len({say() for _ in range(4)}) > 1
 
 
 def test_sdk_lists_models(client: openai.OpenAI) -> None:
@@ -118,12 +119,12 @@ def test_key_lives_and_dies_by_the_command_line(server: Server) -> None:
         client.models.list()
 
 
-def test_second_start_keeps_keys_and_shows_no_secret(data_dir: Path) -> None:
+def test_second_start_keeps_keys_and_shows_no_secret(made_data_dir: Path) -> None:
     """Keys outlive the process, and only the first start prints secrets."""
-    first = start_server(data_dir, "--engine", "simulated")
+    first = start_server(made_data_dir, "--engine", "simulated")
     key = first.key
     assert first.stop() == 0
-    second = start_server(data_dir, "--engine", "simulated")
+    second = start_server(made_data_dir, "--engine", "simulated")
     try:
         assert set(second.banner) == {"api", "admin", "model"}
         client = openai.OpenAI(base_url=second.api, api_key=key, max_retries=0)
@@ -133,9 +134,11 @@ def test_second_start_keeps_keys_and_shows_no_secret(data_dir: Path) -> None:
         assert second.stop() == 0
 
 
-def test_headless_install_sets_its_own_secrets(data_dir: Path) -> None:
+def test_headless_install_sets_its_own_secrets(data_dir: Path, made_stores: MadeStores) -> None:
     """`SLUICE_INIT_*` choose the tenants, their keys and the admin token."""
     data_dir.mkdir(mode=0o711)
+    for name in ("a", "b"):
+        made_stores.copy(data_dir / name)
     first = start_server(data_dir / "a", "--engine", "simulated")
     assert first.stop() == 0
     keys = [entry["key"] for entry in first.banner["keys"]]
