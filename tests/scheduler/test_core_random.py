@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -14,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import fakes
 from fakes import Driver
 from scheduler.request import Admit, Band, FinishReason, Request
+from tests.histories import num_histories
 
 BLOCK_SIZE = 2
 MAX_MODEL_LEN = 24
@@ -230,9 +232,9 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 SchedulerMachine.TestCase.settings = settings(
-    max_examples=400,
+    max_examples=num_histories(100),
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-TestScheduler = SchedulerMachine.TestCase
+TestScheduler = pytest.mark.histories(SchedulerMachine.TestCase)

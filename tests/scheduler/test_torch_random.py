@@ -25,6 +25,7 @@ from engine.cpu.runner import TorchEngine
 from scheduler.config import first_come
 from scheduler.core import Scheduler
 from scheduler.request import Admit, FinishReason, Request, RequestOutput
+from tests.histories import num_histories
 
 BLOCK_SIZE = 16
 MAX_TOKENS = 40
@@ -215,9 +216,9 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 EngineMachine.TestCase.settings = settings(
-    max_examples=25,
+    max_examples=num_histories(15),
     stateful_step_count=15,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-TestEngine = EngineMachine.TestCase
+TestEngine = pytest.mark.histories(EngineMachine.TestCase)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from engine.kv.block_pool import BlockPool
 from engine.kv.table import BlockTable
+from tests.histories import num_histories
 
 
 def filled_table(pool: BlockPool, token_ids: array[int], salt: bytes = b"s") -> BlockTable:
@@ -192,5 +194,7 @@ class KvMachine(RuleBasedStateMachine):
         assert all(len(contents) == 1 for contents in owners.values())
 
 
-KvMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
-TestKvAccounting = KvMachine.TestCase
+KvMachine.TestCase.settings = settings(
+    max_examples=num_histories(60), stateful_step_count=40, deadline=None
+)
+TestKvAccounting = pytest.mark.histories(KvMachine.TestCase)

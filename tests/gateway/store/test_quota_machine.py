@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,9 +12,10 @@ from redis import Redis
 
 from gateway.store.quota_counters import SCRIPT
 from tests.gateway.store.quota_machine import QuotaMachine
+from tests.histories import num_histories
 
-# `make soak` asks for thousands; a run of the tests for enough to find each of the mutants.
-_EXAMPLES = int(os.environ.get("SLUICE_QUOTA_EXAMPLES", "100"))
+# Enough to find each of the mutants.
+_EXAMPLES = num_histories(100)
 
 MUTANTS = {
     "tombstone": ("  call('SET', P .. 'r:' .. id, TOMBSTONE, 'PX', TOMBSTONE_MS)\n", ""),
@@ -45,6 +45,7 @@ def _run(redis_url: str, script: str, examples: int, phases: Sequence[Phase]) ->
         )
 
 
+@pytest.mark.histories
 def test_every_history_agrees_with_the_model(redis_url: str) -> None:
     """Held, used and refused are what a dictionary would say, whatever comes in between."""
     _run(redis_url, SCRIPT, _EXAMPLES, list(Phase))

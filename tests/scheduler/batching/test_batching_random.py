@@ -25,12 +25,14 @@ from fakes import expected_tokens, make_engine, make_request
 from scheduler.batching.baselines import BASELINES, BatchingConfig, make_baseline
 from scheduler.inline import InlineLoop
 from scheduler.request import Admit, FinishReason, Request
+from tests.histories import num_histories
 
 BLOCK_SIZE = 2
 MAX_MODEL_LEN = 24
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.histories
+@settings(max_examples=num_histories(100), deadline=None)
 @given(
     name=st.sampled_from(BASELINES),
     depth=st.sampled_from([1, 2]),
