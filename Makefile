@@ -16,16 +16,16 @@ install: $(VENV)/.installed  ## Make the virtual environment and install Sluice
 serve: $(VENV)/.installed    ## Start the gateway with its demo model
 	@$(BIN)/sluice serve $(ARGS)
 
-# What only computes shares the cores; what watches servers and clocks has them to itself.
-COMPUTING := tests/engine tests/scheduler tests/gpu
+# First two at a time, as much of it waits for servers; then those that need the cores alone.
+PYTEST := $(BIN)/python -m pytest --durations=50 --durations-min=0.5
 
 test: $(VENV)/.tested        ## Run every test that needs no GPU (ARGS="tests/engine -k kv")
 ifdef ARGS
 	@$(BIN)/python -m pytest $(ARGS)
 else
 	@status=0; \
-	  $(BIN)/python -m pytest -n 2 --dist loadfile $(COMPUTING) || status=1; \
-	  $(BIN)/python -m pytest $(COMPUTING:%=--ignore=%) || status=1; \
+	  $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not alone" || status=1; \
+	  $(PYTEST) -m alone || status=1; \
 	  exit $$status
 endif
 

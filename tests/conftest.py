@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.made_stores import MadeStores
 
 # Before torch is imported anywhere: waiting threads must not spin on a shared machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -14,6 +19,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def made_stores() -> Iterator[MadeStores]:
+    """Make private stores to be copied."""
+    # Imported late: engine and scheduler are tested on machines without any store.
+    from tests.made_stores import MadeStores
+    from tests.passable import passable_directory
+
+    with passable_directory() as parent:
+        yield MadeStores.make(parent / "data")
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +44,19 @@ def native_library() -> bool:
     library.build()
     assert library.load()
     return True
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each process whole files, and all of `tests/e2e` to one: its servers fill a core."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = str(super()._split_scope(nodeid))
+            return "tests/e2e" if file.startswith("tests/e2e/") else file
+
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -15,6 +17,9 @@ from typing import Final
 from tests.live_server import SLUICE, sluice_env
 
 _POLL_S: Final = 0.05
+_FIRST_PORT: Final = 10_000
+_PORTS_EACH: Final = 2_000
+_given: set[int] = set()
 
 
 @dataclass
@@ -65,9 +70,12 @@ class Replica:
         started = time.monotonic()
         async with asyncio.timeout(timeout_s):
             while not await is_ready("127.0.0.1", self.port):
-                assert self.is_running, f"the server ended; see {self.data_dir}.log"
+                assert self.is_running, f"the server ended: {self._last_words()}"
                 await asyncio.sleep(_POLL_S)
         return time.monotonic() - started
+
+    def _last_words(self) -> str:
+        return Path(f"{self.data_dir}.log").read_text()[-1000:]
 
 
 async def is_ready(host: str, port: int, *, timeout_s: float = 1.0) -> bool:
@@ -85,7 +93,17 @@ async def is_ready(host: str, port: int, *, timeout_s: float = 1.0) -> bool:
 
 
 def free_port() -> int:
-    """Find a port that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """Find a port that nobody listens on now, nor will before it is used.
+
+    It is below those that the kernel gives to connections, any of which could take it while its
+    server is away. Tests that run beside each other draw from ranges of their own.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = _FIRST_PORT + _PORTS_EACH * worker
+    while True:
+        port = random.randrange(first, first + _PORTS_EACH)
+        with socket.socket() as sock, suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            if port not in _given:
+                _given.add(port)
+                return port
