@@ -1,20 +1,20 @@
 """Real PostgreSQL and Valkey for every test that stores something.
 
-One pair of embedded servers for the whole run; each test gets a database of its own, copied
-from a migrated one, and an emptied Valkey.
+One pair of embedded servers for each process of the run; each test gets a database of its own,
+copied from a migrated one and dropped after it, and an emptied Valkey.
 """
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import subprocess
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import asyncpg
 import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from redis import Redis
 
 from gateway.settings import Settings
@@ -32,10 +32,20 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[EmbeddedServers]:
-    """Run both servers, with a migrated database to copy."""
+    """Run both servers."""
     with passable_directory() as parent, EmbeddedServers(parent / "data") as running:
-        asyncio.run(_make_template(running))
         yield running
+
+
+@pytest.fixture(scope="session")
+def databases(servers: EmbeddedServers) -> Iterator[Databases]:
+    """Make databases, empty ones or copies of one with the newest schema."""
+    # In a thread with a loop of its own: the test's loop may be running.
+    with start_blocking_portal() as portal:
+        databases = Databases(servers, portal)
+        portal.call(databases.open)
+        yield databases
+        portal.call(databases.close)
 
 
 @pytest.fixture
@@ -62,15 +72,17 @@ def used_data_dir(made_data_dir: Path, data_dir: Path) -> Path:
 
 
 @pytest.fixture
-def empty_database_url(servers: EmbeddedServers) -> str:
+def empty_database_url(databases: Databases) -> Iterator[str]:
     """Make a database with nothing in it, owned by a user who is no superuser."""
-    return _create_database(servers, "template0")
+    with databases.fresh("template0") as url:
+        yield url
 
 
 @pytest.fixture
-def database_url(servers: EmbeddedServers) -> str:
+def database_url(databases: Databases) -> Iterator[str]:
     """Make a database with the newest schema and no rows."""
-    return _create_database(servers, _TEMPLATE)
+    with databases.fresh(_TEMPLATE) as url:
+        yield url
 
 
 @pytest.fixture
@@ -96,35 +108,84 @@ def settings(tmp_path: Path, database_url: str, redis_url: str) -> Settings:
 
 
 @pytest.fixture
-async def store(settings: Settings) -> AsyncIterator[Store]:
-    """Open a store after its first start: tenants acme and globex, a key each."""
+def store(request: pytest.FixtureRequest) -> Store:
+    """Return a store after its first start: tenants acme and globex, a key each.
+
+    Tests that are marked with `changes_nothing` have one together.
+    """
+    is_shared = request.node.get_closest_marker("changes_nothing")
+    found: Store = request.getfixturevalue("shared_store" if is_shared else "own_store")
+    return found
+
+
+@pytest.fixture
+async def own_store(settings: Settings) -> AsyncIterator[Store]:
+    """Open a store of the test's own."""
     async with open_store(settings) as opened:
         yield opened
 
 
-async def _make_template(servers: EmbeddedServers) -> None:
-    # No database here outlives the run; the copies would be synced to the disk one by one.
-    await _execute(servers, "ALTER SYSTEM SET fsync = off")
-    await _execute(servers, "SELECT pg_reload_conf()")
-    await _execute(servers, f"CREATE DATABASE {_TEMPLATE} OWNER {OWNER}")
-    database = Database(servers.database_url(database=_TEMPLATE))
-    await upgrade(database)
-    await Partitions(database).look_after()  # once, not at every start of a test
-    await database.close()
+@pytest.fixture(scope="module")
+async def shared_store(
+    databases: Databases, servers: EmbeddedServers, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Store]:
+    """Open a store for the tests of a module that change nothing, and see that none did."""
+    with databases.fresh(_TEMPLATE) as url:
+        settings = Settings(
+            data_dir=tmp_path_factory.mktemp("shared"),
+            database_url=url,
+            redis_url=servers.redis_url(),
+        )
+        async with open_store(settings) as opened:
+            before = await _num_changes(servers, url)
+            yield opened
+            assert await _num_changes(servers, url) == before
 
 
-def _create_database(servers: EmbeddedServers, template: str) -> str:
-    name = f"test_{next(_numbers)}"
-    statement = f"CREATE DATABASE {name} TEMPLATE {template} OWNER {OWNER}"
-    # In a loop and a thread of its own: the test's loop may be running.
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, _execute(servers, statement)).result()
-    return servers.database_url(database=name)
-
-
-async def _execute(servers: EmbeddedServers, statement: str) -> None:
-    connection = await asyncpg.connect(servers.database_url(SUPERUSER, "postgres"))
+async def _num_changes(servers: EmbeddedServers, url: str) -> int:
+    """Count what was ever changed in a database: every change is in the audit log."""
+    connection = await asyncpg.connect(url.replace(OWNER, SUPERUSER))
     try:
-        await connection.execute(statement)
+        return int(await connection.fetchval("SELECT count(*) FROM audit_log"))
     finally:
         await connection.close()
+
+
+class Databases:
+    """Make and drop databases of the running servers, over one connection."""
+
+    def __init__(self, servers: EmbeddedServers, portal: BlockingPortal) -> None:
+        self._servers = servers
+        self._portal = portal
+
+    async def open(self) -> None:
+        """Connect, and make the database that is copied."""
+        self._connection = await asyncpg.connect(self._servers.database_url(SUPERUSER, "postgres"))
+        # No database here outlives its test; the copies would be synced to the disk one by one.
+        await self._connection.execute("ALTER SYSTEM SET fsync = off")
+        await self._connection.execute("SELECT pg_reload_conf()")
+        await self._connection.execute("SET statement_timeout = '60s'")
+        await self._connection.execute(f"CREATE DATABASE {_TEMPLATE} OWNER {OWNER}")
+        database = Database(self._servers.database_url(database=_TEMPLATE))
+        await upgrade(database)
+        await Partitions(database).look_after()  # once, not at every start of a test
+        await database.close()
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    @contextmanager
+    def fresh(self, template: str) -> Iterator[str]:
+        """Copy a database for as long as the block runs; yields its URL."""
+        name = f"test_{next(_numbers)}"
+        # As files: through the write-ahead log it costs three times as much.
+        self._execute(
+            f"CREATE DATABASE {name} TEMPLATE {template} OWNER {OWNER} STRATEGY FILE_COPY"
+        )
+        try:
+            yield self._servers.database_url(database=name)
+        finally:
+            self._execute(f"DROP DATABASE {name} (FORCE)")
+
+    def _execute(self, statement: str) -> None:
+        self._portal.call(self._connection.execute, statement)

@@ -58,8 +58,9 @@ class RealGateway:
 
 @asynccontextmanager
 async def real_gateway(settings: Settings) -> AsyncIterator[RealGateway]:
-    """Open what a server serves."""
-    async with open_gateway(settings.model_copy(update={"engine": "simulated"})) as gateway:
+    """Open what a server serves; no other gateway may have to come back to its counters."""
+    alone = settings.model_copy(update={"engine": "simulated", "quota_build_s": 0.0})
+    async with open_gateway(alone) as gateway:
         assert gateway.first_start is not None
         yield RealGateway(gateway, _client(gateway, gateway.first_start.admin_token))
 

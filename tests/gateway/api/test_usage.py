@@ -172,6 +172,7 @@ async def test_another_tenants_key_is_not_found(client: httpx.AsyncClient, store
     assert theirs.text == nobodys.text
 
 
+@pytest.mark.changes_nothing
 @pytest.mark.parametrize(
     ("query", "param"),
     [
@@ -203,6 +204,7 @@ async def test_what_cannot_be_understood_is_refused(
     assert (error["param"], f"'{param}'" in error["message"]) == (param, True)
 
 
+@pytest.mark.changes_nothing
 async def test_a_stranger_learns_nothing(client: httpx.AsyncClient) -> None:
     """Without a key there is no usage."""
     assert (await client.get("/v1/usage", headers={"authorization": ""})).status_code == 401

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, new_token, parse_token
-from tests.gateway.cli.admin_server import Server, sluice
+from tests.gateway.cli.admin_server import Server, sluice, sluice_here
 
 _ROOT = Path(__file__).parents[3]
 
@@ -132,7 +132,7 @@ def test_exit_codes_say_what_went_wrong(server: Server) -> None:
         (5, ("tenants", "create", "acme"), here),
     ]
     for code, arguments, environment in cases:
-        done = sluice(*arguments, **environment)
+        done = sluice_here(*arguments, **environment)
         assert (done.returncode, done.stdout) == (code, ""), done.stderr
         assert done.stderr.startswith("sluice: ")
         assert done.stderr.count("\n") == 1
@@ -145,7 +145,7 @@ def test_without_a_server_it_says_so(tmp_path: Path) -> None:
         {"SLUICE_ADMIN_URL": "http://127.0.0.1:1", "SLUICE_ADMIN_TOKEN": "x"},
         {"SLUICE_ADMIN_URL": "nonsense", "SLUICE_ADMIN_TOKEN": "x"},
     ):
-        done = sluice("keys", "list", **environment)
+        done = sluice_here("keys", "list", **environment)
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.count("\n") == 1
 
@@ -166,13 +166,14 @@ def test_without_a_server_it_says_so(tmp_path: Path) -> None:
 )
 def test_what_says_nothing_or_nonsense_is_wrong_usage(arguments: tuple[str, ...]) -> None:
     """A change without a change, and a value that cannot be, need no server to be refused."""
-    assert sluice(*arguments).returncode == 2
+    assert sluice_here(*arguments).returncode == 2
 
 
 @pytest.mark.parametrize("life", ["", "0", "-5s", "90x", "s", "1e3", "9" * 400])
 def test_a_bad_duration_is_wrong_usage(life: str) -> None:
     """What is no duration is refused before any server is looked for."""
-    assert sluice("keys", "create", "--tenant", "acme", "--expires-in", life).returncode == 2
+    done = sluice_here("keys", "create", "--tenant", "acme", "--expires-in", life)
+    assert done.returncode == 2
 
 
 def test_help_and_version_load_nothing_heavy() -> None:

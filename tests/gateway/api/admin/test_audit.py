@@ -130,6 +130,7 @@ async def test_a_token_is_shown_once_and_revoked(admin: httpx.AsyncClient, store
         assert (await viewer.get("/admin/v1/tenants/acme")).status_code == 401
 
 
+@pytest.mark.changes_nothing
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "param"),
     [

@@ -63,6 +63,7 @@ async def test_a_list_is_read_in_pages_that_hold_still(admin: httpx.AsyncClient,
     assert len({repr(one) for one in seen}) == len(seen)
 
 
+@pytest.mark.changes_nothing
 @pytest.mark.parametrize("path", LISTS)
 @pytest.mark.parametrize(
     "params",

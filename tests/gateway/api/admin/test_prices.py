@@ -58,6 +58,7 @@ async def test_a_new_price_is_a_new_version(admin: httpx.AsyncClient) -> None:
     assert (await admin.get(f"{URL}/*")).json()["input_usd_per_mtok"] == "0.1"
 
 
+@pytest.mark.changes_nothing
 @pytest.mark.parametrize(
     ("change", "param"),
     [
@@ -83,6 +84,7 @@ async def test_a_bad_price_is_refused(admin: httpx.AsyncClient, change: str, par
     assert len((await admin.get(URL)).json()["data"]) == 1
 
 
+@pytest.mark.changes_nothing
 @pytest.mark.parametrize(
     ("query", "status"), [("/none", 404), ("/%00", 404), ("?all=yes", 400), ("?model=m", 400)]
 )

@@ -106,6 +106,7 @@ async def test_a_plan_is_changed(admin: httpx.AsyncClient) -> None:
     assert (await admin.post("/admin/v1/plans", json={"name": "gold"})).status_code == 409
 
 
+@pytest.mark.changes_nothing
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "param"),
     [

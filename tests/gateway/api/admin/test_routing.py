@@ -137,6 +137,7 @@ async def test_a_scheduler_is_shown_and_set(
     assert shown == put
 
 
+@pytest.mark.changes_nothing
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "param"),
     [

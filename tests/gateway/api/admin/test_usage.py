@@ -175,6 +175,7 @@ async def test_a_client_that_leaves_frees_the_store() -> None:
     assert not usage.is_open
 
 
+@pytest.mark.changes_nothing
 @pytest.mark.parametrize(
     ("query", "param"),
     [("format=xml", "format"), ("tenants=acme", "tenants"), ("group_by=kid", "group_by")],

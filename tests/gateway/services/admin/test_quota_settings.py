@@ -89,6 +89,7 @@ async def test_a_scope_holds_only_the_limits_that_are_for_it(
     await settings.put(ACTOR, platform, {"rpm": None})
 
 
+@pytest.mark.changes_nothing
 @pytest.mark.parametrize(
     ("limits", "param"),
     [
@@ -116,6 +117,7 @@ async def test_a_bad_limit_is_refused(ours: Process, limits: dict[str, object], 
     assert (await settings.get(holder)).version == 0
 
 
+@pytest.mark.changes_nothing
 @pytest.mark.parametrize(
     ("ends_in_s", "reason", "param"),
     [
@@ -140,6 +142,7 @@ async def test_a_bad_override_is_refused(
     assert refused.value.param == param
 
 
+@pytest.mark.changes_nothing
 @pytest.mark.parametrize("kind", ScopeKind)
 @pytest.mark.parametrize("named", ["nobody", "", "\x00", "a" * 12])
 async def test_limits_of_nobody_are_not_found(ours: Process, kind: ScopeKind, named: str) -> None:

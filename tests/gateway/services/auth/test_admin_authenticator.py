@@ -254,6 +254,7 @@ async def test_a_tenants_admin_grants_for_the_tenant_alone(ours: Process, owner:
         )
 
 
+@pytest.mark.changes_nothing
 @pytest.mark.parametrize(
     ("role", "tenant", "name", "expires_in_s", "param"),
     [
@@ -280,6 +281,7 @@ async def test_a_token_that_makes_no_sense_is_refused(
     assert refused.value.param == param
 
 
+@pytest.mark.changes_nothing
 @pytest.mark.parametrize("token_id", ["", "x", "k" * 12, "\x00"])
 async def test_an_unknown_token_is_not_revoked(ours: Process, owner: Admin, token_id: str) -> None:
     """Whatever does not name a token is not found."""

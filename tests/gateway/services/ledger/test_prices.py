@@ -37,6 +37,7 @@ async def test_a_price_is_taken_exactly(ours: Process) -> None:
     assert (price.priority_bp, price.flex_bp, price.default_bp) == (17_501, 0, 10_000)
 
 
+@pytest.mark.changes_nothing
 @pytest.mark.parametrize(
     "usd",
     ["-1", "1000001", "0.1234567891", "1e-999999", "1e999999", "NaN", "Infinity", "-Infinity"],
@@ -54,6 +55,7 @@ async def test_a_price_that_does_not_fit_is_refused(ours: Process, usd: str) -> 
     assert refused.value.param == "batch_multiplier"
 
 
+@pytest.mark.changes_nothing
 @pytest.mark.parametrize("model", ["", "m" * 201, "a\x00", "\ud800"])
 async def test_a_price_has_a_models_name(ours: Process, model: str) -> None:
     """A name is one printable line; nothing else has a price."""
