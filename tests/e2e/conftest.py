@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.live_server import Server, start_server
+from tests.made_stores import MadeStores
 from tests.passable import passable_directory
 
 
@@ -16,6 +17,15 @@ def data_dir() -> Iterator[Path]:
     """Name a data directory of the test's own, not there yet."""
     with passable_directory() as parent:
         yield parent / "data"
+
+
+@pytest.fixture
+def made_data_dir(made_stores: MadeStores, data_dir: Path) -> Path:
+    """Name a data directory of the test's own whose stores are made, for who tests no first start.
+
+    They are empty: a server still shows its keys.
+    """
+    return made_stores.copy(data_dir)
 
 
 @pytest.fixture(scope="session")

@@ -5,14 +5,30 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
 
 from engine.demo import MODEL_DIR
+from gateway.store.embedded import EmbeddedServers
 from tests.live_server import SLUICE, sluice_env, start_server
+from tests.made_stores import MadeStores
+from tests.passable import passable_directory
+
+
+@pytest.fixture(scope="module")
+def stores(made_stores: MadeStores) -> Iterator[dict[str, str]]:
+    """Run stores for servers that never come to use them; returns the settings that name them."""
+    with (
+        passable_directory() as parent,
+        EmbeddedServers(made_stores.copy(parent / "data")) as servers,
+    ):
+        yield {
+            "SLUICE_DATABASE_URL": servers.database_url(),
+            "SLUICE_REDIS_URL": servers.redis_url(),
+        }
 
 
 def _without(name: str) -> Callable[[Path], None]:
@@ -57,7 +73,7 @@ def _broken_json(model: Path) -> None:
     ids=["config", "tokenizer", "weights", "truncated", "architecture", "shape", "json", "missing"],
 )
 def test_one_line_names_the_file(
-    tmp_path: Path, spoil: Callable[[Path], None], words: list[str]
+    tmp_path: Path, stores: dict[str, str], spoil: Callable[[Path], None], words: list[str]
 ) -> None:
     """The command ends with one line on stderr that names what is wrong, and exit code 1."""
     model = tmp_path / "model"
@@ -65,7 +81,7 @@ def test_one_line_names_the_file(
     spoil(model)
     done = subprocess.run(
         [SLUICE, "serve", "--port", "0", "--data-dir", tmp_path / "data", "--model", model],
-        env=sluice_env(),
+        env=sluice_env(**stores),
         capture_output=True,
         text=True,
         timeout=120,
@@ -76,16 +92,25 @@ def test_one_line_names_the_file(
     assert all(word in line for word in words), line
 
 
-def test_a_start_that_fails_makes_no_keys_that_nobody_saw(data_dir: Path) -> None:
+def test_a_start_that_fails_makes_no_keys_that_nobody_saw(made_data_dir: Path) -> None:
     """The first start that serves is the one that shows the keys, however many failed before."""
     failed = subprocess.run(
-        [SLUICE, "serve", "--port", "0", "--data-dir", data_dir, "--model", data_dir / "nothing"],
+        [
+            SLUICE,
+            "serve",
+            "--port",
+            "0",
+            "--data-dir",
+            made_data_dir,
+            "--model",
+            made_data_dir / "no",
+        ],
         capture_output=True,
         text=True,
         env=sluice_env(),
     )
     assert failed.returncode == 1
-    server = start_server(data_dir)
+    server = start_server(made_data_dir)
     assert len(server.banner["keys"]) == 2
     assert server.banner["admin_token"]
     assert server.stop() == 0

@@ -9,14 +9,14 @@ from tests.live_server import SLUICE, sluice_env, start_server
 from tests.soak import fairness
 
 
-def test_two_tenants_who_flood_are_served_by_their_weights(data_dir: Path) -> None:
+def test_two_tenants_who_flood_are_served_by_their_weights(made_data_dir: Path) -> None:
     """Shares are as 1 to 3 within 5 %, until the order of arrival, which has no weights, is set."""
-    server = start_server(data_dir, **fairness.ENGINE)
+    server = start_server(made_data_dir, **fairness.ENGINE)
     try:
         shares = fairness.flood(server, min_requests=320, min_s=2)
         subprocess.run(
             [SLUICE, "scheduler", "set", "--policy", "fcfs"],
-            env=sluice_env(SLUICE_DATA_DIR=str(data_dir)),
+            env=sluice_env(SLUICE_DATA_DIR=str(made_data_dir)),
             check=True,
         )
         without = fairness.flood(server, min_requests=96)

@@ -9,9 +9,9 @@ from tests.live_server import start_server
 from tests.soak.guards import fuzz_beside_victim
 
 
-def test_fuzzed_input_costs_its_sender_alone(data_dir: Path) -> None:
+def test_fuzzed_input_costs_its_sender_alone(made_data_dir: Path) -> None:
     """Bad bytes end no engine, get no answer of 500 or more, and change nobody else's text."""
-    server = start_server(data_dir)
+    server = start_server(made_data_dir)
     try:
         result = asyncio.run(fuzz_beside_victim(server, count=2_000, seed=5))
     finally:

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.faults.replica import free_port
 from tests.live_server import SLUICE, Server, sluice_env, start_server
 
 # Steps of this engine take 15 ms each, so that an answer of 900 tokens outlasts a drain.
@@ -82,20 +83,14 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 def is_listening(port: int) -> bool:
     with socket.socket() as sock:
         return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_a_signal_lets_running_streams_end(data_dir: Path) -> None:
+def test_a_signal_lets_running_streams_end(made_data_dir: Path) -> None:
     """After SIGTERM a running stream is computed to its end, and the exit code is 0."""
-    server = start_server(data_dir, *SLOW)
+    server = start_server(made_data_dir, *SLOW)
     started = threading.Event()
     events = in_background(lambda: read_stream(server, 100, started))
     assert started.wait(30)
@@ -104,9 +99,9 @@ def test_a_signal_lets_running_streams_end(data_dir: Path) -> None:
     assert server.wait() == 0
 
 
-def test_readiness_is_withdrawn_while_streams_end(data_dir: Path) -> None:
+def test_readiness_is_withdrawn_while_streams_end(made_data_dir: Path) -> None:
     """While it drains, the process answers its probes: alive, not ready."""
-    server = start_server(data_dir, *SLOW)
+    server = start_server(made_data_dir, *SLOW)
     started = threading.Event()
     events = in_background(lambda: read_stream(server, 200, started))
     assert started.wait(30)
@@ -122,9 +117,9 @@ def test_readiness_is_withdrawn_while_streams_end(data_dir: Path) -> None:
     assert server.wait() == 0
 
 
-def test_a_second_signal_ends_streams_with_an_error_event(data_dir: Path) -> None:
+def test_a_second_signal_ends_streams_with_an_error_event(made_data_dir: Path) -> None:
     """Streams that are cut off are told so: an `error` event that says why, and no [DONE]."""
-    server = start_server(data_dir, *SLOW)
+    server = start_server(made_data_dir, *SLOW)
     started = threading.Event()
     events = in_background(lambda: read_stream(server, 900, started))
     assert started.wait(30)
@@ -134,9 +129,9 @@ def test_a_second_signal_ends_streams_with_an_error_event(data_dir: Path) -> Non
     assert server.wait() == 0
 
 
-def test_survivors_of_the_grace_are_told(data_dir: Path) -> None:
+def test_survivors_of_the_grace_are_told(made_data_dir: Path) -> None:
     """At the end of the grace a stream gets a retryable error with its usage, an answer a 503."""
-    server = start_server(data_dir, *SLOW, SLUICE_SHUTDOWN_GRACE_S="2")
+    server = start_server(made_data_dir, *SLOW, SLUICE_SHUTDOWN_GRACE_S="2")
     started = threading.Event()
     options = {"include_usage": True}
     events = in_background(lambda: read_stream(server, 900, started, stream_options=options))
@@ -154,11 +149,11 @@ def test_survivors_of_the_grace_are_told(data_dir: Path) -> None:
     assert server.wait() == 0
 
 
-def test_work_is_taken_until_the_balancer_knows(data_dir: Path) -> None:
+def test_work_is_taken_until_the_balancer_knows(made_data_dir: Path) -> None:
     """After SIGTERM new work is served for a while, on connections that close, then refused."""
-    server = start_server(data_dir, *SLOW, SLUICE_DRAIN_ACCEPT_S="3")
+    server = start_server(made_data_dir, *SLOW, SLUICE_DRAIN_ACCEPT_S="2")
     started = threading.Event()
-    events = in_background(lambda: read_stream(server, 600, started))
+    events = in_background(lambda: read_stream(server, 400, started))
     assert started.wait(30)
     server.process.send_signal(signal.SIGTERM)
     wait_until(lambda: get(server, "/readyz").status_code == 503)
@@ -175,9 +170,9 @@ def test_work_is_taken_until_the_balancer_knows(data_dir: Path) -> None:
     assert server.wait() == 0
 
 
-def test_ctrl_c_does_not_wait_for_a_balancer(data_dir: Path) -> None:
+def test_ctrl_c_does_not_wait_for_a_balancer(made_data_dir: Path) -> None:
     """SIGINT skips the time in which work is still taken."""
-    server = start_server(data_dir, *SLOW, SLUICE_DRAIN_ACCEPT_S="50")
+    server = start_server(made_data_dir, *SLOW, SLUICE_DRAIN_ACCEPT_S="50")
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(20) == 0
     server.wait()
@@ -206,20 +201,20 @@ def test_probes_answer_while_it_starts_and_a_signal_ends_it(data_dir: Path) -> N
     assert start_server(data_dir, *SLOW).stop() == 0
 
 
-def test_a_killed_server_starts_again_at_once(data_dir: Path) -> None:
+def test_a_killed_server_starts_again_at_once(made_data_dir: Path) -> None:
     """SIGKILL leaves nothing that keeps the next server from the same data, keys included."""
-    killed = start_server(data_dir, *SLOW)
+    killed = start_server(made_data_dir, *SLOW)
     assert killed.stop(signal.SIGKILL) == -signal.SIGKILL
-    server = start_server(data_dir, *SLOW)
+    server = start_server(made_data_dir, *SLOW)
     assert "keys" not in server.banner, "the data of the killed server is gone"
     server.banner["keys"] = killed.banner["keys"]
     assert httpx.post(**request_of(server, 1)).status_code == 200
     assert server.stop() == 0
 
 
-def test_the_admin_port_says_what_is_the_matter(data_dir: Path) -> None:
+def test_the_admin_port_says_what_is_the_matter(made_data_dir: Path) -> None:
     """The public port answers a probe in a word; the admin port names each part."""
-    server = start_server(data_dir, *SLOW)
+    server = start_server(made_data_dir, *SLOW)
     assert get(server, "/readyz").text == "ok\n"
     document = httpx.get(f"{server.banner['admin']}/readyz").json()
     assert document["status"] == "ok"

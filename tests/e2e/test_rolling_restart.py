@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.made_stores import MadeStores
 from tests.soak.rolling import rolling_restart
 
 
 @pytest.mark.timeout(120)
-def test_a_rolling_restart_fails_no_request(data_dir: Path) -> None:
+def test_a_rolling_restart_fails_no_request(data_dir: Path, made_stores: MadeStores) -> None:
     """Two servers restarted in turn, twice each: every request is answered, every stream ended."""
+    for name in ("a", "b"):
+        made_stores.copy(data_dir.parent / name)
     # Ten polls of the balancer: enough for it to look elsewhere.
     rolled = rolling_restart(data_dir.parent, restarts=2, SLUICE_DRAIN_ACCEPT_S="1")
     result = asyncio.run(rolled)

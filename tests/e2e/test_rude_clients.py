@@ -13,11 +13,11 @@ from tests.live_server import SLUICE, sluice_env
 NOWHERE = b"GET /nowhere HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
-def test_leaving_rudely_fills_no_log(data_dir: Path) -> None:
+def test_leaving_rudely_fills_no_log(made_data_dir: Path) -> None:
     """Resets in the midst of pipelined answers leave nothing in the log, key or no key."""
-    log = data_dir.parent / "log"
+    log = made_data_dir.parent / "log"
     with log.open("w") as stderr:
-        command = [SLUICE, "serve", "--port", "0", "--banner", "json", "--data-dir", data_dir]
+        command = [SLUICE, "serve", "--port", "0", "--banner", "json", "--data-dir", made_data_dir]
         process = subprocess.Popen(
             [*command, "--engine", "simulated"],
             stdout=subprocess.PIPE,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import Any
 
 import openai
 import pytest
 
-from tests.live_server import SLUICE, Server, sluice_env
+from tests.gateway.cli.admin_server import sluice_here
+from tests.live_server import Server
 
 ASK: dict[str, Any] = {
     "model": "sluice-demo",
@@ -20,12 +20,7 @@ ASK: dict[str, Any] = {
 
 def sluice(server: Server, *args: str) -> Any:
     """Run the command line against a server and return what its --json prints."""
-    done = subprocess.run(
-        [SLUICE, *args, "--json"],
-        env=sluice_env(SLUICE_DATA_DIR=str(server.data_dir)),
-        capture_output=True,
-        text=True,
-    )
+    done = sluice_here(*args, "--json", SLUICE_DATA_DIR=str(server.data_dir))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

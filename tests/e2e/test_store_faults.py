@@ -8,11 +8,15 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.made_stores import MadeStores
 from tests.passable import passable_directory
 from tests.soak.faulty_stores import faulty_stores
 from tests.soak.postgres_away import Away, take_postgres_away
 from tests.soak.revocations import Revoked, revocations, without_redis
 from tests.soak.store_faults import Sizes, Storm, storm, strikes
+
+# A gateway that gets no processor for 50 ms takes Redis for away.
+pytestmark = pytest.mark.alone
 
 GATEWAYS, KEYS = 3, 10
 SMALL = Sizes(stop_s=1.2, black_hole_s=1.2, reset_s=0.5, calm_s=0.3)
@@ -31,9 +35,10 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def seen() -> Iterator[Seen]:
+def seen(made_stores: MadeStores) -> Iterator[Seen]:
     """Bring every fault over one fleet, as starting one takes as long as most of them."""
     with passable_directory() as directory:
+        made_stores.copy(directory / "stores")
 
         async def go_through() -> Seen:
             async with faulty_stores(directory, size=GATEWAYS) as stores:

@@ -14,15 +14,15 @@ from tests.soak import streams
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_concurrent_streams_are_complete_and_correct(data_dir: Path) -> None:
+def test_concurrent_streams_are_complete_and_correct(made_data_dir: Path) -> None:
     """Each of many streams gets the text that the same question gets alone, in OpenAI's shape."""
-    result = asyncio.run(streams.concurrent_streams(data_dir, num_streams=32, rounds=2))
+    result = asyncio.run(streams.concurrent_streams(made_data_dir, num_streams=32, rounds=2))
     assert result.wrong == []
 
 
-def test_disconnect_gives_back_slots_and_blocks(data_dir: Path) -> None:
+def test_disconnect_gives_back_slots_and_blocks(made_data_dir: Path) -> None:
     """A client that leaves frees its slot and all its blocks, streaming or not."""
-    result = asyncio.run(streams.disconnects(data_dir, num_each=20, together=5))
+    result = asyncio.run(streams.disconnects(made_data_dir, num_each=20, together=5))
     assert len(result.streaming_s) == len(result.plain_s) == 20
 
 

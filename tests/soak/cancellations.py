@@ -44,11 +44,14 @@ class Cancelled:
 
 
 @asynccontextmanager
-async def arena(directory: Path, *, gateways: int, burst: int) -> AsyncIterator[Fleet]:
+async def arena(
+    directory: Path, *, gateways: int, burst: int, **more_settings: str
+) -> AsyncIterator[Fleet]:
     """Run gateways that compute a third of a burst at a time, which is all that may run."""
     settings = {
         "SLUICE_MAX_NUM_SEQS": str(rows_of(burst)),
         "SLUICE_MAX_NUM_BATCHED_TOKENS": str(STEP_TOKENS),
+        **more_settings,
     }
     async with running_fleet(directory, size=gateways, **settings) as fleet:
         await limit(fleet, **LIMITS, concurrency=burst)

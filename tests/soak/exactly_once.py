@@ -98,12 +98,14 @@ class _Counted:
 
 
 async def exactly_once(
-    directory: Path, *, keys: int, clients: int = CLIENTS, seed: int = 1
+    directory: Path, *, keys: int, clients: int = CLIENTS, seed: int = 1, **settings: str
 ) -> Once:
-    """Make `keys` calls."""
+    """Make `keys` calls. `settings` are environment variables of all gateways."""
     result = Once(keys)
     calls = [_keyed(random.Random(f"{seed}:{number}"), number) for number in range(keys)]
-    async with running_fleet(directory, size=GATEWAYS, SLUICE_MAX_NUM_SEQS="64") as fleet:
+    async with running_fleet(
+        directory, size=GATEWAYS, SLUICE_MAX_NUM_SEQS="64", **settings
+    ) as fleet:
         await limit(fleet, **LIMITS, concurrency=1000)
         await serving(fleet)
         # Then what waited for the counters to begin is in the ledger.

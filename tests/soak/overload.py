@@ -30,7 +30,7 @@ _NUM_PROMPT_TOKENS, _NUM_OUTPUT_TOKENS = 512, 48
 _STREAMS = 64
 _NEAR_CAPACITY = 0.9
 # Of each phase, before what is served counts: queues and rows fill first.
-_SETTLE_S = 8.0
+SETTLE_S = 8.0
 ENGINE = ("--engine", "simulated", "--engine-profile", "a100-llama-3-8b")
 SETTINGS = {"SLUICE_MAX_NUM_SEQS": "64", "SLUICE_MAX_MODEL_LEN": "4096"}
 
@@ -72,8 +72,11 @@ class Overload:
         return max(self.rss_mib) / min(self.rss_mib)
 
 
-def press(server: Server, *, near_s: float, over_s: float) -> Overload:
-    """Find the capacity of a fresh server, then send what it can do and five times that."""
+def press(server: Server, *, near_s: float, over_s: float, settle_s: float = SETTLE_S) -> Overload:
+    """Find the capacity of a fresh server, then send what it can do and five times that.
+
+    What is served in the first `settle_s` of a phase does not count.
+    """
     _run(server, "tenants", "update", "acme", "--ttft-ms", str(TTFT_S * 1000))
     _run(server, "tenants", "update", "globex", "--ttft-ms", str(TTFT_S * 1000))
     made = _run(server, "keys", "create", "--tenant", "globex", "--max-tier", "priority", "--json")
@@ -85,8 +88,8 @@ def press(server: Server, *, near_s: float, over_s: float) -> Overload:
     priority = [a for a in over if a.tier == "priority"]
     return Overload(
         capacity_rps=capacity_rps,
-        peak_goodput_rps=_goodput_rps(near, near_s),
-        goodput_rps=_goodput_rps(over, over_s),
+        peak_goodput_rps=_goodput_rps(near, near_s, settle_s),
+        goodput_rps=_goodput_rps(over, over_s, settle_s),
         sent_rps=len(over) / over_s,
         num_refused=len(refused),
         num_refused_without_retry=sum(not a.retry_after for a in refused),
@@ -97,10 +100,10 @@ def press(server: Server, *, near_s: float, over_s: float) -> Overload:
     )
 
 
-def _goodput_rps(answers: list[Answer], for_s: float) -> float:
+def _goodput_rps(answers: list[Answer], for_s: float, settle_s: float) -> float:
     """Count what was served in time, by when it ended, once the phase had settled."""
-    served = [a for a in answers if a.in_time and _SETTLE_S <= a.ended_s < for_s]
-    return len(served) / (for_s - _SETTLE_S)
+    served = [a for a in answers if a.in_time and settle_s <= a.ended_s < for_s]
+    return len(served) / (for_s - settle_s)
 
 
 def _run(server: Server, *command: str) -> str:
@@ -145,7 +148,7 @@ def _client(server: Server, job: dict[str, Any]) -> tuple[list[Any], list[float]
     began_s = time.monotonic()
     while time.monotonic() - began_s < job["for_s"]:
         time.sleep(1)
-        if time.monotonic() - began_s > _SETTLE_S:
+        if time.monotonic() - began_s > SETTLE_S:
             rss_mib.append(_rss_mib(server.process.pid))
     out, _ = client.communicate()
     assert client.returncode == 0
