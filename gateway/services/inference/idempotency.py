@@ -10,10 +10,11 @@ A run belongs to this service, not to its client: it goes on when the client lea
 to find its answer.
 
 Failures: without the store nothing can be promised, so a claim fails closed. An answer goes with
-its bill, through the journal into the store (see `ledger.keyed_answers`), and its claim is renewed until
-it is there; its client waits `_SAVE_BEFORE_ANSWER_S` for that at most, and not where the store is
-known to be away. So whoever has the answer in hand can have it again: from this process at once,
-from another but for an outage. A claim that is given back is tried to be for `_GIVE_BACK_FOR_S`.
+its bill, through the journal into the store (see `ledger.keyed_answers`), and its claim is renewed
+until it is there; its client waits `_SAVE_BEFORE_ANSWER_S` for that at most, and not where the
+store is known to be away. So whoever has the answer in hand can have it again: from this process at
+once, from another but for an outage. A claim that is given back is tried to be for
+`_GIVE_BACK_FOR_S`.
 """
 
 from __future__ import annotations
