@@ -1,0 +1,1 @@
+"""The `sluice` command: a large room, with a file a command and few that commands share."""
