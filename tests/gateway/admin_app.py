@@ -19,7 +19,7 @@ from gateway.app.administration import admin_services
 from gateway.credentials import Token
 from gateway.domain import Tenant
 from gateway.domain.admin import Actor
-from gateway.ports import AdminTokenStore
+from gateway.ports import AdminTokenStore, AuthEpoch
 from gateway.services.admin.scheduler_control import SchedulerControl
 from gateway.services.auth.admin_authenticator import AdminAuthenticator
 from gateway.services.auth.authenticator import Authenticator
@@ -62,8 +62,12 @@ class Process:
     running: Running
 
 
-async def new_process(store: Store, *, tokens: AdminTokenStore | None = None) -> Process:
-    """Build the services of one more process; it finds admin tokens in `tokens`."""
+async def new_process(
+    store: Store, *, tokens: AdminTokenStore | None = None, epoch: AuthEpoch | None = None
+) -> Process:
+    """Build the services of one more process; it finds admin tokens in `tokens`, and of their
+    revocations in `epoch`.
+    """
     auth, prices, running = (
         Authenticator(store.keys, store.secrets),
         PriceBook(store.prices),
@@ -73,7 +77,7 @@ async def new_process(store: Store, *, tokens: AdminTokenStore | None = None) ->
         tokens or store.admin_tokens,
         store.secrets,
         (await store.organisations.default()).id,
-        store.admin_epoch,
+        epoch or store.admin_epoch,
         keys=auth,
         grace_s=60,
     )

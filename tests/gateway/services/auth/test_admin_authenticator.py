@@ -157,6 +157,28 @@ async def test_an_answer_from_before_a_revocation_is_not_remembered(
         await theirs.admin_auth.authenticate(issued.text, from_memory=True)
 
 
+@pytest.mark.parametrize("is_asked_meanwhile", [False, True])
+async def test_a_process_knows_its_own_revocations_without_the_epoch(
+    store: Store, ours: Process, owner: Admin, is_asked_meanwhile: bool
+) -> None:
+    """With Redis away too, what was revoked here is remembered by nobody here."""
+    issued = await ours.services.tokens.create(owner, ACTOR, name="ci", role=AdminRole.OWNER)
+    tokens = _Tokens(store.admin_tokens)
+    here = await new_process(store, tokens=cast(AdminTokenStore, tokens), epoch=_NoEpoch())
+    await here.admin_auth.authenticate(issued.text, from_memory=True)
+    if is_asked_meanwhile:
+        tokens.hold = asyncio.Event()
+        asking = asyncio.create_task(here.admin_auth.authenticate(issued.text, from_memory=True))
+        await tokens.found.wait()
+    await here.services.tokens.revoke(owner, ACTOR, issued.admin_token.kid)
+    if tokens.hold is not None:
+        tokens.hold.set()
+        await asking
+    tokens.is_away = True
+    with pytest.raises(StoreUnavailable):
+        await here.admin_auth.authenticate(issued.text, from_memory=True)
+
+
 async def test_a_revoked_owner_mints_nothing_while_the_store_is_silent(
     store: Store, ours: Process, owner: Admin
 ) -> None:
@@ -312,6 +334,16 @@ class _Tokens:
             self.found.set()
             await self.hold.wait()
         return record
+
+
+class _NoEpoch:
+    """Stand for a Redis that is away."""
+
+    async def current(self) -> int | None:
+        return None
+
+    async def advance(self) -> None:
+        return
 
 
 class _At:
