@@ -149,23 +149,34 @@ class QuotaService:
         limits = self._of_requests(principal)
         if not limits.limits:
             return
-        answer: Answer | None
-        hold, let_go = _one_request(limits)
-        try:
-            [answer] = await self.link.ask(hold)
-        except CountersUnavailable:
-            answer = self.local.reserve(limits, _ONE_REQUEST, self.link.now_s())
-        finally:
-            self.link.post(let_go)
+        answer = await self._count(limits)
         if isinstance(answer, Denied):
             raise self._denied(answer, principal)
 
     def count_later(self, principal: Principal) -> None:
         """Count one request that has been refused already, where its rate has room for it."""
         limits = self._of_requests(principal)
-        if limits.limits:
-            for op in _one_request(limits):
-                self.link.post(op)
+        if not limits.limits:
+            return
+        if self.link.is_open:
+            self.local.reserve(limits, _ONE_REQUEST, self.link.now_s())
+            return
+        for op in _one_request(limits):
+            self.link.post(op)
+
+    async def _count(self, limits: Limits) -> Answer | None:
+        # Nothing is posted to counters that are known to be away: it would wait there, as much of
+        # it as anybody likes to send.
+        if self.link.is_open:
+            return self.local.reserve(limits, _ONE_REQUEST, self.link.now_s())
+        hold, let_go = _one_request(limits)
+        try:
+            [answer] = await self.link.ask(hold)
+        except CountersUnavailable:
+            return self.local.reserve(limits, _ONE_REQUEST, self.link.now_s())
+        finally:
+            self.link.post(let_go)
+        return answer
 
     def _of_requests(self, principal: Principal) -> Limits:
         return compile_limits(principal.quotas, self.link.now_s(), (Metric.RPM,))

@@ -98,12 +98,14 @@ async def test_a_key_whose_rate_is_used_up_is_told_before_its_body(rig: Rig, ent
 
 
 async def test_without_the_counters_this_process_counts(rig: Rig, entry: Entry) -> None:
-    """A hard quota does not matter yet: nothing is to be computed."""
+    """A hard quota does not matter yet: nothing is to be computed. Nothing piles up for later."""
     await rig.open_breaker()
-    for _ in range(10):
+    for _ in range(9):
         assert await entry.enter(RPM, None)
+    entry.refused(RPM, was_counted=False)
     with pytest.raises(TenantLimited):
         await entry.enter(RPM, None)
+    assert rig.link.num_posted == 0
 
 
 async def test_without_a_limit_on_requests_nothing_is_counted(rig: Rig, entry: Entry) -> None:
