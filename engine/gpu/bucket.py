@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.kernels.decode_pieces import most_pieces
 from engine.kernels.operations import PREFILL_QUERIES
 
 _MIXED_TOKENS = (128, 256, 512, 1024, 2048)
@@ -19,14 +20,18 @@ _FEW_SLICES = 16
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bucket:
-    """Say how many rows and tokens fit; `num_tiles` is 0 where every row has one token."""
+    """Say how many rows and tokens fit; `num_tiles` is 0 where every row has one token.
+
+    `num_pieces`: the most that decode attention parts contexts into, by `most_pieces` of the rows.
+    """
 
     num_tokens: int
     num_rows: int
     num_tiles: int = 0
+    num_pieces: int = 0
 
     def holds(self, other: Bucket) -> bool:
-        """Tell whether a step of another size can run as this one."""
+        """Tell whether a step of another size can run as this one, in the pieces there are."""
         return (
             self.num_tokens >= other.num_tokens
             and self.num_rows >= other.num_rows
@@ -35,14 +40,18 @@ class Bucket:
         )
 
 
-def decode_buckets(max_num_seqs: int) -> list[Bucket]:
-    """List the sizes of steps that only decode, the smallest first."""
+def decode_buckets(max_num_seqs: int, wave: int) -> list[Bucket]:
+    """List the sizes of steps that only decode, the smallest first.
+
+    `wave`: how many pieces of contexts run at once; see `engine.kernels.decode_pieces`.
+    """
     sizes = [1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)]
     largest = min(max_num_seqs, sizes[-1])
-    return [Bucket(size, size) for size in sizes if size < largest] + [Bucket(largest, largest)]
+    sizes = [size for size in sizes if size < largest] + [largest]
+    return [Bucket(size, size, 0, most_pieces(size, wave)) for size in sizes]
 
 
-def mixed_buckets(max_num_seqs: int, max_num_tokens: int) -> list[Bucket]:
+def mixed_buckets(max_num_seqs: int, max_num_tokens: int, wave: int) -> list[Bucket]:
     """List the sizes of steps with slices, the smallest first.
 
     Each number of tokens comes with all rows, and with few: programs of attention that find nothing
@@ -54,8 +63,10 @@ def mixed_buckets(max_num_seqs: int, max_num_tokens: int) -> list[Bucket]:
         if size <= max_num_tokens:
             most = min(max_num_seqs, size)
             few = min(most, _FEW_SLICES)
-            buckets |= {Bucket(size, rows, _most_tiles(size, few)) for rows in (few, most)}
-            buckets.add(Bucket(size, most, _most_tiles(size, most)))
+            buckets |= {
+                Bucket(size, rows, _most_tiles(size, slices), most_pieces(rows, wave))
+                for rows, slices in ((few, few), (most, few), (most, most))
+            }
     return sorted(buckets)
 
 

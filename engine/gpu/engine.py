@@ -51,7 +51,7 @@ from engine.gpu.slot_table import SlotTable
 from engine.gpu.staging import Staging
 from engine.gpu.step_tail import Tail, TailResult
 from engine.gpu.stopwatch import Stopwatch
-from engine.kernels.choose import choose_operations
+from engine.kernels.choose import choose_operations, decode_wave
 from engine.models.hf_config import load_model_config
 from engine.models.load import load_decoder
 from engine.out_of_memory import told_as_out_of_memory
@@ -113,11 +113,13 @@ class GpuEngine:
         info = self._info = sizes.info
         operations = choose_operations(device)
         cache = KVCache(sizes.kv_cache, dtype=kv_dtype, device=device)
+        wave = decode_wave(cache.keys[0], dtype)
         self._table = SlotTable(
             max_num_seqs=info.max_num_seqs,
             max_model_len=info.max_model_len,
             block_size=info.block_size,
             widest_window=max(w or info.max_model_len for w in model_config.windows),
+            wave=wave,
             device=device,
         )
         self._columns = SamplingColumns(
@@ -126,7 +128,7 @@ class GpuEngine:
             eos_token_ids=frozenset(i for i in info.eos_token_ids if i < info.vocab_size),
             device=device,
         )
-        self._staging = Staging(Programs.num_words(info), device)
+        self._staging = Staging(Programs.num_words(info, wave), device)
         parts = Parts(
             decoder=FusedDecoder(decoder, operations, cache),
             operations=operations,

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.gpu.bucket import Bucket
-from engine.kernels.decode_pieces import most_pieces
 
 Words = TypeVar("Words", NDArray[np.int32], Tensor)
 
@@ -28,7 +27,7 @@ class StepArrays(Generic[Words]):
     bring a block: `new_blocks` goes into column `block_columns` of its table, both [R]; a row
     without one names the last column, which nobody reads. What is drawn, [R], those that pad last:
     `draw_slots`, `draw_positions` (where the drawn token goes) and `logit_rows` (the token whose
-    logits it is drawn from). `piece_starts` [R + 1], `piece_rows`: room for `most_pieces` of R.
+    logits it is drawn from). `piece_starts` [R + 1], `piece_rows`: the bucket's pieces.
     `token_rows`, `positions`: [T]. `tiles`: [N, 2].
     """
 
@@ -84,4 +83,4 @@ def _sizes(bucket: Bucket) -> dict[str, int]:
     sizes = dict.fromkeys((field.name for field in fields(StepArrays)), bucket.num_tokens)
     sizes |= dict.fromkeys(_OF_ROWS, bucket.num_rows)
     sizes |= dict.fromkeys(("query_starts", "piece_starts"), bucket.num_rows + 1)
-    return sizes | {"piece_rows": most_pieces(bucket.num_rows), "tiles": 2 * bucket.num_tiles}
+    return sizes | {"piece_rows": bucket.num_pieces, "tiles": 2 * bucket.num_tiles}

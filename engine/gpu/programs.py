@@ -12,6 +12,7 @@ from engine.gpu.bucket import Bucket, decode_buckets, mixed_buckets
 from engine.gpu.layout import num_words
 from engine.gpu.program import Parts, Program
 from engine.kernels.choose import can_run_kernels
+from engine.kernels.decode_pieces import most_pieces
 from engine.kernels.operations import PREFILL_QUERIES
 
 
@@ -24,19 +25,21 @@ class Programs:
     def __init__(self, parts: Parts, info: EngineInfo, *, graphs: bool) -> None:
         self._parts = parts
         self._captured: list[list[Program]] = [[], []]
+        wave = parts.table.wave
         if graphs:
             buckets = (
-                decode_buckets(info.max_num_seqs),
-                mixed_buckets(info.max_num_seqs, info.max_num_batched_tokens),
+                decode_buckets(info.max_num_seqs, wave),
+                mixed_buckets(info.max_num_seqs, info.max_num_batched_tokens, wave),
             )
             self._captured = [[Program(parts, bucket) for bucket in each] for each in buckets]
 
     @staticmethod
-    def num_words(info: EngineInfo) -> int:
-        """Count the words of the largest step."""
+    def num_words(info: EngineInfo, wave: int) -> int:
+        """Count the words of the largest step, whose decodes are read in pieces of a `wave`."""
         tokens = max(info.max_num_batched_tokens, info.max_num_seqs)
         tiles = tokens // PREFILL_QUERIES + info.max_num_seqs
-        return num_words(Bucket(tokens, info.max_num_seqs, tiles))
+        pieces = most_pieces(info.max_num_seqs, wave)
+        return num_words(Bucket(tokens, info.max_num_seqs, tiles, pieces))
 
     def capture(self, fill_padding: Callable[[Program], None]) -> None:
         """Record the graphs, the largest first, so that the smaller ones fit into its memory."""

@@ -20,7 +20,7 @@ from engine.contract import NewSequence, StepPlan
 from engine.gpu.bucket import Bucket
 from engine.gpu.layout import StepArrays
 from engine.gpu.staging import upload
-from engine.kernels.decode_pieces import count_pieces
+from engine.kernels.decode_pieces import count_pieces, most_pieces
 from engine.kernels.operations import PREFILL_QUERIES
 
 
@@ -28,7 +28,8 @@ class SlotTable:
     """Keep token ids and block tables by slot.
 
     `tokens`: int32, [num_slots + 1, max_model_len + 1]. `blocks`: int32, [num_slots + 1,
-    max_num_blocks + 1]. `widest_window`: the most tokens that a layer sees.
+    max_num_blocks + 1]. `widest_window`: the most tokens that a layer sees. `wave`: how many pieces
+    of contexts the device reads at once.
     """
 
     def __init__(
@@ -38,10 +39,12 @@ class SlotTable:
         max_model_len: int,
         block_size: int,
         widest_window: int,
+        wave: int,
         device: torch.device,
     ) -> None:
         self._block_size = block_size
         self._widest_window = widest_window
+        self.wave = wave
         self._device = device
         self.nobody = max_num_seqs
         max_num_blocks = -(-max_model_len // block_size)
@@ -109,7 +112,8 @@ class SlotTable:
     def bucket_of(self, plan: StepPlan) -> Bucket:
         """Measure a plan."""
         tiles = sum(-(-p.n_tokens // PREFILL_QUERIES) for p in plan.slices if p.n_tokens > 1)
-        return Bucket(plan.num_tokens, len(plan.decodes) + len(plan.slices), tiles)
+        num_rows = len(plan.decodes) + len(plan.slices)
+        return Bucket(plan.num_tokens, num_rows, tiles, most_pieces(num_rows, self.wave))
 
     def clear(self) -> None:
         """Forget every slot."""
@@ -143,7 +147,8 @@ class SlotTable:
     def _fill_pieces(
         self, arrays: StepArrays[NDArray[np.int32]], num_keys: NDArray[np.int32]
     ) -> None:
-        counts = count_pieces(np.minimum(num_keys, self._widest_window), len(arrays.piece_rows))
+        seen = np.minimum(num_keys, self._widest_window)
+        counts = count_pieces(seen, len(arrays.piece_rows), self.wave)
         ends = np.cumsum(counts, dtype=np.int32)
         arrays.piece_starts[0] = 0
         _fill(arrays.piece_starts[1:], ends, ends[-1] if len(ends) else 0)

@@ -16,6 +16,7 @@ Source: Flash-Decoding, Dao et al. 2023; rows of grouped heads as in SGLang's
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -25,10 +26,12 @@ from engine.kernels.attention_combine import Partials
 from engine.kernels.attention_tile import (
     HeadShape,
     accumulate,
+    find_blocks,
     find_places,
     load_tile,
     tile_key,
 )
+from engine.kernels.decode_pieces import wave_of
 from engine.kernels.operations import StepInputs
 
 
@@ -57,13 +60,21 @@ def attend_decode(
         inputs.block_tables.stride(0),
         BLOCK_M=max(16, triton.next_power_of_2(shape.group)),
         **shape.constants(),
-        **tuned.settings("decode_attention", decode_key(q, k_cache), q.device),
+        **tuned.settings("decode_attention", decode_key(k_cache, q.dtype), q.device),
     )
 
 
-def decode_key(q: Tensor, k_cache: Tensor) -> str:
-    """Name what tuned settings of decode depend on, such as "d128-bfloat16"."""
-    return tile_key(q, k_cache)
+def decode_key(k_cache: Tensor, dtype: torch.dtype) -> str:
+    """Name what tuned settings depend on, such as "d128-bfloat16"; `dtype`: of queries."""
+    return tile_key(k_cache, dtype)
+
+
+def wave(k_cache: Tensor, dtype: torch.dtype) -> int:
+    """Count the pieces that run at once; see `engine.kernels.decode_pieces`."""
+    device = k_cache.device
+    each = tuned.settings("decode_pieces", decode_key(k_cache, dtype), device)["PROGRAMS"]
+    count = torch.cuda.get_device_properties(device).multi_processor_count
+    return wave_of(count, each, k_cache.shape[1])
 
 
 @triton.jit
@@ -129,12 +140,14 @@ def _decode_attention(
     acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
     top = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
     total = tl.zeros([BLOCK_M], dtype=tl.float32)
+    blocks = find_blocks(table, begin, end, BLOCK_N, BLOCK_SIZE)
     for start in range(begin, end, BLOCK_N):
+        places = find_places(blocks, start, place_stride, BLOCK_N, BLOCK_SIZE)
+        blocks = find_blocks(table, start + BLOCK_N, end, BLOCK_N, BLOCK_SIZE)
         positions = start + tl.arange(0, BLOCK_N)
         there = positions < end
         if WINDOW > 0:
             there = there & (positions >= first_key)
-        places = find_places(table, start, there, place_stride, BLOCK_N, BLOCK_SIZE)
         mask = there[None, :] & (dims < HEAD_DIM)[:, None]
         keys = load_tile(head_keys + places[None, :] + dims[:, None], mask, True)
         scores = tl.dot(queries, keys.to(queries.dtype), input_precision=PRECISION)

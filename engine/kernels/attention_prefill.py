@@ -22,6 +22,7 @@ from engine.kernels import tuned
 from engine.kernels.attention_tile import (
     HeadShape,
     accumulate,
+    find_blocks,
     find_places,
     load_tile,
     tile_key,
@@ -64,7 +65,7 @@ def attend_prefill(
 def prefill_key(q: Tensor, k_cache: Tensor) -> str:
     """Name what tuned settings of prefill depend on, such as "d128-bfloat16-h2"."""
     heads = _heads_per_program(q.shape[1] // k_cache.shape[1])
-    return f"{tile_key(q, k_cache)}-h{heads}"
+    return f"{tile_key(k_cache, q.dtype)}-h{heads}"
 
 
 def _heads_per_program(group: int) -> int:
@@ -197,12 +198,14 @@ def _attend_range(
     # At a window's edge a query may not have come to its first key.
     guarded: tl.constexpr = MASKED and WINDOW > 0
     dims = tl.arange(0, BLOCK_D)
+    blocks = find_blocks(table, begin, end, BLOCK_N, BLOCK_SIZE)
     for start in range(begin, end, BLOCK_N):
+        places = find_places(blocks, start, place_stride, BLOCK_N, BLOCK_SIZE)
+        blocks = find_blocks(table, start + BLOCK_N, end, BLOCK_N, BLOCK_SIZE)
         positions = start + tl.arange(0, BLOCK_N)
         there = positions <= last
         if guarded:
             there = there & (positions >= first_key)
-        places = find_places(table, start, there, place_stride, BLOCK_N, BLOCK_SIZE)
         mask = there[None, :] & (dims < HEAD_DIM)[:, None]
         keys = load_tile(head_keys + places[None, :] + dims[:, None], mask, padded)
         scores = tl.dot(queries, keys.to(queries.dtype), input_precision=PRECISION)

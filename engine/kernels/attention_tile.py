@@ -6,6 +6,11 @@ several, and each key's place is looked up, which takes as many instructions as 
 key that is masked is not read, and counts as 0, values too: 0 times a NaN of a block that nobody
 owns would be NaN.
 
+A tile's blocks are looked up while the tile before is computed, and handed on from turn to turn of
+the loop. Looked up where they are needed, they would be one more load that the others wait for:
+Triton's pipeline then spends two of its stages on the table, and with three none is left to read a
+tile ahead (`tests/engine/kernels/test_compile.py` counts what is in flight).
+
 Scores are kept in units of log2, and `top` is their largest so far: the weights are 2 ** (score -
 top), `total` is their sum, `acc` the sum of values by weight, all float32.
 
@@ -17,9 +22,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 import triton
 import triton.language as tl
-from torch import Tensor, float32
+from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,42 +65,57 @@ def head_shape(q: Tensor, k_cache: Tensor, *, block_size: int, window: int | Non
         group=q.shape[1] // k_cache.shape[1],
         block_size=block_size,
         window=window or 0,
-        precise=q.dtype == float32,
+        precise=q.dtype == torch.float32,
         upcast=bool(triton.knobs.runtime.interpret),
     )
 
 
-def tile_key(q: Tensor, k_cache: Tensor) -> str:
+def tile_key(k_cache: Tensor, dtype: torch.dtype) -> str:
     """Name the size of heads and the types of queries and cache, as keys of tuned settings do.
 
     Such as "d128-bfloat16", and "d128-bfloat16-float8_e4m3fn" where they differ.
     """
-    types = dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in (q, k_cache))
-    return "-".join((f"d{q.shape[2]}", *types))
+    types = dict.fromkeys(str(each).removeprefix("torch.") for each in (dtype, k_cache.dtype))
+    return "-".join((f"d{k_cache.shape[2]}", *types))
+
+
+@triton.jit
+def find_blocks(
+    table: tl.tensor,
+    start: tl.tensor,
+    end: tl.tensor,
+    BLOCK_N: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+) -> tl.tensor:
+    """Look up which blocks a tile's keys lie in; int32, one where a block has all of it, or
+    [BLOCK_N].
+
+    Args: `start`: the tile's first key, a multiple of BLOCK_N. `end`: from there on nothing is
+        read, and a tile beyond it is looked up as block 0.
+    """
+    if BLOCK_SIZE % BLOCK_N == 0:
+        blocks = tl.load(table + start // BLOCK_SIZE, mask=start < end, other=0)
+    else:
+        keys = start + tl.arange(0, BLOCK_N)
+        blocks = tl.load(table + keys // BLOCK_SIZE, mask=keys < end, other=0)
+    return blocks
 
 
 @triton.jit
 def find_places(
-    table: tl.tensor,
+    blocks: tl.tensor,
     start: tl.tensor,
-    there: tl.tensor,
     place_stride: tl.tensor,
     BLOCK_N: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
 ) -> tl.tensor:
-    """Look up how far into the cache a tile's keys lie; elements, int64, [BLOCK_N].
-
-    Args: `start`: the tile's first key, a multiple of BLOCK_N. `there`: which of its keys are read.
-    """
+    """Say how far into the cache a tile's keys lie; elements, int64, [BLOCK_N]."""
     keys = tl.arange(0, BLOCK_N)
+    first = blocks.to(tl.int64) * BLOCK_SIZE
     if BLOCK_SIZE % BLOCK_N == 0:
-        # A block has the whole tile: one number is looked up, not one a key.
-        block = tl.load(table + start // BLOCK_SIZE).to(tl.int64)
-        places = (block * BLOCK_SIZE + start % BLOCK_SIZE) * place_stride + keys * place_stride
+        places = (first + start % BLOCK_SIZE) * place_stride + keys * place_stride
     else:
-        keys += start
-        blocks = tl.load(table + keys // BLOCK_SIZE, mask=there, other=0).to(tl.int64)
-        places = tl.where(there, blocks * BLOCK_SIZE + keys % BLOCK_SIZE, 0) * place_stride
+        places = (first + (start + keys) % BLOCK_SIZE) * place_stride
     return places
 
 

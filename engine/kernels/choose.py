@@ -15,6 +15,8 @@ from engine.kernels.twins.quantize_rows import quantize_rows as quantize_rows_tw
 
 # Ampere.
 _LEAST_CAPABILITY = (8, 0)
+# The twins read rows whole, whatever their pieces.
+_TWINS_WAVE = 64
 
 
 def choose_operations(device: torch.device) -> Operations:
@@ -24,6 +26,18 @@ def choose_operations(device: torch.device) -> Operations:
     from engine.kernels import triton_operations
 
     return triton_operations
+
+
+def decode_wave(k_cache: Tensor, dtype: torch.dtype) -> int:
+    """Count the pieces of contexts that decode attention reads at once on the cache's device.
+
+    Args: `k_cache`: of one layer, with the key heads that this device holds. `dtype`: of queries.
+    """
+    if not can_run_kernels(k_cache.device):
+        return _TWINS_WAVE
+    from engine.kernels.attention_decode import wave
+
+    return wave(k_cache, dtype)
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,16 +23,22 @@ DIRECTORY = Path(__file__).with_name("tuned_settings")
 
 Settings = dict[str, int]
 
-# By kernel, then by a pattern of keys; the last that fits counts. Three stages, not two: the block
-# table is then read ahead as well as what it points to; four add nothing, five a tile ahead.
-# Decode: a program reads tiles of 32 KB (keys and values) and four fit a multiprocessor, which is
-# more than enough to keep a GPU's memory busy. Prefill: SGLang's choice on Hopper for 128 rows and
+# By kernel, then by a pattern of keys; the last that fits counts. With two stages a program waits
+# for what it has just asked for, with three a tile of keys and values is under way beside the one
+# that it works on. Decode: tiles of 32 KB for heads of 128, so that three programs with two each
+# fit a multiprocessor, which is enough to keep a GPU's memory busy. "PROGRAMS" is how many fit;
+# `tests/engine/kernels/test_compile.py` counts. Prefill: SGLang's choice on Hopper for 128 rows and
 # heads up to 128, 64 keys and 8 warps; 4 warps where heads have 64, or a program 64 rows, as a warp
 # group of wgmma takes 64. Float32 is for tests: its tiles are twice as large, and must fit.
 _DEFAULTS: dict[str, dict[str, Settings]] = {
     "decode_attention": {
         "*": {"BLOCK_N": 64, "num_warps": 4, "num_stages": 3},
         "*-float32*": {"BLOCK_N": 32, "num_warps": 4, "num_stages": 2},
+    },
+    "decode_pieces": {
+        "*": {"PROGRAMS": 4},
+        "d96-*": {"PROGRAMS": 3},
+        "d128-*16": {"PROGRAMS": 3},
     },
     "combine_attention": {"*": {"num_warps": 4, "num_stages": 1}},
     "prefill_attention": {
@@ -51,7 +57,8 @@ def settings(kernel: str, key: str, device: torch.device) -> Settings:
 
     Args: `kernel`: one of the kernels that have defaults here. `key`: what the best setting depends
         on beside the device, such as the head's size.
-    Returns: constants of the kernel (tile sizes), `num_warps` and `num_stages`.
+    Returns: constants of the kernel (tile sizes), `num_warps` and `num_stages`; of "decode_pieces"
+        the programs that a multiprocessor runs at once.
     """
     return _trial.get(kernel) or _lookup(kernel, key, device)
 
@@ -61,21 +68,23 @@ def candidates(kernel: str) -> list[Settings]:
 
     It must still expect that one does not fit a device's memory: Triton raises `OutOfResources`.
     """
+    if kernel == "decode_pieces":
+        return [{"PROGRAMS": each} for each in (2, 3, 4, 6, 8)]
     if kernel == "combine_attention":
         return [{"num_warps": warps, "num_stages": 1} for warps in (1, 2, 4, 8)]
     if kernel == "prefill_attention":
-        # A warp group is 4 warps; tiles of 128 keys leave no memory for five stages.
+        # A warp group is 4 warps; tiles of 128 keys leave no memory for four stages.
         sweep = [
             (keys, warps, stages)
-            for keys, warps, stages in product((32, 64, 128), (4, 8), (1, 2, 3, 5))
-            if keys * stages < 640
+            for keys, warps, stages in product((32, 64, 128), (4, 8), (1, 2, 3, 4))
+            if keys * stages < 512
         ]
     else:
         # A tile has 16 rows, so that warps part its keys: 8 a warp at least, and 2 warps have no
         # registers for 128.
         sweep = [
             (keys, warps, stages)
-            for keys, warps, stages in product((32, 64, 128), (2, 4, 8), (2, 3, 5))
+            for keys, warps, stages in product((32, 64, 128), (2, 4, 8), (2, 3, 4))
             if 8 * warps <= keys <= 32 * warps
         ]
     return [

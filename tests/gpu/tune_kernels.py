@@ -30,6 +30,8 @@ _CALLS, _REPLAYS = 20, 5
 _KV_DTYPES = (torch.bfloat16, torch.float8_e4m3fn)
 _CASES: Mapping[str, Sequence[AttentionCase]] = {
     "decode_attention": DECODES,
+    # What runs at once depends on how decode attention is launched.
+    "decode_pieces": DECODES,
     "combine_attention": DECODES,
     "prefill_attention": PREFILLS,
 }
@@ -71,6 +73,8 @@ def _tune(kernel: str, batches: Sequence[AttentionBatch], asked: Asked, part: Pa
         if asked.deadline.passed:
             break
         with tuned.trying(kernel, candidate):
+            for batch in batches:
+                batch.part()
             found = _times_ms(lambda batch: batch.attend(operations), batches)
         if found is not None:
             tried.append((candidate, found))
@@ -158,5 +162,6 @@ def _key(kernel: str, batch: AttentionBatch) -> str:
 
     if kernel == "combine_attention":
         return f"d{batch.q.shape[2]}"
-    find = decode_key if kernel == "decode_attention" else prefill_key
-    return find(batch.q, batch.k_cache)
+    if kernel == "prefill_attention":
+        return prefill_key(batch.q, batch.k_cache)
+    return decode_key(batch.k_cache, batch.q.dtype)

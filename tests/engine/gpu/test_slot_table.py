@@ -12,6 +12,7 @@ from engine.contract import DecodeRows, NewSequence, SamplingParams, SequenceSli
 from engine.gpu.bucket import Bucket
 from engine.gpu.layout import StepArrays, arrays_of, num_words
 from engine.gpu.slot_table import SlotTable
+from engine.kernels.decode_pieces import most_pieces
 
 LENS = (300, 5, 40, 1)
 
@@ -23,6 +24,7 @@ def fill(widest_window: int) -> StepArrays[np.ndarray]:
         max_model_len=512,
         block_size=16,
         widest_window=widest_window,
+        wave=8,
         device=torch.device("cpu"),
     )
     admitted = tuple(
@@ -35,7 +37,7 @@ def fill(widest_window: int) -> StepArrays[np.ndarray]:
     decodes.append(1, LENS[1] - 1)
     slices = (SequenceSlice(2, 0, 40, (), True), SequenceSlice(3, 0, 1, (), True))
     plan = StepPlan(0, admitted=admitted, slices=slices, decodes=decodes)
-    bucket = Bucket(64, 6, 1)
+    bucket = Bucket(64, 6, 1, most_pieces(6, 8))
     arrays = arrays_of(np.full(num_words(bucket), 77, np.int32), bucket)
     table.apply(plan)
     table.fill(plan, arrays)

@@ -1,12 +1,18 @@
 """Compile every kernel for Hopper as it would be launched, without a GPU; a program of its own.
 
 The operations run on tensors of the CPU, with a driver that names a Hopper GPU and launches
-nothing. It prints each kernel that was compiled, and how much shared memory it takes.
+nothing. It prints a line of JSON for each kernel that was compiled: what it takes of a
+multiprocessor, and how many of its loads a loop leaves under way while it works.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,12 +22,18 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
 from engine.kernels import triton_operations as operations
+from engine.kernels.attention_tile import tile_key
 from engine.kernels.operations import DrawColumns, PenaltyColumns, StepInputs
 from engine.kernels.quantize_rows import quantize_rows
 
 NUM_BLOCKS = 64
 NUM_SLOTS = 8
 VOCAB_SIZE = 151_936
+# Of an H100 or H200: shared memory of a multiprocessor, and of it what each program costs beside
+# its own; registers.
+MULTIPROCESSOR_BYTES, RESERVED_BYTES, REGISTERS = 228 << 10, 1 << 10, 65_536
+# Of what is being compiled, as keys of tuned settings name it.
+key_of = [""]
 
 
 class NoGPU:
@@ -42,10 +54,44 @@ def compile_instead_of_launching() -> None:
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
         kernel = launch(self, *args, grid=grid, warmup=True, **options)
-        sys.stdout.write(f"{self.__name__} {kernel.metadata.shared}\n")
+        described = {"kernel": self.__name__, "key": key_of[0], **describe(kernel)}
+        sys.stdout.write(json.dumps(described) + "\n")
 
     triton.runtime.driver.set_active(NoGPU())
     JITFunction.run = run
+
+
+def describe(kernel: Any) -> dict[str, int]:
+    """Read a compiled kernel.
+
+    `in_flight`: copies to shared memory that are still under way when a turn of a loop begins to
+    work with what it has waited for; 0 where there is no such loop, or it waits for all.
+    `num_programs`: how many a multiprocessor runs at once, by shared memory and registers.
+    """
+    waits = re.findall(r"cp\.async\.wait_group\s+(\d+)", kernel.asm["ptx"])
+    num_registers = count_registers(kernel.asm["cubin"])
+    threads = 32 * kernel.metadata.num_warps
+    by_memory = MULTIPROCESSOR_BYTES // (kernel.metadata.shared + RESERVED_BYTES)
+    return {
+        "shared": kernel.metadata.shared,
+        "num_registers": num_registers,
+        "in_flight": max(map(int, waits), default=0),
+        "num_programs": min(by_memory, REGISTERS // (num_registers * threads)),
+    }
+
+
+def count_registers(cubin: bytes) -> int:
+    """Ask Triton's own tool how many registers a thread has; they come by eights."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        usage = subprocess.run(
+            [str(tool), "-res-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
+    found = re.search(r"REG:(\d+)", usage)
+    assert found is not None, usage
+    return -(-int(found.group(1)) // 8) * 8
 
 
 def ints(*sizes: int) -> Tensor:
@@ -78,6 +124,7 @@ def compile_layer(
     block_size: int,
 ) -> None:
     """Compile what a decoder's layer takes, for heads and numbers of one kind."""
+    key_of[0] = tile_key(torch.empty(0, num_kv_heads, head_dim, dtype=cache), dtype)
     inputs = make_inputs()
     hidden = torch.zeros(32, 1024, dtype=dtype)
     operations.add_rms_norm(hidden, hidden, hidden[0], 1e-6)
@@ -130,7 +177,9 @@ if __name__ == "__main__":
     compile_instead_of_launching()
     half, single, eight = torch.bfloat16, torch.float32, torch.float8_e4m3fn
     compile_layer(16, 8, 128, half, half, 64)
+    compile_layer(32, 8, 128, half, eight, 32)
     compile_layer(14, 2, 64, half, eight, 64)
+    compile_layer(14, 2, 64, half, half, 64)
     compile_layer(8, 8, 96, half, half, 16)
     compile_layer(8, 4, 32, single, single, 32)
     compile_layer(8, 4, 128, single, single, 16)

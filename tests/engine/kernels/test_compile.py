@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.kernels import tuned
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = Path(__file__).with_name("compile_for_hopper.py")
@@ -29,15 +36,38 @@ KERNELS = {
 }
 
 
-def test_kernels_compile_and_fit(tmp_path: Path) -> None:
-    """Each becomes a Hopper program, as operations launch it, and fits the shared memory."""
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Every kernel as operations launch it, compiled for Hopper."""
+    cache = tmp_path_factory.mktemp("triton")
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
+    environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(cache)}
     done = subprocess.run(
         [sys.executable, str(PROGRAM)], env=environment, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    compiled = [line.split() for line in done.stdout.splitlines()]
-    assert {name for name, _ in compiled} == KERNELS
-    too_large = [(name, size) for name, size in compiled if int(size) > SHARED_MEMORY]
-    assert not too_large
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_kernels_compile_and_fit(compiled: list[dict[str, Any]]) -> None:
+    """Each becomes a Hopper program, and fits the shared memory."""
+    assert {each["kernel"] for each in compiled} == KERNELS
+    assert [each for each in compiled if each["shared"] > SHARED_MEMORY] == []
+
+
+@pytest.mark.parametrize("kernel", ["_decode_attention", "_prefill_attention"])
+def test_attention_reads_ahead(compiled: list[dict[str, Any]], kernel: str) -> None:
+    """While it works on a tile, the keys and the values of the next are under way."""
+    found = [each for each in compiled if each["kernel"] == kernel and "float32" not in each["key"]]
+    assert len({each["key"] for each in found}) >= 5
+    assert [each for each in found if each["in_flight"] < 2] == []
+
+
+def test_waves_are_of_the_programs_that_fit(compiled: list[dict[str, Any]]) -> None:
+    """A wave has no more programs for each multiprocessor than fit it, and wastes one at most."""
+    decodes = [each for each in compiled if each["kernel"] == "_decode_attention"]
+    for each in decodes:
+        if "float32" in each["key"]:
+            continue
+        taken = tuned.settings("decode_pieces", each["key"], torch.device("cpu"))["PROGRAMS"]
+        assert taken <= each["num_programs"] <= taken + 2, each
