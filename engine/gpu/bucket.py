@@ -1,8 +1,9 @@
 """The sizes that steps are padded to, so that each is a graph that was captured before.
 
-Steps that only decode come in many sizes, as padding costs them most; steps with slices in a few
-sizes of tokens. What is larger than the largest runs as it is, uncaptured: its kernels take longer
-than their launches.
+Steps that only decode come in many sizes, as padding costs them most; steps with slices in sizes of
+128 tokens: matrix products take their rows by as many, so that less padding would gain nothing, and
+more is computed for nobody. What is larger than the largest runs as it is, uncaptured: its kernels
+take longer than their launches.
 
 Source: vLLM's list of captured sizes (`vllm/config/compilation.py`).
 """
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from engine.kernels.decode_pieces import most_pieces
 from engine.kernels.operations import PREFILL_QUERIES
 
-_MIXED_TOKENS = (128, 256, 512, 1024, 2048)
+_MIXED_TOKENS = (128, *range(256, 2049, 128))
 _FEW_SLICES = 16
 
 

@@ -39,7 +39,18 @@ def test_slices_fit_with_their_tiles(max_num_seqs: int, lens: list[int]) -> None
 def test_a_small_budget_has_no_mixed_sizes() -> None:
     """What no step can have is not captured."""
     assert mixed_buckets(8, 100, WAVE) == []
-    assert {one.num_tokens for one in mixed_buckets(8, 600, WAVE)} == {128, 256, 512}
+    assert {one.num_tokens for one in mixed_buckets(8, 600, WAVE)} == {128, 256, 384, 512}
+
+
+@given(st.integers(1, 2048), st.integers(1, 256))
+def test_slices_are_padded_by_little(num_tokens: int, num_rows: int) -> None:
+    """Up to 2,048 tokens a step computes at most 127 for nobody, or what 128 leave it."""
+    num_rows = min(num_rows, num_tokens)
+    tiles = -(-(num_tokens - num_rows + 1) // PREFILL_QUERIES)
+    step = Bucket(num_tokens, num_rows, tiles)
+    chosen = next(one for one in mixed_buckets(256, 2048, WAVE) if one.holds(step))
+    assert chosen.num_tokens < max(num_tokens + 128, 129)
+    assert chosen.num_pieces == most_pieces(chosen.num_rows, WAVE)
 
 
 def test_few_slices_leave_few_tiles_empty() -> None:
