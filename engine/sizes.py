@@ -45,19 +45,23 @@ def fit(
     *,
     kv_cache_bytes: int,
     kv_itemsize: int | None = None,
+    num_kv_heads: int | None = None,
     depth: int = 1,
 ) -> Sizes:
     """Decide every size; the KV cache takes at most `kv_cache_bytes` where blocks are not given.
 
-    `kv_itemsize`: bytes of a value in the cache, where it is not in `dtype`. Raises: `EngineError`.
+    Args: `kv_itemsize`: bytes of a value in the cache, where it is not in `dtype`. `num_kv_heads`:
+        of the weights that are on this device; None is all of the model's.
+    Raises: `EngineError`.
     """
+    num_kv_heads = num_kv_heads or model.num_kv_heads
     block_size = config.block_size
     max_model_len = min(
         config.max_model_len or model.max_position_embeddings, model.max_position_embeddings
     )
     num_blocks = config.num_blocks
     if num_blocks is None:
-        values_per_block = 2 * model.num_layers * model.num_kv_heads * model.head_dim * block_size
+        values_per_block = 2 * model.num_layers * num_kv_heads * model.head_dim * block_size
         affordable = kv_cache_bytes // (values_per_block * (kv_itemsize or dtype.itemsize))
         num_blocks = min(affordable, config.max_num_seqs * -(-max_model_len // block_size))
     if num_blocks < 1:
@@ -85,8 +89,8 @@ def fit(
         num_layers=model.num_layers,
         num_blocks=num_blocks,
         block_size=block_size,
-        num_heads=model.num_heads,
-        num_kv_heads=model.num_kv_heads,
+        num_heads=model.num_heads // model.num_kv_heads * num_kv_heads,
+        num_kv_heads=num_kv_heads,
         head_dim=model.head_dim,
     )
     return Sizes(info, kv_cache, dtype)

@@ -105,9 +105,10 @@ class GpuEngine:
             model_config,
             dtype,
             kv_cache_bytes=config.kv_cache_bytes
-            or (free_bytes(config, model_config, device) if device.type == "cuda" else 0)
+            or (free_bytes(config, decoder, device) if device.type == "cuda" else 0)
             or DEFAULT_KV_CACHE_BYTES,
             kv_itemsize=kv_dtype.itemsize,
+            num_kv_heads=decoder.num_kv_heads,
             depth=2 if config.overlap else 1,
         )
         info = self._info = sizes.info

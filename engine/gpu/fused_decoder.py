@@ -46,7 +46,8 @@ class FusedDecoder:
         decoder, cache = self._decoder, self._cache
         keys, values = cache.keys[index], cache.values[index]
         q = self._operations.rotate_and_write(
-            layer.qkv(x).view(x.shape[0], -1, decoder.config.head_dim),
+            # As many heads as there are weights for.
+            layer.qkv(x).view(x.shape[0], -1, keys.shape[-1]),
             layer.qk_norm,
             decoder.config.rms_norm_eps,
             decoder.rotary.cos,

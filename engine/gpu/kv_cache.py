@@ -7,7 +7,7 @@ import torch
 from engine.config import EngineConfig
 from engine.errors import EngineError
 from engine.models.attention import KVCacheShape
-from engine.models.hf_config import ModelConfig
+from engine.models.decoder import Decoder
 
 # What CUDA, cuBLAS and the captured graphs take, beside what a step computes in.
 _RESERVED_BYTES = 2 << 30
@@ -34,17 +34,23 @@ class KVCache:
         self.keys, self.values = list(both[0]), list(both[1])
 
 
-def free_bytes(config: EngineConfig, model: ModelConfig, device: torch.device) -> int:
-    """Return what is left for the cache once the weights are there, in bytes.
-
-    A step's own memory is that of its largest tensors: hidden states twice, queries, keys and
-    values, the MLP's gate and product, and for every row its logits, also as float32, and counts.
-    """
+def free_bytes(config: EngineConfig, decoder: Decoder, device: torch.device) -> int:
+    """Return what is left for the cache once the weights are on this device, in bytes."""
     # What loading has used and freed is there again for the cache.
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    heads = (2 * model.num_heads + 2 * model.num_kv_heads) * model.head_dim
-    of_token = 2 * (4 * model.hidden_size + heads + 3 * model.intermediate_size)
-    of_row = model.vocab_size * (2 + 4 + 4 + 2)
-    step = config.max_num_batched_tokens * of_token + config.max_num_seqs * of_row
+    step = step_bytes(decoder, config.max_num_batched_tokens, config.max_num_seqs)
     return max(0, free - step - max(_RESERVED_BYTES, int(total * _RESERVED_SHARE)))
+
+
+def step_bytes(decoder: Decoder, num_tokens: int, num_rows: int) -> int:
+    """Count what a step computes in, by the weights that are on this device.
+
+    Of every token it is the largest tensors: hidden states twice, queries, keys and values, the
+    MLP's gate and product; of every row its logits, also as float32, and counts.
+    """
+    layer = decoder.layers[0]
+    heads = layer.qkv.out_features + layer.out.in_features
+    mlp = layer.gate_up.out_features + layer.down.in_features
+    of_token = 2 * (4 * layer.qkv.in_features + heads + mlp)
+    return num_tokens * of_token + num_rows * decoder.head.out_features * (2 + 4 + 4 + 2)

@@ -62,6 +62,15 @@ class Decoder:
         )
         self._logits = torch.empty(0)
 
+    @property
+    def num_kv_heads(self) -> int:
+        """Count the key heads that the weights are for: a share of the model's on one of several
+        devices, with as many query heads for each.
+        """
+        config = self.config
+        group = config.num_heads // config.num_kv_heads
+        return self.layers[0].qkv.out_features // (config.head_dim * (group + 2))
+
     def linears(self) -> list[Linear]:
         """List the linear layers whose layout is to be chosen: none that has 8 bits."""
         per_layer = [(x.qkv, x.out, x.gate_up, x.down) for x in self.layers]

@@ -38,11 +38,14 @@ class Linear:
     decode step, or None; see `engine/native/csrc/linear.h`. `bias`: [out_features] or None.
     """
 
-    __slots__ = ("bias", "few_rows", "max_few_rows", "packed", "plain")
+    __slots__ = (
+        *("bias", "few_rows", "in_features", "max_few_rows", "out_features", "packed", "plain"),
+    )
     # Whether one of the layouts is to be chosen; one of 8 bits has a layout of its own.
     has_layouts: ClassVar[bool] = True
 
     def __init__(self, plain: Tensor, bias: Tensor | None = None) -> None:
+        self.in_features, self.out_features = plain.shape
         self.plain: Tensor | None = plain
         self.packed: Tensor | None = None
         self.few_rows: Tensor | None = None

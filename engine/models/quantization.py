@@ -58,6 +58,7 @@ class Fp8Linear(Linear):
                 f"weight_dtype fp8 needs sizes in multiples of {_MULTIPLE}, not a layer of "
                 f"{in_features} to {out_features}; leave weight_dtype unset"
             )
+        self.in_features, self.out_features = in_features, out_features
         self.plain = self.packed = self.few_rows = None
         self.max_few_rows = 0
         self.bias = linear.bias
