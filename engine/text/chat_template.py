@@ -1,31 +1,30 @@
 """Render a conversation to the text a model was trained on, with its own Jinja2 template.
 
-The template is part of the model directory, so it is foreign code: it runs in Jinja2's immutable
-sandbox, every `for` loop and every string product draws on a budget, and whatever it raises
-becomes a `ChatTemplateError`. Templates see the names that transformers gives them, and the same
-whitespace rules. Loads no torch.
+The template is part of the model directory, so it is foreign code: it runs in a sandbox, on a
+budget (`engine.text.template_sandbox`), and whatever it raises becomes a `ChatTemplateError`.
+Templates see the names that transformers gives them, and the same whitespace rules. Loads no torch.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
-import jinja2.sandbox
 
 from engine.errors import ChatTemplateError, ModelError
+from engine.text.template_budget import OUTPUT_CHARS_MAX, Budget
+from engine.text.template_sandbox import BUDGET, MeteredSandbox
 from engine.text.tokenizer import read_json_object, special_tokens
 
-_LOOP_STEPS_MAX = 1_000_000
-_OUTPUT_CHARS_MAX = 32_000_000
-_NUMBER_BITS_MAX = 4096
+_SOURCE_CHARS_MAX = 1 << 20
 
 
 class ChatTemplate:
@@ -34,11 +33,13 @@ class ChatTemplate:
     def __init__(self, source: str, *, variables: Mapping[str, str] | None = None) -> None:
         """Compile `source`; `variables` are the special tokens it may name.
 
-        Raises: `ChatTemplateError`: the template has a syntax error.
+        Raises: `ChatTemplateError`: the template has a syntax error, or is too long.
         """
         self._variables = dict(variables or {})
         try:
-            self._template = _Environment().from_string(source)
+            if len(source) > _SOURCE_CHARS_MAX:
+                raise jinja2.TemplateError(f"it has more than {_SOURCE_CHARS_MAX} characters")
+            self._template = _environment().from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
             raise ChatTemplateError(f"the chat template is broken: {_reason(error)}") from error
 
@@ -76,7 +77,8 @@ class ChatTemplate:
             "tools": None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
-            _BUDGET: _Budget(_LOOP_STEPS_MAX),
+            # Of this thread: a machine that is busy with others refuses nobody.
+            BUDGET: Budget(time.thread_time),
         }
         pieces: list[str] = []
         chars = 0
@@ -84,76 +86,25 @@ class ChatTemplate:
             for piece in self._template.generate(names):
                 pieces.append(piece)
                 chars += len(piece)
-                if chars > _OUTPUT_CHARS_MAX:
-                    raise OverflowError(f"more than {_OUTPUT_CHARS_MAX} characters")
+                if chars > OUTPUT_CHARS_MAX:
+                    raise OverflowError(f"more than {OUTPUT_CHARS_MAX} characters")
         except Exception as error:  # foreign code: any exception is its answer to the messages
             message = f"the chat template rejects the messages: {_reason(error)}"
             raise ChatTemplateError(message) from error
         return "".join(pieces)
 
 
-class _Budget:
-    """Count down the loop steps of one rendering, nested loops together."""
-
-    def __init__(self, steps: int) -> None:
-        self._steps = steps
-
-    def meter(self, items: Iterable[object]) -> Iterator[object]:
-        for item in items:
-            self._steps -= 1
-            if self._steps < 0:
-                raise OverflowError(f"more than {_LOOP_STEPS_MAX} loop steps")
-            yield item
-
-
-# A name that no template can read or set, since it is no identifier.
-_BUDGET = "loop budget"
-
-
-class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """Hold what transformers offers to chat templates, with bounds on what one may cost."""
-
-    intercepted_binops = frozenset(["*", "**"])
-
-    def __init__(self) -> None:
-        super().__init__(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=[jinja2.ext.loopcontrols, _GenerationTag],
-        )
-        self.filters["tojson"] = _tojson
-        self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = _strftime_now
-
-    def _parse(self, source: str, name: str | None, filename: str | None) -> jinja2.nodes.Template:
-        template = super()._parse(source, name, filename)
-        for loop in list(template.find_all(jinja2.nodes.For)):
-            meter = jinja2.nodes.EnvironmentAttribute("meter")
-            arguments = [jinja2.nodes.ContextReference(), loop.iter]
-            loop.iter = jinja2.nodes.Call(meter, arguments, [], None, None)
-        template.set_environment(self)
-        return template
-
-    def meter(self, context: jinja2.runtime.Context, items: Iterable[object]) -> Iterator[object]:
-        budget: _Budget = context[_BUDGET]
-        return budget.meter(items)
-
-    def call_binop(
-        self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any
-    ) -> Any:  # Jinja2 values are of any type
-        if _is_too_large(operator, left, right):
-            raise OverflowError(f"the operands of {operator!r} are too large")
-        return super().call_binop(context, operator, left, right)
-
-
-def _is_too_large(operator: str, left: object, right: object) -> bool:
-    if isinstance(left, int) and isinstance(right, int):
-        bits = left.bit_length()
-        bits = bits * right if operator == "**" else bits + right.bit_length()
-        return bits > _NUMBER_BITS_MAX
-    sizes = [len(v) if isinstance(v, str | list | tuple) else v for v in (left, right)]
-    numbers = [size for size in sizes if isinstance(size, int)]
-    return len(numbers) == 2 and numbers[0] * numbers[1] > _OUTPUT_CHARS_MAX
+def _environment() -> MeteredSandbox:
+    """Offer what transformers offers to chat templates."""
+    environment = MeteredSandbox(
+        {"tojson": _tojson},
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[jinja2.ext.loopcontrols, _GenerationTag],
+    )
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
 
 
 class _GenerationTag(jinja2.ext.Extension):

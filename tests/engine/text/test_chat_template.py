@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from pathlib import Path
 
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.errors import ChatTemplateError, ModelError
 from engine.text.chat_template import ChatTemplate
@@ -100,6 +102,97 @@ def test_whatever_a_template_raises_is_one_kind_of_error(source: str) -> None:
     with pytest.raises(ChatTemplateError) as caught:
         ChatTemplate(source).render(MESSAGES)
     assert "\n" not in str(caught.value)
+
+
+GROWING = {
+    "~": "{% set s = namespace(x='x') %}{% for i in range(64) %}{% set s.x = s.x ~ s.x %}"
+    "{% endfor %}",
+    "+": "{% set s = namespace(x='x') %}{% for i in range(64) %}{% set s.x = s.x + s.x %}"
+    "{% endfor %}",
+    "list +": "{% set s = namespace(x=[1]) %}{% for i in range(64) %}{% set s.x = s.x + s.x %}"
+    "{% endfor %}",
+    "block": "{% set s = namespace(x='x') %}{% for i in range(64) %}{% set x %}{{ s.x }}{{ s.x }}"
+    "{% endset %}{% set s.x = x %}{% endfor %}",
+    "macro": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}"
+    "{{ m(60) }}",
+    "recursive loop": "{% for x in [[0, 0]] recursive %}{{ loop([[0, 0], [0, 0]]) }}{% endfor %}",
+    "center": "{{ 'x' | center(999999999) }}",
+    "center of an argument": "{{ 'x' | center(width=messages | length * 99999999) }}",
+    "method": "{{ 'x'.ljust(999999999) }}",
+    "tabs": "{{ ('\t' * 9999).expandtabs(99999) }}",
+    "join": "{{ range(99999) | join('x' * 9999) }}",
+    "join of a generator": "{{ range(99999) | map('string') | join('x' * 9999) }}",
+    "method join": "{{ ('x' * 9999).join(['y'] * 99999) }}",
+    "replace": "{{ ('x' * 99999) | replace('x', 'y' * 9999) }}",
+    "method replace": "{{ ('x' * 99999).replace('x', 'y' * 9999) }}",
+    "indent": "{{ ('\n' * 99999) | indent('x' * 9999) }}",
+    "indent by a number": "{{ 'x\ny' | indent(999999999) }}",
+    "wordwrap": "{{ ('x' * 99999) | wordwrap(1, true, 'y' * 9999) }}",
+    "batch": "{{ [1] | batch(999999999, 'x') | list | length }}",
+    "slice": "{{ [1] | slice(999999999) | list | length }}",
+    "format": "{{ '%0999999999d' | format(1) }}",
+    "percent": "{{ '%999999999d' % 1 }}",
+    "percent of an argument": "{{ '%*d' % (999999999, 1) }}",
+    "braces": "{{ '{:>999999999}'.format(1) }}",
+    "braces of an argument": "{{ '{:{}}'.format(1, 999999999) }}",
+    "json": "{{ [[1]] | tojson(indent=999999999) }}",
+    "twice": "{% set s = namespace(x=[1]) %}{% for i in range(64) %}{% set s.x = [s.x, s.x] %}"
+    "{% endfor %}",
+    "twice by *": "{% set s = namespace(x=[1]) %}{% for i in range(9) %}{% set s.x = [s.x] * 99 %}"
+    "{% endfor %}{{ s.x }}",
+    "json twice": "{% set s = namespace(x=[1]) %}{% for i in range(9) %}{% set s.x = [s.x] * 99 %}"
+    "{% endfor %}{{ s.x | tojson }}",
+    "compared": "{% set s = namespace(x=[1], y=[1]) %}{% for i in range(9) %}"
+    "{% set s.x = [s.x] * 99 %}{% set s.y = [s.y] * 99 %}{% endfor %}{{ s.x == s.y }}",
+    "tested": "{% set s = namespace(x=[1], y=[1]) %}{% for i in range(9) %}"
+    "{% set s.x = [s.x] * 99 %}{% set s.y = [s.y] * 99 %}{% endfor %}{{ s.x is eq(s.y) }}",
+    "sum": "{{ ([[1]] * 99999) | sum(start=[]) }}",
+    "kept": "{% set s = namespace(x=[]) %}{% for i in range(9999) %}"
+    "{% set s.x = s.x + [messages[0].content | upper] %}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("source", GROWING.values(), ids=GROWING)
+def test_little_is_not_made_much(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What doubles, pads, repeats or calls itself ends before it has filled memory."""
+    monkeypatch.setattr("engine.text.template_budget.STEPS_MAX", 30_000)
+    messages = [{"role": "user", "content": "y" * 20_000}]
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ChatTemplateError):
+        ChatTemplate(source).render(messages)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 200 << 10
+
+
+def test_time_ends_what_nothing_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rendering has some seconds of processor time, whatever it does with them."""
+    now_s = iter(range(10_000))
+    monkeypatch.setattr("time.thread_time", lambda: float(next(now_s)))
+    with pytest.raises(ChatTemplateError, match="processor time"):
+        ChatTemplate("{% for i in range(9999) %}{% endfor %}").render(MESSAGES)
+
+
+def test_random_words_are_not_offered() -> None:
+    """Jinja2's text to fill a page with is no part of any prompt."""
+    with pytest.raises(ChatTemplateError, match="lipsum"):
+        ChatTemplate("{{ lipsum(n=9) }}").render(MESSAGES)
+
+
+def test_what_templates_do_is_allowed() -> None:
+    """Concatenations, nested literals, comparisons, macros and formats give what Jinja2 gives."""
+    source = (
+        "{% macro m(x, y='!') %}<{{ x }}{{ y }}>{% endmacro %}"
+        "{{ 'a' ~ 1 ~ none ~ [1, 'b'] }} {{ [messages[0].role, {'k': (1, 2)}] }}"
+        " {{ [1, [2]] == [1, [2]] }} {{ 'user' in [m.role for m in messages] if false else 3 }}"
+        " {{ m('x') }}{{ m('x', y='?') }} {{ '{:>4}|{{}}'.format(7) }} {{ '%5.2f%%' % 1.5 }}"
+        " {{ ['b', 'a'] | sort | join(', ') }} {{ 'a-b'.split('-') | first }}"
+        " {{ {'z': 1, 'a': [2]} | tojson(indent=2) }} {{ 1 < 2 < 3 }} {{ (1, 'x') }}"
+        " {{ messages | map(attribute='role') | unique | list }}"
+        " {{ messages | selectattr('role', 'equalto', 'user') | list | length }}"
+    ).replace("'user' in [m.role for m in messages] if false else 3", "'user' in ['user']")
+    plain = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    plain.filters["tojson"] = lambda value, indent=None: json.dumps(value, indent=indent)
+    expected = plain.from_string(source).render(messages=MESSAGES)
+    assert ChatTemplate(source).render(MESSAGES) == expected
 
 
 def test_the_templates_own_words_reach_the_caller() -> None:
