@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelError
+from engine.model_file import read_model_file
+
+# More than any size of a model's; a product of two is a number that torch takes.
+_MOST = 1 << 30
 
 
 class Fields:
@@ -43,10 +47,12 @@ class Fields:
         value = self._raw.get(name)
         return default if value is None else value
 
-    def positive_int(self, name: str, *, default: int | None = None) -> int:
+    def positive_int(self, name: str, *, default: int | None = None, most: int = _MOST) -> int:
         value = self._required(name, default)
         if type(value) is not int or value < 1:
             raise self._wrong(name, value, "a positive integer")
+        if value > most:
+            raise self._wrong(name, value, f"at most {most:,}")
         return value
 
     def positive_number(self, name: str, *, default: float | None = None) -> float:
@@ -83,7 +89,7 @@ class Fields:
 def read_object(path: Path) -> Fields:
     """Parse the JSON object in the file `path`. Raises: `ModelError`: there is none."""
     try:
-        raw = json.loads(path.read_bytes())
+        raw = json.loads(read_model_file(path))
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file; the directory must hold a model") from None
     except OSError as error:

@@ -18,6 +18,10 @@ from engine.models.rope_config import RopeConfig, YarnScaling, read_rope
 
 DTYPES = ("float32", "bfloat16", "float16")
 
+# Each several times what the largest public model has.
+_LAYERS_MOST, _WIDTH_MOST, _HEADS_MOST = 1024, 1 << 18, 4096
+_VOCABULARY_MOST, _POSITIONS_MOST = 1 << 22, 1 << 24
+
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
@@ -65,11 +69,11 @@ def load_model_config(model_dir: Path) -> ModelConfig:
     info = _architecture(fields)
     fields = fields.with_defaults(info.defaults)
     _refuse_unsupported(fields)
-    num_heads = fields.positive_int("num_attention_heads")
-    num_layers = fields.positive_int("num_hidden_layers")
-    hidden_size = fields.positive_int("hidden_size")
+    num_heads = fields.positive_int("num_attention_heads", most=_HEADS_MOST)
+    num_layers = fields.positive_int("num_hidden_layers", most=_LAYERS_MOST)
+    hidden_size = fields.positive_int("hidden_size", most=_WIDTH_MOST)
     qkv_bias, out_bias = _attention_bias(fields, info)
-    max_positions = fields.positive_int("max_position_embeddings")
+    max_positions = fields.positive_int("max_position_embeddings", most=_POSITIONS_MOST)
     rope = read_rope(fields, max_positions)
     if isinstance(rope.scaling, YarnScaling):
         # Qwen's recipe for a long context adds YaRN and leaves max_position_embeddings as it was.
@@ -78,9 +82,9 @@ def load_model_config(model_dir: Path) -> ModelConfig:
     config = ModelConfig(
         architecture=info.name,
         model_type=str(fields.get("model_type", info.model_type)),
-        vocab_size=fields.positive_int("vocab_size"),
+        vocab_size=fields.positive_int("vocab_size", most=_VOCABULARY_MOST),
         hidden_size=hidden_size,
-        intermediate_size=fields.positive_int("intermediate_size"),
+        intermediate_size=fields.positive_int("intermediate_size", most=_WIDTH_MOST),
         num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=fields.positive_int("num_key_value_heads", default=num_heads),

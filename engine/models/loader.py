@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.errors import ModelError
+from engine.model_file import check_model_file, read_model_file
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -159,7 +160,7 @@ def _locate(model_dir: Path) -> dict[str, Path]:
 
 def _read_index(path: Path) -> dict[str, Path]:
     try:
-        raw = json.loads(path.read_bytes())
+        raw = json.loads(read_model_file(path))
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror}); mend it") from error
     except (ValueError, RecursionError) as error:
@@ -190,6 +191,7 @@ def _shard_path(index: Path, shard: object) -> Path:
 # Any: safetensors ships no types for the handle.
 def _open(path: Path) -> Any:
     try:
+        check_model_file(path)
         return safe_open(path, framework="pt", device="cpu")
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file; fetch the missing shard") from None

@@ -20,6 +20,7 @@ import jinja2.nodes
 import jinja2.parser
 
 from engine.errors import ChatTemplateError, ModelError
+from engine.model_file import read_model_file
 from engine.text.template_budget import OUTPUT_CHARS_MAX, Budget
 from engine.text.template_sandbox import BUDGET, MeteredSandbox
 from engine.text.tokenizer import read_json_object, special_tokens
@@ -52,7 +53,7 @@ class ChatTemplate:
         """
         path = model_dir / "chat_template.jinja"
         try:
-            source: str | None = path.read_text(encoding="utf-8")
+            source: str | None = read_model_file(path).decode()
         except FileNotFoundError:
             path = model_dir / "tokenizer_config.json"
             source = _default_template(read_json_object(path).get("chat_template"), path)

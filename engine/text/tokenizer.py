@@ -24,6 +24,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import tokenizers
 
 from engine.errors import EngineError, ModelError
+from engine.model_file import SIZE_MAX_BYTES, check_model_file, read_model_file
 from engine.text.detokenizer import Detokenizer, TokenText
 
 
@@ -54,6 +55,7 @@ class Tokenizer:
         path = model_dir / "tokenizer.json"
         if not path.is_file():
             raise ModelError(f"{path}: no such file; Sluice needs a tokenizer.json beside a model")
+        check_model_file(path, SIZE_MAX_BYTES)
         try:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises plain Exception for every fault
@@ -94,7 +96,7 @@ def read_json_object(path: Path) -> dict[str, Any]:  # the values are whatever t
     Raises: `ModelError`: the file is unreadable or holds something else.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_model_file(path).decode())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:

@@ -451,3 +451,22 @@ def test_missing_paths_are_named(tmp_path: Path) -> None:
     write(tmp_path)
     with pytest.raises(ModelError, match="no such directory"):
         load_model_config(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_hidden_layers", 1025),
+        ("num_attention_heads", 4097),
+        ("hidden_size", 1 << 19),
+        ("intermediate_size", 1 << 19),
+        ("vocab_size", 1 << 23),
+        ("max_position_embeddings", 1 << 25),
+        ("head_dim", 1 << 31),
+        ("num_key_value_heads", 1 << 40),
+    ],
+)
+def test_sizes_that_no_model_has_are_refused(tmp_path: Path, name: str, value: int) -> None:
+    """A size beyond all models is named with the most there is, before anything is allocated."""
+    with pytest.raises(ModelError, match=rf"{name} is {value}; it must be at most"):
+        load_model_config(write(tmp_path, **{name: value}))
