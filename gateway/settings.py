@@ -17,6 +17,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from engine.owned_file import why_not_owned
 from gateway.data_dir import default_data_dir
 
 Network = IPv4Network | IPv6Network
@@ -233,4 +234,10 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
+        path = Path("sluice.toml")
+        if path.exists() and (reason := why_not_owned(path)):
+            raise PermissionError(
+                f"sluice.toml is not read, since it may be somebody else's: {reason}; change its "
+                "owner and mode, or start elsewhere"
+            )
         return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls))

@@ -10,7 +10,8 @@ rename, so a reader sees all of it or nothing.
 
 **Failure.** A server never compiles at start and never fails for want of this: `load` says False,
 once in one line of the log, where the library is not there, cannot be loaded, or computes
-something else than torch does on a small example.
+something else than torch does on a small example. Nor is one loaded that somebody else could have
+written, or whose bytes are not those that were built: their hash lies beside it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pathlib import Path
 import torch
 
 from engine.errors import EngineError
+from engine.owned_file import why_not_owned
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +60,9 @@ def load() -> bool:
         logger.info("no compiled operators: 'python -m engine.native build' makes them")
         return False
     try:
+        if reason := _why_not_ours(path):
+            logger.warning("%s is not used, torch computes instead: %s", path, reason)
+            return False
         torch.ops.load_library(str(path))  # type: ignore[no-untyped-call]
         agrees = _agrees_with_torch()
     except (OSError, RuntimeError, AttributeError) as error:
@@ -77,9 +82,11 @@ def build() -> Path:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (path.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
+        if not path.exists() or _why_not_ours(path):
             partial = path.with_suffix(".partial")
             _compile(partial)
+            # First the hash: a library without one is not used.
+            _hash_path(path).write_text(_hash(partial) + "\n")
             partial.rename(path)
     load.cache_clear()
     return path
@@ -94,6 +101,25 @@ def library_path() -> Path:
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "sluice" / "native" / f"{digest.hexdigest()[:20]}.so"
+
+
+def _why_not_ours(path: Path) -> str | None:
+    """Say why a library may not be what was built here; None: it is."""
+    if reason := why_not_owned(path):
+        return reason
+    try:
+        expected = _hash_path(path).read_text().strip()
+    except OSError:
+        return "its hash is not beside it; build it again"
+    return None if _hash(path) == expected else "its hash is another; build it again"
+
+
+def _hash_path(path: Path) -> Path:
+    return path.with_suffix(".sha256")
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def find_compiler() -> str | None:

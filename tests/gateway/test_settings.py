@@ -81,6 +81,26 @@ def test_flags_beat_environment_beats_file(tmp_path: Path, monkeypatch: pytest.M
     assert (settings.port, settings.admin_port, settings.max_num_seqs) == (21, 12, 3)
 
 
+def test_a_file_that_others_could_write_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settings that anybody may change are no operator's: a start says so and ends."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "sluice.toml"
+    path.write_text("port = 1\n")
+    assert Settings().port == 1
+    path.chmod(0o666)
+    with pytest.raises(PermissionError, match="can be written by others"):
+        Settings()
+    path.chmod(0o644)
+    tmp_path.chmod(0o777)
+    with pytest.raises(PermissionError, match="can be written by others"):
+        Settings()
+    # As /tmp is: others may add files there, and change none.
+    tmp_path.chmod(0o1777)
+    assert Settings().port == 1
+
+
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 

@@ -72,6 +72,39 @@ def test_a_broken_library_is_not_used(empty_cache: Path, caplog: pytest.LogCaptu
     assert "torch computes instead" in caplog.text
 
 
+def test_a_library_that_others_could_write_is_not_used(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where others may write the file or its directory, or its bytes changed, torch computes."""
+    fake_compiler(empty_cache, monkeypatch, 'for last; do :; done; echo built > "$last"')
+    path = library.build()
+    reasons = []
+    loaded = []
+    monkeypatch.setattr(torch.ops, "load_library", loaded.append)
+    monkeypatch.setattr(library, "_agrees_with_torch", lambda: True)
+    for spoil, mend in (
+        (lambda: path.chmod(0o666), lambda: path.chmod(0o600)),
+        (lambda: path.parent.chmod(0o777), lambda: path.parent.chmod(0o700)),
+        (lambda: path.write_text("other"), lambda: path.write_text("built\n")),
+        (lambda: path.with_suffix(".sha256").unlink(), lambda: None),
+    ):
+        caplog.clear()
+        library.load.cache_clear()
+        spoil()
+        assert not library.load()
+        reasons.append(caplog.text)
+        mend()
+    assert "written by others" in reasons[0]
+    assert "written by others" in reasons[1]
+    assert "hash is another" in reasons[2]
+    assert "not beside it" in reasons[3]
+    assert loaded == []
+    # A build mends it.
+    library.build()
+    assert library.load()
+    assert loaded == [str(path)]
+
+
 def test_builds_at_the_same_time_compile_once(
     empty_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
