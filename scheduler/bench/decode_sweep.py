@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from scheduler.bench.drive import BenchError, Job, Step, median_step_s
-from scheduler.bench.gpu_goals import at_least_on_gpu
+from scheduler.bench.gpu_goals import at_least_on_gpu, decode_goal
 from scheduler.bench.part import Part, Row
 from scheduler.bench.report import Figure, at_least
 from scheduler.bench.setup import Bench
@@ -20,8 +20,6 @@ _NUM_TOKENS = 64
 # On a GPU contexts are of 1,024 tokens halfway, as in the formula that the goals come from.
 _NUM_PROMPT_TOKENS_GPU = 992
 _CONTINUOUS_BATCHING_GOAL = 4.0
-# Of the ceiling, on a GPU and for weights as they are saved: batch → share.
-_ROOFLINE_GOALS = {1: 0.60, 256: 0.78}
 
 # By (shape, dtype, compiled operators): batch → how much faster than transformers' `generate`.
 _RATIO_GOALS: Mapping[tuple[str, str, bool], Mapping[int, float]] = {
@@ -106,17 +104,14 @@ def _sweep_batch(bench: Bench, batch: int, part: Part, *, continuous: bool) -> N
         bench.work.decode(s.num_decodes, s.num_context_tokens).floor_s(bench.ceilings) / s.wall_s
         for s in steps
     )
+    contexts = int(median(s.num_context_tokens for s in steps))
+    goal = decode_goal(bench, batch, contexts)
     step_ms = median_step_s(steps) * 1000
     name = f"decode_{bench.subject}_b{batch}"
     part.figures |= {
         f"{name}_output_tokens_per_s": Figure(median(rates.own), "tokens/s"),
         f"{name}_step_ms": Figure(step_ms, "ms"),
-        f"{name}_roofline_share": at_least_on_gpu(
-            bench,
-            share,
-            None if bench.options.eight_bits else _ROOFLINE_GOALS.get(batch),
-            "share",
-        ),
+        f"{name}_roofline_share": at_least_on_gpu(bench, share, goal, "share"),
     }
     part.samples[f"b{batch}"] = {"output_tokens_per_s": rates.own}
     _compare(bench, batch, rates, part)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from statistics import median
 
 from scheduler.bench.drive import Job, Run, percentile
-from scheduler.bench.gpu_goals import at_least_on_gpu
+from scheduler.bench.gpu_goals import at_least_on_gpu, prefill_goal
 from scheduler.bench.part import Part, Row
 from scheduler.bench.report import Figure, at_least
 from scheduler.bench.setup import Bench
@@ -19,8 +19,6 @@ _SHARED_PREFIX_TOKENS = 1000
 _NANO_REQUESTS = 256
 _NANO_TOKENS = (100, 1024)
 _SHARED_PREFIX_GOAL = 6.7
-# Prompts of 8,192 tokens on a GPU, of what a large matrix product reaches there.
-_MATMUL_GOAL = 0.55
 # On a GPU, output tokens/s by model.
 _NANO_GOALS = {"qwen3_0_6b": 27_000}
 _1K1K_GOALS = {"qwen3_8b": 9_000}
@@ -43,7 +41,6 @@ def prefill(bench: Bench) -> Part:
     work = bench.work.prefill(num_tokens)
     floor_s = num_prompts * work.floor_s(bench.ceilings)
     wall_s = median(run.wall_s for run in runs)
-    has_goal = num_tokens == 8192 and not bench.options.eight_bits
     share = floor_s / wall_s
     matmul_share = num_prompts * work.flop / wall_s / bench.ceilings.flop_per_s
     name = f"prefill_{bench.subject}"
@@ -52,7 +49,7 @@ def prefill(bench: Bench) -> Part:
             f"{name}_tokens_per_s": Figure(median(rates), "tokens/s"),
             f"{name}_roofline_share": Figure(share, "share"),
             f"{name}_matmul_share": at_least_on_gpu(
-                bench, matmul_share, _MATMUL_GOAL if has_goal else None, "share"
+                bench, matmul_share, prefill_goal(bench, num_tokens), "share"
             ),
         },
         {"tokens_per_s": rates, "num_prompts": num_prompts, "num_prompt_tokens": num_tokens},
