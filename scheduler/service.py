@@ -26,6 +26,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from engine.contract import Engine, StepPlan, StepResult
 from engine.errors import EngineOutOfMemory
@@ -38,6 +39,11 @@ from scheduler.state import Load, SchedulerState, Snapshot
 from scheduler.stream import TokenStream
 
 logger = logging.getLogger(__name__)
+
+# What a process that serves gives to `sys.setswitchinterval`. The engine's thread gives up the
+# interpreter at every operator and must get it back soon: at Python's default of 5 ms, a busy event
+# loop stretches a step of 100 operators to half a second.
+SWITCH_INTERVAL_S: Final = 0.0005
 
 _MAX_FAULTS = 3
 _FAULT_WINDOW_S = 60.0

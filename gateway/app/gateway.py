@@ -19,11 +19,7 @@ from gateway.services.inference import (
 )
 from gateway.settings import Settings
 from gateway.store import open_store
-
-# The engine's thread gives up the interpreter at every operator and must get it back soon: at
-# Python's default of 5 ms, a busy event loop stretches a step of 100 operators to half a second.
-SWITCH_INTERVAL_S: Final = 0.0005
-
+from scheduler.service import SWITCH_INTERVAL_S
 
 # How the thread that loads a model is called; it may outlive a start that was given up.
 LOADER_NAME: Final = "load-model"

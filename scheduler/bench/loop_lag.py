@@ -2,14 +2,18 @@
 
 Tokens of every row of every step cross to the loop, which wakes a reader for each; the engine's
 thread plans and launches, and holds Python's lock while it does. A ticker on the loop asks to be
-woken every few milliseconds and notes by how much it was late, as any other request would be.
+woken every few milliseconds and notes by how much it was late, as any other request would be. The
+threads take turns at the interpreter as often as in a gateway.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from statistics import median
 
 from engine.contract import SamplingParams
@@ -22,7 +26,7 @@ from scheduler.bench.setup import Bench
 from scheduler.config import first_come
 from scheduler.core import Scheduler
 from scheduler.request import FinishReason, Request
-from scheduler.service import EngineService
+from scheduler.service import SWITCH_INTERVAL_S, EngineService
 from scheduler.stream import TokenStream
 
 _NUM_READERS = 256
@@ -40,7 +44,8 @@ def loop_lag(bench: Bench) -> Part:
     rates: list[float] = []
     for _ in range(bench.options.rounds + 1):
         bench.engine.reset()
-        late_s, wall_s = asyncio.run(_serve(bench, num_readers, num_tokens))
+        with _switching_as_served():
+            late_s, wall_s = asyncio.run(_serve(bench, num_readers, num_tokens))
         late_ms.append([seconds * 1000 for seconds in late_s])
         rates.append(num_readers * num_tokens / wall_s)
     del late_ms[0], rates[0]  # the first round warms up
@@ -55,11 +60,23 @@ def loop_lag(bench: Bench) -> Part:
         {
             "readers": num_readers,
             "num_output_tokens": num_tokens,
+            "switch_interval_s": SWITCH_INTERVAL_S,
             "p50_ms": [percentile(values, 0.5) for values in late_ms],
             "p99_ms": [percentile(values, 0.99) for values in late_ms],
         },
         [Row(f"{num_readers} readers", median(rates), note=f"loop p99 {p99_ms:.1f} ms late")],
     )
+
+
+@contextmanager
+def _switching_as_served() -> Iterator[None]:
+    """Let threads take turns as in a process that serves, and as before afterwards."""
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before_s)
 
 
 async def _serve(bench: Bench, num_readers: int, num_tokens: int) -> tuple[list[float], float]:
