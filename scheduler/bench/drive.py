@@ -37,6 +37,12 @@ class Step:
     num_draws: int
     wall_s: float
 
+    @classmethod
+    def of_plan(cls, plan: StepPlan, wall_s: float) -> Step:
+        """Describe the step that a plan asked for."""
+        num_draws = len(plan.decodes) + sum(piece.sample for piece in plan.slices)
+        return cls(StepFeatures.of_plan(plan), num_draws, wall_s)
+
     @property
     def num_decodes(self) -> int:
         return self.features.num_decode_tokens
@@ -155,13 +161,7 @@ class Driver:
 
     def _note_step(self, plan: StepPlan, result: StepResult) -> None:
         now = time.perf_counter()
-        self._run.steps.append(
-            Step(
-                StepFeatures.of_plan(plan),
-                len(plan.decodes) + sum(piece.sample for piece in plan.slices),
-                now - self._step_started_s,
-            )
-        )
+        self._run.steps.append(Step.of_plan(plan, now - self._step_started_s))
         self._step_started_s = now
 
 

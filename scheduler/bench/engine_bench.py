@@ -19,6 +19,7 @@ from scheduler.bench.roofline import Ceilings
 from scheduler.bench.setup import DEMO, Bench, Options, open_bench, run_conditions
 from scheduler.bench.step_profile import profile
 from scheduler.bench.step_sweep import step_sweep
+from scheduler.bench.trace import trace
 from scheduler.bench.uneven import uneven
 from scheduler.bench.workloads import mixed, nano, one_k_one_k, prefill, shared_prefix
 
@@ -36,9 +37,10 @@ WORKLOADS: Mapping[str, Callable[[Bench], Part]] = {
     "peer": compare_peer,
     "host-share": host_share,
     "loop-lag": loop_lag,
+    "trace": trace,
 }
 # What a GPU is measured by beside the default ones.
-GPU_WORKLOADS = ("1k1k", "64k", "uneven", "peer", "host-share", "loop-lag")
+GPU_WORKLOADS = ("1k1k", "64k", "uneven", "peer", "host-share", "loop-lag", "trace")
 DEFAULT_WORKLOADS = ("decode-sweep", "prefill", "mixed", "shared-prefix", "nano")
 
 

@@ -46,12 +46,17 @@ def test_every_workload_beside_its_peer(tmp_path: Path, capsys: pytest.CaptureFi
         "demo_fp32_uneven_decode_roofline_share",
         "host_demo_fp32_b2_step_share",
         "loop_lag_demo_fp32_p99_ms",
+        "trace_demo_fp32_b2_step_us",
+        "trace_demo_fp32_prefill_launches",
     ):
         assert figures[name]["value"] > 0, name
     # Goals that are a GPU's are none here.
     assert figures["host_demo_fp32_b2_step_share"]["goal"] is None
     assert all(0 < figures[n]["value"] < 1 for n in figures if n.startswith("outside_torch"))
     [sweep] = [s for title, s in report["samples"].items() if title.startswith("decode-sweep")]
+    [traced] = [s for title, s in report["samples"].items() if title.startswith("trace")]
+    assert traced["b2"]["rows"][0]["us"] > 0
+    assert len(json.dumps(traced)) < 50_000
     # Trained weights leave no near-ties: the peer computes the same texts.
     assert sweep["b2"]["tokens_equal_to_transformers_share"] > 0.9
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
 
-from engine.demo import MODEL_DIR
 from engine.models.hf_config import load_model_config
-from fakes import make_engine
+from fake_bench import H200, make_bench
 from scheduler.bench.decode_sweep import compare_peer
 from scheduler.bench.drive import BenchError
 from scheduler.bench.gpu_goals import (
@@ -21,11 +19,9 @@ from scheduler.bench.gpu_goals import (
     prefill_goal,
 )
 from scheduler.bench.report import Figure
-from scheduler.bench.roofline import Ceilings, ModelWork
-from scheduler.bench.setup import Bench, Options
+from scheduler.bench.roofline import ModelWork
 
 CONFIGS = Path(__file__).parents[2] / "gpu" / "configs"
-H200 = Ceilings(4.3e12, 790e12)
 # Output tokens/s of an H200 by arithmetic, bfloat16, contexts of 1,024: by batch, floor and target.
 EXPECTED = {
     "qwen3-0.6b": {
@@ -46,21 +42,6 @@ EXPECTED = {
 def model_work(tmp_path: Path, model: str) -> ModelWork:
     (tmp_path / "config.json").write_bytes((CONFIGS / f"{model}.json").read_bytes())
     return ModelWork(load_model_config(tmp_path), 2)
-
-
-def make_bench(device: str, *, eight_bits: bool = False, work: ModelWork | None = None) -> Bench:
-    fp8 = "fp8" if eight_bits else None
-    return Bench(
-        options=Options(device=device, rounds=1, weight_dtype=fp8, kv_dtype=fp8),
-        slug="tiny",
-        uses_native=False,
-        own_dtype="float32",
-        engine=make_engine(),
-        peer=None,
-        work=work or ModelWork(load_model_config(MODEL_DIR), 4),
-        ceilings=H200,
-        draw=random.Random(1),
-    )
 
 
 def test_goal_is_there_on_a_gpu_alone() -> None:
