@@ -1,7 +1,7 @@
 """Serves steps of known kinds, one kind after the other, and notes each: what `trace` looks at.
 
 A full batch decodes contexts of about 1,024 tokens (64 on a CPU), then fewer and fewer of its rows
-go on, and at last prompts of 2,048 tokens are computed, each in one step.
+go on, and at last prompts of 2,048 tokens (512 on a CPU) are computed, each in one step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scheduler.bench.drive import Driver, Job, Step
 from scheduler.bench.setup import Bench
 
 _CONTEXT_TOKENS_GPU, _CONTEXT_TOKENS = 1024, 64
-_PREFILL_TOKENS, _NUM_PREFILLS = 2048, 6
+_PREFILL_TOKENS_GPU, _PREFILL_TOKENS, _NUM_PREFILLS = 2048, 512, 6
 _NUM_STEPS = 19
 # Where a step begins in a CPU's profile.
 MARK = "(step begins)"
@@ -118,9 +118,11 @@ def serve(bench: Bench, profiler: AbstractContextManager[object]) -> list[Watche
 def list_cases(bench: Bench) -> list[Case]:
     """List what is traced: steps that decode, the largest batch first; those of a prompt last."""
     info = bench.info
-    wanted = bench.options.batches or ((1, 32, 256) if bench.options.on_gpu else (1, 8))
+    on_gpu = bench.options.on_gpu
+    wanted = bench.options.batches or ((1, 32, 256) if on_gpu else (1, 8))
     batches = sorted({min(batch, info.max_num_seqs) for batch in wanted}, reverse=True)
-    num_tokens = min(_PREFILL_TOKENS, info.max_num_batched_tokens, info.max_model_len - 2)
+    num_tokens = _PREFILL_TOKENS_GPU if on_gpu else _PREFILL_TOKENS
+    num_tokens = min(num_tokens, info.max_num_batched_tokens, info.max_model_len - 2)
     decodes = [Case(f"b{batch}", num_decodes=batch) for batch in batches]
     return [*decodes, Case("prefill", num_prefill_tokens=num_tokens)]
 
