@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 from engine.contract import EngineInfo, StepPlan, StepResult
 from engine.demo import MODEL_DIR
@@ -15,10 +16,23 @@ H200 = Ceilings(4.3e12, 790e12)
 
 
 class RenewedEngine:
-    """Simulate a small engine, a new one after each reset: rounds have a scheduler each."""
+    """Simulate an engine, a small one by itself, a new one after each reset: rounds begin anew."""
 
-    def __init__(self, *, depth: int = 1) -> None:
-        self._depth = depth
+    def __init__(
+        self,
+        *,
+        depth: int = 1,
+        max_model_len: int = 256,
+        max_num_batched_tokens: int = 64,
+        num_blocks: int = 512,
+    ) -> None:
+        self._make = partial(
+            make_engine,
+            depth=depth,
+            max_model_len=max_model_len,
+            max_num_batched_tokens=max_num_batched_tokens,
+            num_blocks=num_blocks,
+        )
         self.reset()
 
     @property
@@ -32,12 +46,7 @@ class RenewedEngine:
         return self._engine.collect(handle)
 
     def reset(self) -> None:
-        self._engine = make_engine(
-            max_model_len=256,
-            max_num_batched_tokens=64,
-            num_blocks=512,
-            depth=self._depth,
-        )
+        self._engine = self._make()
 
     def close(self) -> None:
         self._engine.close()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from engine.models.hf_config import load_model_config
-from fake_bench import H200, make_bench
-from scheduler.bench.decode_sweep import compare_peer
+from fake_bench import H200, RenewedEngine, make_bench
+from scheduler.bench.decode_sweep import compare_peer, decode_sweep
 from scheduler.bench.drive import BenchError
 from scheduler.bench.gpu_goals import (
     at_least_on_gpu,
@@ -20,6 +20,7 @@ from scheduler.bench.gpu_goals import (
 )
 from scheduler.bench.report import Figure
 from scheduler.bench.roofline import ModelWork
+from scheduler.bench.workloads import prefill
 
 CONFIGS = Path(__file__).parents[2] / "gpu" / "configs"
 # Output tokens/s of an H200 by arithmetic, bfloat16, contexts of 1,024: by batch, floor and target.
@@ -124,3 +125,19 @@ def test_eight_bits_have_no_goal(tmp_path: Path) -> None:
     assert decode_goal(plain, 256, 256 * 1024) == 0.78
     assert decode_goal(fp8, 256, 256 * 1024) is None
     assert prefill_goal(fp8, 8192) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "goals"),
+    [
+        ("qwen3-4b", {"b1_roofline_share": ">= 0.6", "matmul_share": ">= 0.55"}),
+        ("qwen3-0.6b", {"b1_roofline_share": ">= 0.429"}),
+    ],
+)
+def test_workloads_state_the_goals(tmp_path: Path, model: str, goals: dict[str, str]) -> None:
+    """Decoding and prefill state what their model must reach, and nothing else has a goal."""
+    engine = RenewedEngine(max_model_len=8320, max_num_batched_tokens=2048, num_blocks=10_000)
+    bench = make_bench("cuda", engine=engine, work=model_work(tmp_path, model), batches=(1, 4))
+    figures = decode_sweep(bench).figures | prefill(bench).figures
+    stated = {name: figure.goal for name, figure in figures.items() if figure.goal is not None}
+    assert {name.partition("tiny_")[2]: goal for name, goal in stated.items()} == goals
