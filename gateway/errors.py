@@ -18,6 +18,7 @@
     │   ├── IdempotencyConflict the same request still runs
     │   └── AnswerNotKept       it ran, and its answer is gone
     ├── TenantLimited           the tenant's own limit
+    │   ├── BodiesTooLarge      of what it has sent and is not yet understood
     │   └── QuotaExhausted      nothing is left of it for a long time
     ├── Overloaded              our capacity
     │   ├── Saturated           it reads nothing more for now
@@ -186,6 +187,13 @@ class TenantLimited(GatewayError):
     message = "Rate limit reached."
     never_fits = False
     standing: Standing | None = None
+
+
+class BodiesTooLarge(TenantLimited):
+    """Wait until bodies that were sent have been read; this one's connection is closed."""
+
+    code = "bodies_too_large"
+    message = "Too many large requests of this tenant are being read."
 
 
 class QuotaExhausted(TenantLimited):

@@ -69,6 +69,11 @@ class Settings(BaseSettings):
     max_connections_per_address: int = Field(
         default=256, ge=1, description="Open connections of one address; proxies are exempt."
     )
+    body_memory_mib: int = Field(
+        default=256,
+        ge=16,
+        description="MiB of bodies that are being read, of all clients; a tenant: a quarter.",
+    )
 
     database_url: SecretStr | None = Field(
         default=None, description="PostgreSQL URL; unset: a private server in the data directory."

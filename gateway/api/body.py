@@ -8,6 +8,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 from starlette.types import Receive, Scope
 
+from gateway.api.body_room import BodyRoom
 from gateway.api.json_shape import check_shape
 from gateway.errors import BodyTooLarge, InvalidRequest
 
@@ -27,11 +28,17 @@ class ClientGone(Exception):
     """Stop: the client left before its body was complete, so there is nobody to answer."""
 
 
-async def read_body(scope: Scope, receive: Receive, *, max_bytes: int = MAX_BODY_BYTES) -> bytes:
-    """Collect a request's body.
+async def read_body(
+    scope: Scope,
+    receive: Receive,
+    *,
+    max_bytes: int = MAX_BODY_BYTES,
+    room: BodyRoom | None = None,
+) -> bytes:
+    """Collect a request's body, into a room where one is given.
 
     Raises: `BodyTooLarge` as soon as it passes `max_bytes`, or before anything is read where its
-    length is told; `ClientGone` on disconnect.
+    length is told; `BodiesTooLarge`, `Saturated`: no room; `ClientGone` on disconnect.
     """
     for name, value in scope["headers"]:
         if name == b"content-length" and int(value) > max_bytes:
@@ -46,6 +53,8 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int = MAX_BODY
         size += len(chunk)
         if size > max_bytes:
             raise _too_large(max_bytes)
+        if room is not None:
+            room.grow(len(chunk))
         chunks.append(chunk)
         if not message.get("more_body", False):
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)

@@ -39,6 +39,7 @@ STATUS: Final[dict[type[errors.GatewayError], tuple[int, str]]] = {
     errors.IdempotencyConflict: (409, "conflict_error"),
     errors.AnswerNotKept: (409, "conflict_error"),
     errors.TenantLimited: (429, "rate_limit_error"),
+    errors.BodiesTooLarge: (429, "rate_limit_error"),
     errors.QuotaExhausted: (429, "insufficient_quota"),
     errors.Overloaded: (503, "server_error"),
     errors.Saturated: (503, "server_error"),
@@ -50,7 +51,7 @@ STATUS: Final[dict[type[errors.GatewayError], tuple[int, str]]] = {
 
 
 # After these the rest of a body may still be on its way, and nobody wants it.
-_ENDS_CONNECTION: Final = (errors.BodyTooLarge, errors.Saturated)
+_ENDS_CONNECTION: Final = (errors.BodyTooLarge, errors.BodiesTooLarge, errors.Saturated)
 # SDKs would send these again, by their status, and only ever get the same answer.
 _NEVER_RETRY: Final = (errors.AnswerNotKept,)
 

@@ -19,6 +19,7 @@ from uuid import UUID
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api.body import SHORT_BODY_BYTES, ClientGone, read_body
+from gateway.api.body_room import Bodies, BodyRoom
 from gateway.api.sse import DONE
 from gateway.domain import Principal
 from gateway.domain.idempotency import Answer, Claim
@@ -34,9 +35,10 @@ MAX_KEY_CHARS: Final = 255
 class Idempotent:
     """Answer a keyed request once."""
 
-    def __init__(self, app: ASGIApp, service: IdempotencyService) -> None:
+    def __init__(self, app: ASGIApp, service: IdempotencyService, bodies: Bodies) -> None:
         self._app = app
         self._service = service
+        self._bodies = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         keys = [value for name, value in scope["headers"] if name == HEADER]
@@ -50,15 +52,21 @@ class Idempotent:
             _checked(keys),
             UUID(hex=scope["state"]["request_id"]),
         )
+        room = self._bodies.room(principal.tenant_id)
         try:
-            body = await read_body(scope, receive)
-        except ClientGone:
-            return
+            body = await read_body(scope, receive, room=room)
+        except BaseException as exc:
+            room.close()
+            if isinstance(exc, ClientGone):
+                return
+            raise
         relay = _Relay(self._service.max_answer_bytes)
-        self._service.run(self._serve(scope, claim, body, relay))
+        self._service.run(self._serve(scope, claim, body, relay, room))
         await relay.pump(send)
 
-    async def _serve(self, scope: Scope, claim: Claim, body: bytes, relay: _Relay) -> None:
+    async def _serve(
+        self, scope: Scope, claim: Claim, body: bytes, relay: _Relay, room: BodyRoom
+    ) -> None:
         """Claim the request, then run or replay it; how it fails goes to its client."""
         try:
             if len(body) > SHORT_BODY_BYTES:
@@ -77,6 +85,9 @@ class Idempotent:
             raise
         else:
             relay.end()
+        finally:
+            # It outlives its client, and so does its body.
+            room.close()
 
     async def _run(self, scope: Scope, claim: Claim, body: bytes, relay: _Relay) -> None:
         tee = _Tee(relay, self._service.max_answer_bytes)

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 
 from gateway.api import openapi
 from gateway.api.access import Authenticates, public, tenant_only
+from gateway.api.body_room import Bodies
 from gateway.api.entrance import Entrance
 from gateway.api.errors import on_gateway_error, on_http_exception, on_unexpected
 from gateway.api.health import Health
@@ -37,6 +38,7 @@ def public_app(
     version: str,
     usage: UsageService | None = None,
     idempotency: IdempotencyService | None = None,
+    bodies: Bodies | None = None,
 ) -> ASGIApp:
     """Assemble the API. Every route says who may reach it.
 
@@ -44,11 +46,12 @@ def public_app(
     `Idempotency-Key` is not looked at.
     """
     catalogue = Catalogue(models)
+    room = bodies or Bodies()
 
     def endpoint(kind: AnswerKind[Any]) -> ASGIApp:
-        app: ASGIApp = InferenceEndpoint(kind, models, inference, overload)
+        app: ASGIApp = InferenceEndpoint(kind, models, inference, overload, room)
         if idempotency is not None:
-            app = Idempotent(app, idempotency)
+            app = Idempotent(app, idempotency, room)
         return Entrance(app, overload, inference.entry)
 
     routes = [

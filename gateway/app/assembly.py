@@ -15,6 +15,7 @@ from gateway.api.admin.routes import admin_routes
 from gateway.api.admin.scheduler import scheduler_routes
 from gateway.api.admin.usage import admin_usage_routes
 from gateway.api.body import SHORT_BODY_BYTES
+from gateway.api.body_room import Bodies
 from gateway.api.health import DetailedHealth, Health
 from gateway.api.public import public_app, with_errors
 from gateway.app.accounting import Accounting, open_accounting
@@ -130,6 +131,7 @@ async def _public(stack: AsyncExitStack, common: _Common, version: str) -> ASGIA
         health=Health(common.probes),
         version=version,
         idempotency=idempotency,
+        bodies=Bodies(common.settings.body_memory_mib << 20),
     )
 
 

@@ -22,6 +22,7 @@ SPELLED = {
     "trusted_proxies": "10.0.0.0/8, fd00::/8",
     "max_connections": "9",
     "max_connections_per_address": "8",
+    "body_memory_mib": "32",
     "database_url": "postgresql://u@h/d",
     "redis_url": "redis://h",
     "model": "/models/m",

@@ -23,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api.access import require_model
 from gateway.api.body import SHORT_BODY_BYTES, ClientGone, JsonBody, read_body
+from gateway.api.body_room import Bodies, BodyRoom
 from gateway.api.openai.answer import collect_answer, shape_fairly, stream_answer, usage_of
 from gateway.api.openai.chunks import Chunks, Envelope
 from gateway.api.openai.sampling import requested_tier
@@ -78,8 +79,10 @@ class InferenceEndpoint(Generic[Body]):
         models: ModelRegistry,
         inference: LeasedInference,
         overload: OverloadWatch,
+        bodies: Bodies,
     ) -> None:
         self._kind = kind
+        self._bodies = bodies
         self._models = models
         self._inference = inference
         self._overload = overload
@@ -94,25 +97,20 @@ class InferenceEndpoint(Generic[Body]):
         kind = self._kind
         principal: Principal = scope["state"]["principal"]
         request_id: str = scope["state"]["request_id"]
-        raw = await read_body(scope, receive)
-        read = partial(self._read, principal, raw, request_id)
-        if len(raw) <= SHORT_BODY_BYTES:
-            body, model, jobs = read()
-        else:
-            pool = self._inference.pool
-            body, model, jobs = await pool.run(principal.tenant_id, read, size_bytes=len(raw))
-        tier = served_tier(principal, requested_tier(body))
-        self._overload.check(tier)
-        include_usage = wants_usage(body)
-        run = await self._inference.start(
-            principal,
-            model,
-            jobs,
-            tier,
-            request_id=request_id,
-            choices_per_prompt=body.n or 1,
-            is_counted=scope["state"]["is_counted"],
-        )
+        with self._bodies.room(principal.tenant_id) as room:
+            body, model, jobs = await self._read(scope, receive, room)
+            tier = served_tier(principal, requested_tier(body))
+            self._overload.check(tier)
+            include_usage = wants_usage(body)
+            run = await self._inference.start(
+                principal,
+                model,
+                jobs,
+                tier,
+                request_id=request_id,
+                choices_per_prompt=body.n or 1,
+                is_counted=scope["state"]["is_counted"],
+            )
         # From here on whatever goes wrong must let go of it.
         async with ClientWatch(receive, run):
             scope["state"]["answer_headers"] = answer_headers(run)
@@ -129,7 +127,19 @@ class InferenceEndpoint(Generic[Body]):
             document = await shape(pieces, partial(self._document, answer, pieces))
             await Response(document, media_type="application/json")(scope, receive, send)
 
-    def _read(
+    async def _read(
+        self, scope: Scope, receive: Receive, room: BodyRoom
+    ) -> tuple[Body, ServedModel, list[Job]]:
+        """Read a body and understand it; its bytes are let go of. Raises: as `_understand`."""
+        principal: Principal = scope["state"]["principal"]
+        raw = await read_body(scope, receive, room=room)
+        understand = partial(self._understand, principal, raw, scope["state"]["request_id"])
+        if len(raw) <= SHORT_BODY_BYTES:
+            return understand()
+        pool = self._inference.pool
+        return await pool.run(principal.tenant_id, understand, size_bytes=len(raw))
+
+    def _understand(
         self, principal: Principal, raw: bytes, request_id: str
     ) -> tuple[Body, ServedModel, list[Job]]:
         """Decode and check a body.

@@ -13,6 +13,7 @@ from sqlalchemy import func, select, text, update
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.access import tenant_only
+from gateway.api.body_room import Bodies
 from gateway.api.idempotent import Idempotent
 from gateway.api.public import public_app, with_errors
 from gateway.credentials import Secrets
@@ -92,10 +93,14 @@ async def client_of(app: ASGIApp) -> AsyncIterator[httpx.AsyncClient]:
 
 @asynccontextmanager
 async def served(
-    store: Store, endpoint: ASGIApp, service: IdempotencyService | None = None
+    store: Store,
+    endpoint: ASGIApp,
+    service: IdempotencyService | None = None,
+    bodies: Bodies | None = None,
 ) -> AsyncIterator[httpx.AsyncClient]:
     service = service or IdempotencyService(store.idempotency, SECRETS)
-    route = tenant_only(PATH, Idempotent(endpoint, service), Keys(store), method="POST")
+    app = Idempotent(endpoint, service, bodies or Bodies())
+    route = tenant_only(PATH, app, Keys(store), method="POST")
     async with service.running(), client_of(with_errors([route])) as client:
         yield client
 
@@ -117,6 +122,26 @@ async def test_a_retry_gets_the_same_bytes(store: Store, answer: Any) -> None:
     assert first.headers["x-cost"] == "1"
     assert "idempotent-replayed" not in first.headers
     assert second.headers["idempotent-replayed"] == "true"
+
+
+async def test_a_body_is_held_as_long_as_its_run(store: Store) -> None:
+    """A keyed request goes on without its client, and its body counts until it has ended."""
+    endpoint, bodies = Endpoint(), Bodies()
+    endpoint.gate.clear()
+    async with served(store, endpoint, bodies=bodies) as client:
+        task = asyncio.create_task(client.post(PATH, content=b"x" * 1000))
+        await endpoint.began.wait()
+        task.cancel()
+        await asyncio.sleep(0.05)
+        assert bodies.num_bytes == 1000
+        endpoint.gate.set()
+        for _ in range(500):
+            if not bodies.num_bytes:
+                break
+            await asyncio.sleep(0.01)
+        assert bodies.num_bytes == 0
+        assert (await client.post(PATH, content=b"other")).status_code == 422
+        assert bodies.num_bytes == 0
 
 
 async def test_without_the_header_nothing_is_kept(store: Store) -> None:
@@ -260,7 +285,7 @@ async def test_a_slow_client_holds_no_run_up_below_the_bound(store: Store) -> No
     """A client that takes nothing finds its whole answer buffered; the run has ended before."""
     endpoint = Endpoint(STREAM)
     service = IdempotencyService(store.idempotency, SECRETS)
-    app = Idempotent(endpoint, service)
+    app = Idempotent(endpoint, service, Bodies())
     reads, sent = asyncio.Event(), []
 
     async def send(message: Any) -> None:

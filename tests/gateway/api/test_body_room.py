@@ -1,0 +1,195 @@
+"""Bodies that are being read are bounded, for a tenant and in all, however slowly they come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.api.body_room import Bodies
+from gateway.api.public import public_app
+from gateway.domain import Principal, TenantSlo, Tier
+from gateway.errors import BodiesTooLarge, Saturated
+from gateway.services.fair_pool import FairPool
+from gateway.services.health.overload_watch import OverloadWatch
+from gateway.services.inference.models import ModelRegistry, ServedModel
+from gateway.services.inference.service import InferenceService
+from tests.fake_quotas import leased
+from tests.gateway.api.conftest import serving_health
+
+TENANTS = [UUID(int=number) for number in range(5)]
+ROOM = 400_000  # a tenant has a quarter
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(TENANTS), st.integers(1, 200), st.booleans()), max_size=60)
+)
+def test_what_is_taken_is_bounded_and_given_back(moves: list[tuple[UUID, int, bool]]) -> None:
+    """No tenant has more than a quarter, all together no more than all, and in the end nothing."""
+    bodies = Bodies(400)
+    held: dict[UUID, int] = dict.fromkeys(TENANTS, 0)
+    rooms = []
+    for tenant, num_bytes, closes in moves:
+        room = bodies.room(tenant)
+        fits_tenant, fits = held[tenant] + num_bytes <= 100, sum(held.values()) + num_bytes <= 400
+        try:
+            room.grow(num_bytes)
+        except BodiesTooLarge:
+            assert not fits_tenant
+            continue
+        except Saturated:
+            assert fits_tenant
+            assert not fits
+            continue
+        assert fits_tenant
+        assert fits
+        held[tenant] += num_bytes
+        rooms.append(room)
+        if closes:
+            held[tenant] -= num_bytes
+            room.close()
+            room.close()
+        assert bodies.num_bytes == sum(held.values())
+    for room in rooms:
+        room.close()
+    assert bodies.num_bytes == 0
+
+
+class ByToken:
+    """Know tenants by their names."""
+
+    async def authenticate(self, token: str) -> Principal:
+        number = int(token)
+        return Principal(
+            organisation_id=UUID(int=100),
+            tenant_id=UUID(int=number),
+            tenant=token,
+            weight=1.0,
+            key_id=UUID(int=200 + number),
+            kid="k",
+            max_tier=Tier.DEFAULT,
+            slo=TenantSlo(),
+        )
+
+
+class Server:
+    """A public API whose bodies have little room."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self.bodies = Bodies(ROOM)
+        self.pool = FairPool()
+        app = public_app(
+            models=ModelRegistry([model]),
+            inference=leased(InferenceService(salt_key=b"salt" * 8, pool=self.pool)),
+            overload=OverloadWatch([], memory_share=lambda: 0.0),
+            auth=ByToken(),
+            health=serving_health([model]),
+            version="test",
+            bodies=self.bodies,
+        )
+        self.client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=app, raise_app_exceptions=False),
+            base_url="http://test",
+        )
+
+    async def post(self, tenant: int, content: Any) -> httpx.Response:
+        return await self.client.post(
+            "/v1/completions", headers={"authorization": f"Bearer {tenant}"}, content=content
+        )
+
+
+@pytest.fixture
+async def server(model: ServedModel) -> AsyncIterator[Server]:
+    made = Server(model)
+    async with made.client:
+        yield made
+    made.pool.close()
+
+
+class Slow:
+    """A body that comes in part, and then no more until it is told to go on."""
+
+    def __init__(self, num_bytes: int, end: bytes = b"") -> None:
+        self.go_on = asyncio.Event()
+        self._num_bytes, self._end = num_bytes, end
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b" " * self._num_bytes
+        await self.go_on.wait()
+        yield self._end
+
+
+BODY = json.dumps({"model": "sim", "prompt": "a b", "max_tokens": 2}).encode()
+
+pytestmark = pytest.mark.anyio
+
+
+async def settled(server: Server, num_bytes: int) -> None:
+    for _ in range(500):
+        if server.bodies.num_bytes == num_bytes:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{server.bodies.num_bytes} bytes instead of {num_bytes}")
+
+
+async def test_bodies_that_never_end_hold_their_own_tenant_alone(server: Server) -> None:
+    """A tenant's room is used up by its half bodies; it gets 429, and its neighbour answers."""
+    slow = [Slow(45_000, BODY) for _ in range(2)]
+    waiting = [asyncio.create_task(server.post(1, each)) for each in slow]
+    await settled(server, 90_000)
+    refused = await server.post(1, b" " * 20_000 + BODY)
+    assert refused.status_code == 429
+    assert refused.json()["error"]["code"] == "bodies_too_large"
+    assert refused.headers["retry-after"] == "1"
+    assert refused.headers["connection"] == "close"
+    assert (await server.post(2, b" " * 20_000 + BODY)).status_code == 200
+    for each in slow:
+        each.go_on.set()
+    assert [(await task).status_code for task in waiting] == [200, 200]
+    assert server.bodies.num_bytes == 0
+    assert (await server.post(1, b" " * 20_000 + BODY)).status_code == 200
+
+
+async def test_all_together_are_bounded_too(server: Server) -> None:
+    """Where four tenants hold all there is, a fifth is told that the server is full."""
+    slow = [Slow(99_000, BODY) for _ in range(4)]
+    waiting = [
+        asyncio.create_task(server.post(number, each)) for number, each in enumerate(slow, 1)
+    ]
+    await settled(server, 396_000)
+    assert (await server.post(5, b" " * 5_000 + BODY)).status_code == 503
+    for each in slow:
+        each.go_on.set()
+    assert [(await task).status_code for task in waiting] == [200] * 4
+    assert server.bodies.num_bytes == 0
+
+
+async def test_a_body_is_given_back_however_it_ends(server: Server) -> None:
+    """After a mistake in it, a refusal, or its client's leaving, nothing is held."""
+    assert (await server.post(1, b"[" * 90_000)).status_code == 400
+    assert (await server.post(1, b" " * 101_000)).status_code == 429
+    task = asyncio.create_task(server.post(1, Slow(50_000)))
+    await settled(server, 50_000)
+    task.cancel()
+    await settled(server, 0)
+
+
+async def test_a_stream_holds_no_body(server: Server) -> None:
+    """Once an answer has begun its request's bytes are nobody's any more."""
+    body = json.dumps({"model": "sim", "prompt": "a", "max_tokens": 200, "stream": True})
+    async with server.client.stream(
+        "POST",
+        "/v1/completions",
+        headers={"authorization": "Bearer 1"},
+        content=b" " * 60_000 + body.encode(),
+    ) as answer:
+        async for _ in answer.aiter_lines():
+            assert server.bodies.num_bytes == 0
+            break
