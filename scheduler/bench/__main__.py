@@ -36,13 +36,13 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m scheduler.
     try:
         for title, part in _measure(args, directory):
             parts[title] = part
-            if not args.json:
+            if part.complete and not args.json:
                 print_part(title, part)
     except (EngineError, BenchError) as exc:
         sys.stderr.write(f"{prog}: {exc}\n")
         return 1
     except KeyboardInterrupt:
-        sys.stderr.write(f"{prog}: interrupted; the parts that were done are written\n")
+        sys.stderr.write(f"{prog}: interrupted; what was measured is written\n")
         return 130
     if args.json:
         sys.stdout.write(as_json(parts) + "\n")
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "python -m scheduler.
 
 
 def _measure(args: argparse.Namespace, directory: Path | None) -> Iterator[tuple[str, Part]]:
-    """Yield each part as it is done, once the report in `directory` has it."""
+    """Yield each part as it grows, once the report in `directory` has what there is of it."""
     options = _options(args)
     runs = suite(options) if args.suite else [(options, args.workload or DEFAULT_WORKLOADS)]
     for run, workloads in runs:
@@ -62,7 +62,13 @@ def _measure(args: argparse.Namespace, directory: Path | None) -> Iterator[tuple
             if directory is not None:
                 name, device = describe_device(run.device)
                 update_report(
-                    name, title, part.figures, part.samples, directory=directory, device=device
+                    name,
+                    title,
+                    part.figures,
+                    part.samples,
+                    directory=directory,
+                    device=device,
+                    complete=part.complete,
                 )
             yield title, part
 

@@ -6,7 +6,7 @@ above 1 where Sluice is ahead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -32,7 +32,7 @@ _RATIO_GOALS: Mapping[tuple[str, str, bool], Mapping[int, float]] = {
 }
 
 
-def decode_sweep(bench: Bench) -> Part:
+def decode_sweep(bench: Bench) -> Iterator[Part]:
     """Run batches of equal requests, 64 tokens in and 64 out, beside transformers' `generate`.
 
     On a GPU 992 come in.
@@ -46,25 +46,29 @@ def decode_sweep(bench: Bench) -> Part:
     return _sweep(bench, batches or ((1, 8, 32, 128, 256) if bench.options.on_gpu else (1, 8, 32)))
 
 
-def compare_peer(bench: Bench) -> Part:
+def compare_peer(bench: Bench) -> Iterator[Part]:
     """State only how much faster than transformers the largest batch is, in the same rounds.
 
     Raises: `BenchError`: there is no peer, or the batch is larger than what the engine runs.
     """
     if bench.peer is None:
         raise BenchError("there is no peer: install transformers, and let its weights be saved")
-    part = _sweep(bench, bench.options.batches or ((256,) if bench.options.on_gpu else (32,)))
-    ratios = {key: figure for key, figure in part.figures.items() if key.endswith("_ratio")}
-    return Part(ratios, part.samples, part.rows)
+    batches = bench.options.batches or ((256,) if bench.options.on_gpu else (32,))
+    for part in _sweep(bench, batches):
+        ratios = {key: figure for key, figure in part.figures.items() if key.endswith("_ratio")}
+        yield Part(ratios, part.samples, part.rows)
 
 
-def _sweep(bench: Bench, batches: Sequence[int]) -> Part:
+def _sweep(bench: Bench, batches: Sequence[int]) -> Iterator[Part]:
     if max(batches) > bench.info.max_num_seqs:
         raise BenchError(f"batches go up to the engine's {bench.info.max_num_seqs} rows")
     part = Part()
     for batch in batches:
-        _sweep_batch(bench, batch, part, continuous=batch == max(batches) >= 16)
-    return part
+        rates = _sweep_batch(bench, batch, part, continuous=batch == max(batches) >= 16)
+        yield part
+        if rates.warm:
+            _compare_plain_batching(bench, batch, part)
+            yield part
 
 
 def _prompts(bench: Bench, batch: int) -> list[list[int]]:
@@ -82,7 +86,7 @@ class _Rates:
     equal_share: list[float] = field(default_factory=list)
 
 
-def _sweep_batch(bench: Bench, batch: int, part: Part, *, continuous: bool) -> None:
+def _sweep_batch(bench: Bench, batch: int, part: Part, *, continuous: bool) -> _Rates:
     rates, steps = _Rates(), list[Step]()
     num_tokens = batch * _NUM_TOKENS
     for number in range(bench.options.rounds + 1):
@@ -125,6 +129,7 @@ def _sweep_batch(bench: Bench, batch: int, part: Part, *, continuous: bool) -> N
             f"{step_ms:.2f} ms a step",
         )
     )
+    return rates
 
 
 def _compare(bench: Bench, batch: int, rates: _Rates, part: Part) -> None:
@@ -142,6 +147,11 @@ def _compare(bench: Bench, batch: int, rates: _Rates, part: Part) -> None:
     warm_name = _ratio_name(bench, batch, peer="transformers_cb_warm")
     part.figures[warm_name] = _ratio(rates.own, rates.warm, None)
     sample["transformers_cb_warm_output_tokens_per_s"] = rates.warm
+
+
+def _compare_plain_batching(bench: Bench, batch: int, part: Part) -> None:
+    """Add rounds beside the peer's continuous batching as its documentation calls it."""
+    assert bench.peer is not None
     bench.peer.stop_batching()
     plain = []
     for _ in range(min(2, bench.options.rounds)):
@@ -154,7 +164,7 @@ def _compare(bench: Bench, batch: int, rates: _Rates, part: Part) -> None:
     goal = _CONTINUOUS_BATCHING_GOAL if has_goal else None
     own, peer = zip(*plain, strict=True)
     part.figures[_ratio_name(bench, batch, peer="transformers_cb")] = _ratio(own, peer, goal)
-    sample["transformers_cb_output_tokens_per_s"] = peer
+    part.samples[f"b{batch}"]["transformers_cb_output_tokens_per_s"] = peer
 
 
 def _job(prompt: list[int]) -> Job:

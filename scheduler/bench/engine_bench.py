@@ -13,7 +13,7 @@ from scheduler.bench.decode_sweep import compare_peer, decode_sweep
 from scheduler.bench.host_share import host_share
 from scheduler.bench.long_prompt import long_prompt
 from scheduler.bench.loop_lag import loop_lag
-from scheduler.bench.part import Part, Row
+from scheduler.bench.part import Part, Row, grow
 from scheduler.bench.report import Figure
 from scheduler.bench.roofline import Ceilings
 from scheduler.bench.setup import DEMO, Bench, Options, open_bench, run_conditions
@@ -23,7 +23,10 @@ from scheduler.bench.trace import trace
 from scheduler.bench.uneven import uneven
 from scheduler.bench.workloads import mixed, nano, one_k_one_k, prefill, shared_prefix
 
-WORKLOADS: Mapping[str, Callable[[Bench], Part]] = {
+# One that measures in several pieces yields its part after each; see `grow`.
+Workload = Callable[[Bench], Part | Iterator[Part]]
+
+WORKLOADS: Mapping[str, Workload] = {
     "decode-sweep": decode_sweep,
     "prefill": prefill,
     "mixed": mixed,
@@ -45,19 +48,24 @@ DEFAULT_WORKLOADS = ("decode-sweep", "prefill", "mixed", "shared-prefix", "nano"
 
 
 def measure(options: Options, workloads: Sequence[str]) -> Iterator[tuple[str, Part]]:
-    """Open a model and measure workload after workload; titles say what a part measured."""
+    """Open a model and measure workload after workload; titles say what a part measured.
+
+    A part comes whenever there is more in it, the last time `complete`.
+    """
     with open_bench(options) as bench:
         subject = f"{bench.slug} {bench.info.dtype}"
         if options.native == "off":
             subject += " torch alone"
         subject += options.eight_bits.replace("_", " ")
         conditions = {**run_conditions(), "compiled_operators": bench.uses_native}
-        parts = [("ceilings", partial(ceilings_part, bench.ceilings, _product_name(bench)))]
+        parts: list[tuple[str, Callable[[], Part | Iterator[Part]]]] = [
+            ("ceilings", partial(ceilings_part, bench.ceilings, _product_name(bench)))
+        ]
         parts += [(workload, partial(WORKLOADS[workload], bench)) for workload in workloads]
         for title, run in parts:
-            part = run()
-            part.samples["conditions"] = conditions | {"load_average": os.getloadavg()[0]}
-            yield f"{title} {subject}", part
+            for part in grow(run()):
+                part.samples["conditions"] = conditions | {"load_average": os.getloadavg()[0]}
+                yield f"{title} {subject}", part
 
 
 def _product_name(bench: Bench) -> str:

@@ -9,6 +9,7 @@ remains is the scheduler alone.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from statistics import median
 
 from scheduler.bench.borrowed_engine import BorrowedEngine
@@ -22,7 +23,7 @@ _NUM_STEPS, _NUM_WARM_STEPS = 64, 4
 _GOALS = {256: 0.15}
 
 
-def host_share(bench: Bench) -> Part:
+def host_share(bench: Bench) -> Iterator[Part]:
     """Time the thread that decodes a full batch: 256 rows on a GPU, 8 elsewhere."""
     batches = bench.options.batches or ((256,) if bench.options.on_gpu else (8,))
     part = Part()
@@ -41,7 +42,7 @@ def host_share(bench: Bench) -> Part:
                 note=f"the host works {share:.1%} of a step of {wall_ms:.2f} ms",
             )
         )
-    return part
+        yield part
 
 
 def _measure(bench: Bench, batch: int) -> tuple[float, float, dict[str, float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,11 +26,30 @@ class Row:
 
 @dataclass(slots=True)
 class Part:
-    """Gather what one workload has to say."""
+    """Gather what one workload has to say; not `complete` while it is still being measured."""
 
     figures: dict[str, Figure] = field(default_factory=dict)
     samples: dict[str, Any] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
+    complete: bool = True
+
+
+def grow(measured: Part | Iterator[Part]) -> Iterator[Part]:
+    """Yield a part whenever there is more in it, and once more when nothing is missing.
+
+    A workload returns its part, or yields it again and again as it measures: what it has yielded
+    is written, so that a run that is cut short keeps it.
+    """
+    if isinstance(measured, Part):
+        yield measured
+        return
+    part = None
+    for part in measured:
+        part.complete = False
+        yield part
+    if part is not None:
+        part.complete = True
+        yield part
 
 
 def print_part(title: str, part: Part) -> None:

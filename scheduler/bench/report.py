@@ -1,7 +1,8 @@
 """The one shape of every benchmark's result.
 
 A report names the machine, the versions and the commit, keeps the raw samples, and states each
-figure with its goal and whether it was met; a goal that was missed stays in the file.
+figure with its goal and whether it was met; a goal that was missed stays in the file. A process
+that is killed while it writes leaves the report as it was before.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,8 @@ __all__ = [
 
 BENCHMARKS_DIR = Path(__file__).parent.parent.parent / "docs" / "benchmarks"
 
+# What a figure cannot be compared across.
+_MODELS = ("cpu", "gpu")
 _PACKAGES = ("sluice", "torch", "triton", "numpy", "transformers", "openai", "uvicorn", "starlette")
 
 
@@ -38,7 +42,6 @@ def write_report(
     name: str, figures: Mapping[str, Figure], samples: Mapping[str, Any], *, directory: Path
 ) -> Path:
     """Write `<directory>/<name>.json` and return its path."""
-    directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}.json"
     document = {
         "name": name,
@@ -49,7 +52,7 @@ def write_report(
         "figures": {key: asdict(figure) for key, figure in figures.items()},
         "samples": samples,
     }
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    _replace(path, document)
     return path
 
 
@@ -62,36 +65,57 @@ def update_report(
     directory: Path,
     device: Mapping[str, Any] | None = None,
     commit: str | None = None,
+    complete: bool = True,
 ) -> Path:
     """Put one part's figures into `<directory>/<name>.json`, beside those of the other parts.
 
-    For benches whose parts run one at a time. `parts` says when and at which commit each was
-    measured; the fields at the top are the newest part's. What another machine measured goes.
+    For benches whose parts run one at a time. `parts` says of each when, at which commit, on which
+    machine and with which versions it was measured, and whether it was `complete`: one that was
+    cut short has the figures it had until then. The fields at the top are the newest part's. What
+    another processor or GPU measured goes; other memory, cores or versions do not part figures.
     `device` describes a device besides the machine; `commit` is for trees without their history.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}.json"
     here = {**machine(), **(device or {})}
-    before = json.loads(path.read_text()) if path.exists() else {}
-    if before.get("machine") != here:
-        before = {}
-    replaced = set(before.get("parts", {}).get(part, {}).get("figures", ())) | set(figures)
-    kept = {key: figure for key, figure in before.get("figures", {}).items() if key not in replaced}
+    before = _read_parts(path, here)
+    replaced = set(before["parts"].get(part, {}).get("figures", ())) | set(figures)
+    kept = {key: figure for key, figure in before["figures"].items() if key not in replaced}
     now = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit or _commit(),
+        "machine": here,
+        "versions": _versions(),
     }
+    entry = {**now, "complete": complete, "figures": list(figures)}
     document = {
         "name": name,
         **now,
-        "machine": here,
-        "versions": _versions(),
-        "parts": {**before.get("parts", {}), part: {**now, "figures": list(figures)}},
+        "parts": {**before["parts"], part: entry},
         "figures": {**kept, **{key: asdict(figure) for key, figure in figures.items()}},
-        "samples": {**before.get("samples", {}), part: samples},
+        "samples": {**before["samples"], part: samples},
     }
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    _replace(path, document)
     return path
+
+
+def _read_parts(path: Path, here: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Read what a report has of other parts, if it is this machine's; each says what it ran on."""
+    document = json.loads(path.read_text()) if path.exists() else {}
+    there = document.get("machine", {})
+    if any(there.get(model) != here.get(model) for model in _MODELS):
+        document = {}
+    # Parts did not always say so.
+    shared = {key: document.get(key) for key in ("machine", "versions")}
+    parts = {part: shared | entry for part, entry in document.get("parts", {}).items()}
+    return {key: document.get(key, {}) for key in ("figures", "samples")} | {"parts": parts}
+
+
+def _replace(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a report as a whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_suffix(".tmp")
+    scratch.write_text(json.dumps(document, indent=1) + "\n")
+    os.replace(scratch, path)
 
 
 def machine() -> dict[str, Any]:
@@ -122,8 +146,12 @@ def _versions() -> dict[str, str]:
     return found
 
 
+@cache
 def _commit() -> str:
-    """Name the commit, with a `+` where the tree has changes besides benchmark results."""
+    """Name the commit, with a `+` where the tree has changes besides benchmark results.
+
+    What runs is what was there when the process began.
+    """
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)

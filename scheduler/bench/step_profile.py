@@ -10,7 +10,7 @@ time is stated beside it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from statistics import median
 from typing import Any
 
@@ -25,7 +25,7 @@ _TOP_OPERATORS = 12
 _GOALS = {("qwen3_0_5b", 8): 0.15}
 
 
-def profile(bench: Bench) -> Part:
+def profile(bench: Bench) -> Iterator[Part]:
     """Profile steps that decode batches of 1, 8 and 32. Raises: `BenchError`: not on a CPU."""
     if bench.options.device != "cpu":
         raise BenchError("the profile tells operators from the rest on a CPU alone")
@@ -46,7 +46,7 @@ def profile(bench: Bench) -> Part:
         }
         note = f"{share:.1%} of a step outside torch, {plain_s * 1000:.2f} ms a step"
         part.rows.append(Row(f"batch {batch}", batch / plain_s, note=note))
-    return part
+        yield part
 
 
 def _measure(bench: Bench, batch: int) -> tuple[float, float, float, dict[str, float]]:

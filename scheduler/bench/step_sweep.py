@@ -47,27 +47,30 @@ _NUM_WARM_STEPS, _NUM_STEPS = 1, 2
 _PARAMS = SamplingParams(max_tokens=1 << 20, temperature=0.0, ignore_eos=True)
 
 
-def step_sweep(bench: Bench) -> Part:
+def step_sweep(bench: Bench) -> Iterator[Part]:
     """Fit what steps cost, and tell how far off the fit is on points that it did not see.
 
-    Writes the profile where the options say so. Raises: `BenchError`: the engine is too small
-    for the grid.
+    Writes the profile where the options say so, after each round anew. Raises: `BenchError`: the
+    engine is too small for the grid.
     """
     bench.engine.reset()
-    samples = measure_grid(bench.engine, rounds=bench.options.rounds)
     path = bench.options.profile_out
     name = path.stem if path is not None else f"{bench.slug}-{bench.options.device}"
-    try:
-        found = fit(samples, name=name, split_num_tokens=_SPLITS)
-    except ValueError as exc:
-        raise BenchError(f"the engine is too small to sweep: {exc}") from exc
-    if path is not None:
-        save_profile(found.cost, path, source=_source(bench, found, len(samples)))
-    return _describe(bench, found, samples)
+    for samples in measure_grid(bench.engine, rounds=bench.options.rounds):
+        try:
+            found = fit(samples, name=name, split_num_tokens=_SPLITS)
+        except ValueError as exc:
+            raise BenchError(f"the engine is too small to sweep: {exc}") from exc
+        if path is not None:
+            save_profile(found.cost, path, source=_source(bench, found, len(samples)))
+        yield _describe(bench, found, samples)
 
 
-def measure_grid(engine: Engine, *, rounds: int) -> list[Sample]:
-    """Measure every point of the grid that the engine has room for; the first round warms up."""
+def measure_grid(engine: Engine, *, rounds: int) -> Iterator[list[Sample]]:
+    """Measure every point of the grid that the engine has room for, and yield all after each round.
+
+    The first round warms up.
+    """
     stage = _Stage(engine)
     measured_s: dict[_Point, list[float]] = {point: [] for point in _grid(stage, engine.info)}
     for number in range(rounds + 1):
@@ -75,10 +78,11 @@ def measure_grid(engine: Engine, *, rounds: int) -> list[Sample]:
             found_s = stage.measure(point)
             if number:
                 times_s += found_s
-    samples = [(point.features, median(times_s)) for point, times_s in measured_s.items()]
-    # Neighbours on the grid come into different folds, and all regions into each.
-    random.Random(0).shuffle(samples)
-    return samples
+        if number:
+            samples = [(point.features, median(times_s)) for point, times_s in measured_s.items()]
+            # Neighbours on the grid come into different folds, and all regions into each.
+            random.Random(0).shuffle(samples)
+            yield samples
 
 
 @dataclass(frozen=True, slots=True)

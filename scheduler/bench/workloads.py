@@ -6,7 +6,8 @@ Prompts are random token ids, new ones each round, so that no round finds anothe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import median
 
 from scheduler.bench.drive import Job, Run, percentile
@@ -26,7 +27,7 @@ _1K1K_REQUESTS = 256
 _1K1K_TOKENS = 1024
 
 
-def prefill(bench: Bench) -> Part:
+def prefill(bench: Bench) -> Iterator[Part]:
     """Compute prompts of 512 tokens (8,192 on a GPU), one token drawn from each."""
     num_prompts, num_tokens = (8, 8192) if bench.options.on_gpu else (4, 512)
     num_tokens = min(num_tokens, bench.info.max_model_len - 1)
@@ -36,7 +37,10 @@ def prefill(bench: Bench) -> Part:
             Job(prompt=bench.prompt(num_tokens), num_output_tokens=1) for _ in range(num_prompts)
         ]
 
-    runs = _rounds(bench, jobs)
+    return _each_round(bench, jobs, partial(_state_prefill, bench, num_prompts, num_tokens))
+
+
+def _state_prefill(bench: Bench, num_prompts: int, num_tokens: int, runs: list[Run]) -> Part:
     rates = [run.num_prompt_tokens / run.wall_s for run in runs]
     work = bench.work.prefill(num_tokens)
     floor_s = num_prompts * work.floor_s(bench.ceilings)
@@ -64,7 +68,7 @@ def prefill(bench: Bench) -> Part:
     )
 
 
-def mixed(bench: Bench) -> Part:
+def mixed(bench: Bench) -> Iterator[Part]:
     """Let eight rows decode while a prompt of 512 tokens comes in every eighth step, eight times.
 
     What counts is that the rows keep going: the longest gaps between their tokens.
@@ -78,7 +82,10 @@ def mixed(bench: Bench) -> Part:
         ]
         return decoding + coming
 
-    runs = _rounds(bench, jobs)
+    return _each_round(bench, jobs, partial(_state_mixed, bench))
+
+
+def _state_mixed(bench: Bench, runs: list[Run]) -> Part:
     rates = [run.output_tokens_per_s for run in runs]
     gaps_ms = [percentile(run.gaps_s, 0.99) * 1000 for run in runs]
     name = f"mixed_{bench.subject}"
@@ -102,7 +109,7 @@ def mixed(bench: Bench) -> Part:
     )
 
 
-def shared_prefix(bench: Bench) -> Part:
+def shared_prefix(bench: Bench) -> Iterator[Part]:
     """Time first tokens behind a shared 1,000-token prefix: the first request, then four others.
 
     The followers come one at a time, after the first has finished; each ends in 16 tokens of its
@@ -121,6 +128,12 @@ def shared_prefix(bench: Bench) -> Part:
             firsts.append(ttft_s[0])
             followers.append(median(ttft_s[1:]))
             speedups.append(ttft_s[0] / median(ttft_s[1:]))
+            yield _state_shared_prefix(bench, firsts, followers, speedups)
+
+
+def _state_shared_prefix(
+    bench: Bench, firsts: list[float], followers: list[float], speedups: list[float]
+) -> Part:
     is_standard = bench.subject == "llama_30m"
     name = "shared_prefix" if is_standard else f"shared_prefix_{bench.subject}"
     goal = at_least(median(speedups), _SHARED_PREFIX_GOAL, "ratio")
@@ -137,7 +150,7 @@ def shared_prefix(bench: Bench) -> Part:
     )
 
 
-def nano(bench: Bench) -> Part:
+def nano(bench: Bench) -> Iterator[Part]:
     """Run 256 requests at once, 100 to 1,024 tokens in and out, both times `scale`.
 
     Source: the bench of nano-vllm, its bench.py: lengths, temperature, no end tokens.
@@ -156,7 +169,11 @@ def nano(bench: Bench) -> Part:
             for _ in range(num_requests)
         ]
 
-    runs = _rounds(bench, jobs)
+    return _each_round(bench, jobs, partial(_state_nano, bench, num_requests, (low, high)))
+
+
+def _state_nano(bench: Bench, num_requests: int, lengths: tuple[int, int], runs: list[Run]) -> Part:
+    low, high = lengths
     rates = [run.output_tokens_per_s for run in runs]
     return Part(
         {
@@ -169,7 +186,7 @@ def nano(bench: Bench) -> Part:
     )
 
 
-def one_k_one_k(bench: Bench) -> Part:
+def one_k_one_k(bench: Bench) -> Iterator[Part]:
     """Run 256 requests at once, 1,024 tokens in and 1,024 out, both times `scale`."""
     num_requests = max(1, round(_1K1K_REQUESTS * bench.options.scale))
     num_tokens = max(2, round(_1K1K_TOKENS * bench.options.scale))
@@ -180,7 +197,10 @@ def one_k_one_k(bench: Bench) -> Part:
             for _ in range(num_requests)
         ]
 
-    runs = _rounds(bench, jobs)
+    return _each_round(bench, jobs, partial(_state_1k1k, bench, num_requests, num_tokens))
+
+
+def _state_1k1k(bench: Bench, num_requests: int, num_tokens: int, runs: list[Run]) -> Part:
     rates = [run.output_tokens_per_s for run in runs]
     shares = [_share_of_floor(bench, run) for run in runs]
     name = f"{bench.subject}_1k1k"
@@ -209,6 +229,16 @@ def _share_of_floor(bench: Bench, run: Run) -> float:
     return sum(floors_s) / run.wall_s
 
 
-def _rounds(bench: Bench, jobs: Callable[[], list[Job]]) -> list[Run]:
-    """Run new jobs a round, each with an empty cache; the first round warms up."""
-    return [bench.driver().run(jobs()) for _ in range(bench.options.rounds + 1)][1:]
+def _each_round(
+    bench: Bench, jobs: Callable[[], list[Job]], state: Callable[[list[Run]], Part]
+) -> Iterator[Part]:
+    """Run new jobs a round, each with an empty cache, and state the rounds so far after each.
+
+    The first round warms up.
+    """
+    runs: list[Run] = []
+    for number in range(bench.options.rounds + 1):
+        run = bench.driver().run(jobs())
+        if number:
+            runs.append(run)
+            yield state(runs)

@@ -64,7 +64,7 @@ def test_eight_bits_have_figures_of_their_own() -> None:
 def test_no_peer_is_said() -> None:
     """A comparison without the other side is refused in one line."""
     with pytest.raises(BenchError, match="no peer"):
-        compare_peer(make_bench("cpu"))
+        next(compare_peer(make_bench("cpu")))
 
 
 @pytest.mark.parametrize("model", EXPECTED)
@@ -138,6 +138,6 @@ def test_workloads_state_the_goals(tmp_path: Path, model: str, goals: dict[str, 
     """Decoding and prefill state what their model must reach, and nothing else has a goal."""
     engine = RenewedEngine(max_model_len=8320, max_num_batched_tokens=2048, num_blocks=10_000)
     bench = make_bench("cuda", engine=engine, work=model_work(tmp_path, model), batches=(1, 4))
-    figures = decode_sweep(bench).figures | prefill(bench).figures
+    figures = [*decode_sweep(bench)][-1].figures | [*prefill(bench)][-1].figures
     stated = {name: figure.goal for name, figure in figures.items() if figure.goal is not None}
     assert {name.partition("tiny_")[2]: goal for name, goal in stated.items()} == goals

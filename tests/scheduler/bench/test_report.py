@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from scheduler.bench import report
 from scheduler.bench.report import Figure, at_least, at_most, update_report
 
 
@@ -34,12 +37,61 @@ def test_parts_stand_beside_each_other(tmp_path: Path) -> None:
     assert {"machine", "versions", "commit", "measured_at"} <= set(document)
 
 
-def test_figures_of_another_machine_go(tmp_path: Path) -> None:
-    """What was measured elsewhere is not mixed with what is measured here."""
-    for gpu in ("one", "other"):
+@pytest.mark.parametrize("model", ["cpu", "gpu"])
+def test_figures_of_another_machine_go(tmp_path: Path, model: str) -> None:
+    """What was measured on another processor or GPU is not mixed with what is measured here."""
+    for name in ("one", "other"):
         path = update_report(
-            "r", gpu, {gpu: Figure(1, "s")}, {}, directory=tmp_path, device={"gpu": gpu}
+            "r", name, {name: Figure(1, "s")}, {}, directory=tmp_path, device={model: name}
         )
     document = read(path)
     assert list(document["figures"]) == ["other"]
-    assert document["machine"]["gpu"] == "other"
+    assert document["machine"][model] == "other"
+
+
+def test_figures_of_the_same_machine_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other memory, cores, systems and versions take no figure; each part says what it ran on."""
+    update_report("r", "a", {"x": Figure(1, "s")}, {}, directory=tmp_path)
+    before = read(tmp_path / "r.json")
+    changed = {"memory_gib": 0.5, "cores": 1000, "system": "another", "python": "4.0"}
+    monkeypatch.setattr(report, "machine", lambda: before["machine"] | changed)
+    monkeypatch.setattr(report, "_versions", lambda: {"torch": "99"})
+    document = read(update_report("r", "b", {"y": Figure(2, "s")}, {}, directory=tmp_path))
+    assert set(document["figures"]) == {"x", "y"}
+    assert document["parts"]["a"] == before["parts"]["a"]
+    assert document["parts"]["a"]["versions"] == before["versions"] != {"torch": "99"}
+    assert document["parts"]["b"]["versions"] == {"torch": "99"}
+    assert document["parts"]["b"]["machine"]["cores"] == 1000
+
+
+def test_part_that_said_nothing_of_its_machine(tmp_path: Path) -> None:
+    """A part from before parts did is taken to have run on what its whole report names."""
+    path = update_report("r", "a", {"x": Figure(1, "s")}, {}, directory=tmp_path)
+    document = read(path)
+    whole = document["parts"]["a"]
+    document["parts"]["a"] = {key: whole[key] for key in ("measured_at", "commit", "figures")}
+    path.write_text(json.dumps(document))
+    document = read(update_report("r", "b", {}, {}, directory=tmp_path))
+    del whole["complete"]
+    assert document["parts"]["a"] == whole
+
+
+def test_half_a_part_says_so(tmp_path: Path) -> None:
+    """A part that still grows is marked, and its end takes the mark away."""
+    for complete in (False, True):
+        figures = {"x": Figure(1, "s")}
+        path = update_report("r", "a", figures, {}, directory=tmp_path, complete=complete)
+        assert read(path)["parts"]["a"]["complete"] is complete
+
+
+def test_broken_write_leaves_the_report(tmp_path: Path) -> None:
+    """A report that cannot be written to its end stays what it was."""
+    path = update_report("r", "a", {"x": Figure(1, "s")}, {}, directory=tmp_path)
+    before = path.read_text()
+    with pytest.raises(TypeError):
+        update_report("r", "b", {}, {"no JSON": object()}, directory=tmp_path)
+    path.with_suffix(".tmp").write_text("{ half a")
+    assert path.read_text() == before
+    update_report("r", "b", {"y": Figure(1, "s")}, {}, directory=tmp_path)
+    assert set(read(path)["figures"]) == {"x", "y"}
+    assert [file.name for file in tmp_path.iterdir()] == ["r.json"]
