@@ -6,13 +6,14 @@ installed), compute in the same dtype, and share the process and so the threads.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,9 @@ class Options:
     `model_dir` is measured instead of `shape` where it is given; without weights in it, or with
     `dummy`, they are random, and there is no peer with `dummy`. `scale` multiplies the requests of
     `nano` and `1k1k` and their lengths. `step_tokens` are what a step computes at most.
-    `step-sweep` writes its profile to `profile_out`. `weight_dtype` and `kv_dtype` are as in
-    `EngineConfig`.
+    `step-sweep` writes its profile to `profile_out`. `weight_dtype`, `kv_dtype` and `graphs` are as
+    in `EngineConfig`. `documented_peer` has the peer's continuous batching called as its
+    documentation does as well, for which it takes most of the memory.
     """
 
     shape: str = "llama-30m"
@@ -54,10 +56,12 @@ class Options:
     scale: float = 0.125
     native: str = "auto"
     peers: bool = True
+    documented_peer: bool = True
     profile_out: Path | None = None
     step_tokens: int | None = None
     weight_dtype: str | None = None
     kv_dtype: str | None = None
+    graphs: bool = True
 
     @property
     def on_gpu(self) -> bool:
@@ -122,25 +126,25 @@ def open_bench(options: Options) -> Iterator[Bench]:
         model_dir, load_format = _prepare(options, Path(scratch))
         config = load_model_config(model_dir)
         wants_peer = options.peers and load_format == "auto" and is_installed()
-        engine = load_engine(
-            EngineConfig(
-                model_dir=model_dir,
-                load_format=load_format,
-                dtype=options.dtype,
-                device=options.device,
-                kv_cache_bytes=_kv_cache_bytes(options.device, shared=wants_peer),
-                num_threads=options.num_threads,
-                native=options.native,
-                weight_dtype=options.weight_dtype,
-                kv_dtype=options.kv_dtype,
-                **_given(max_num_batched_tokens=options.step_tokens),
-            )
+        engine_config = EngineConfig(
+            model_dir=model_dir,
+            load_format=load_format,
+            dtype=options.dtype,
+            device=options.device,
+            kv_cache_bytes=_kv_cache_bytes(options.device, shared=wants_peer),
+            num_threads=options.num_threads,
+            native=options.native,
+            weight_dtype=options.weight_dtype,
+            kv_dtype=options.kv_dtype,
+            graphs=options.graphs,
+            **_given(max_num_batched_tokens=options.step_tokens),
         )
-        peer = None
-        try:
+        with opened_engine(engine_config) as engine, ExitStack() as stack:
             dtype = engine.info.dtype
+            peer = None
             if wants_peer:
                 peer = TransformersPeer(model_dir, dtype=dtype, device=options.device)
+                stack.callback(peer.close)
             name = options.shape if options.model_dir is None else options.model_dir.resolve().name
             yield Bench(
                 options=options,
@@ -158,10 +162,6 @@ def open_bench(options: Options) -> Iterator[Bench]:
                 ceilings=_measure_ceilings(options, dtype),
                 draw=random.Random(7),
             )
-        finally:
-            if peer is not None:
-                peer.close()
-            engine.close()
 
 
 def describe_device(device: str) -> tuple[str, dict[str, Any]]:
@@ -212,6 +212,28 @@ def _prepare(options: Options, scratch: Path) -> tuple[Path, str]:
 def load_engine(config: EngineConfig) -> Engine:
     """Load the model on the engine that serves its device; all benches get theirs here."""
     return open_engine(config)
+
+
+@contextmanager
+def opened_engine(config: EngineConfig) -> Iterator[Engine]:
+    """Load the model, and in the end give back all that it took: the next one may need it."""
+    engine = load_engine(config)
+    try:
+        yield engine
+    finally:
+        engine.close()
+        give_memory_back(config.device)
+
+
+def give_memory_back(device: str) -> None:
+    """Free what only circles hold, and on a GPU what torch keeps of that for itself."""
+    gc.collect()
+    if device.startswith("cuda"):
+        import torch
+
+        # A device that has failed gives nothing back.
+        with suppress(RuntimeError):
+            torch.cuda.empty_cache()
 
 
 def _given(**sizes: int | None) -> dict[str, Any]:

@@ -56,13 +56,15 @@ def step_sweep(bench: Bench) -> Iterator[Part]:
     bench.engine.reset()
     path = bench.options.profile_out
     name = path.stem if path is not None else f"{bench.slug}-{bench.options.device}"
-    for samples in measure_grid(bench.engine, rounds=bench.options.rounds):
+    for num_rounds, samples in enumerate(
+        measure_grid(bench.engine, rounds=bench.options.rounds), start=1
+    ):
         try:
             found = fit(samples, name=name, split_num_tokens=_SPLITS)
         except ValueError as exc:
             raise BenchError(f"the engine is too small to sweep: {exc}") from exc
         if path is not None:
-            save_profile(found.cost, path, source=_source(bench, found, len(samples)))
+            save_profile(found.cost, path, source=_source(bench, found, len(samples), num_rounds))
         yield _describe(bench, found, samples)
 
 
@@ -130,8 +132,10 @@ class _Stage:
             raise BenchError("the engine's KV cache is too small to sweep")
         self._own_blocks = range(num_library, info.num_blocks)
         self.longest_context = num_each * info.block_size
+        # No step has more rows than this, so that no more contexts are read.
+        most_rows = min(info.max_num_seqs, info.max_num_batched_tokens)
         num_contexts = min(
-            num_library // num_each, info.max_num_seqs, -(-_LIBRARY_TOKENS // self.longest_context)
+            num_library // num_each, most_rows, -(-_LIBRARY_TOKENS // self.longest_context)
         )
         self._library = [
             self._compute_context(range(i * num_each, (i + 1) * num_each))
@@ -253,7 +257,7 @@ def _cut(num_tokens: int, longest: int) -> tuple[int, ...]:
     return (longest,) * whole + ((rest,) if rest else ())
 
 
-def _source(bench: Bench, found: Fit, num_points: int) -> str:
+def _source(bench: Bench, found: Fit, num_points: int, num_rounds: int) -> str:
     conditions = run_conditions()
     threads = conditions["torch_threads"]
     compiled = "with" if bench.uses_native else "without"
@@ -261,8 +265,8 @@ def _source(bench: Bench, found: Fit, num_points: int) -> str:
     device = described.get("gpu", machine()["cpu"])
     return (
         f"Measured: {bench.slug} in {bench.info.dtype} on {device}, torch threads: {threads}, "
-        f"{compiled} the compiled operators; fitted to {num_points} steps, mean error on steps "
-        f"held out {found.held_out_mape:.1%}"
+        f"{compiled} the compiled operators; fitted to {num_points} steps, rounds: {num_rounds}, "
+        f"mean error on steps held out {found.held_out_mape:.1%}"
     )
 
 

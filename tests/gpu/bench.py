@@ -1,18 +1,17 @@
 """The engine bench on a device, with random weights in the shapes of real models.
 
-The figures that the documents quote come first, so that a run that is cut short has them. A model
-is loaded anew for each stage: that takes seconds, for random weights are made where they are used.
+The figures that the documents quote come first, so that a run that is cut short has them, and the
+peer last: it takes the longest, and most of the memory. A model is loaded anew for each stage: that
+takes seconds, for random weights are made where they are used. Loads no torch by itself.
 """
 
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from scheduler.bench.drive import BenchError
-from scheduler.bench.engine_bench import measure
+from scheduler.bench.engine_bench import WORKLOADS, measure
 from scheduler.bench.part import Part
 from scheduler.bench.setup import DEMO, Options
 from tests.gpu.asked import Asked
@@ -25,51 +24,53 @@ class Stage:
 
     model: str
     workloads: tuple[str, ...]
-    rounds: int = 2
     fp8: str = ""
+
+    @classmethod
+    def of(cls, name: str) -> Stage:
+        """Read what `name` says: `model:workload+workload`, and `:fp8` where there is one."""
+        model, workloads, *fp8 = name.split(":")
+        return cls(model, tuple(workloads.split("+")), *fp8)
+
+    @property
+    def name(self) -> str:
+        name = f"{self.model}:{'+'.join(self.workloads)}"
+        return f"{name}:{self.fp8}" if self.fp8 else name
+
+    @property
+    def rounds(self) -> int:
+        # One of 256 × 1,024 takes half a minute on a large model.
+        return 1 if "1k1k" in self.workloads and self.model.endswith("-8b") else 2
 
 
 STAGES = (
     Stage("qwen3-0.6b", ("nano",)),
-    Stage("qwen3-8b", ("1k1k", "prefill"), rounds=1),
+    Stage("qwen3-8b", ("1k1k", "prefill")),
     Stage("qwen3-0.6b", ("decode-sweep",)),
-    Stage("qwen3-0.6b", ("peer",)),
     Stage("qwen3-0.6b", ("host-share", "loop-lag")),
     Stage("llama-3.2-1b", ("decode-sweep", "nano", "prefill", "64k", "uneven")),
     Stage("qwen3-8b", ("decode-sweep", "64k", "uneven", "nano")),
     Stage("qwen3-4b", ("decode-sweep", "nano", "prefill")),
     Stage("llama-3.1-8b", ("decode-sweep", "prefill", "64k")),
     Stage("qwen3-0.6b", ("shared-prefix", "mixed", "prefill", "1k1k")),
-    Stage("llama-3.1-8b", ("1k1k",), rounds=1),
-    Stage("qwen3-8b", ("1k1k",), rounds=1, fp8="both"),
+    Stage("llama-3.1-8b", ("1k1k",)),
+    Stage("qwen3-8b", ("1k1k",), fp8="both"),
     Stage("qwen3-8b", ("decode-sweep", "prefill"), fp8="weights"),
     Stage("llama-3.1-8b", ("64k",), fp8="kv"),
+    Stage("qwen3-0.6b", ("peer",)),
 )
-_QUICK_WORKLOADS = ("decode-sweep", "nano", "1k1k", "loop-lag")
+_QUICK_STAGES = (
+    Stage(DEMO, ("decode-sweep", "nano", "1k1k", "loop-lag")),
+    Stage(DEMO, ("peer",)),
+)
 
 
-def run(asked: Asked) -> Iterator[tuple[str, Part]]:
-    """Measure stage after stage until the deadline; what it did not suffice for is named."""
+def run(asked: Asked, name: str) -> Iterator[tuple[str, Part]]:
+    """Measure a stage, as far as the time suffices."""
+    stage = Stage.of(name)
     if asked.quick:
-        yield from measure(_quick_options(asked), _QUICK_WORKLOADS)
+        yield from measure(_quick_options(asked, stage), stage.workloads)
         return
-    num_broken = 0
-    for stage in choose(asked):
-        if asked.deadline.passed:
-            sys.stderr.write(f"no time for {stage.model}: {', '.join(stage.workloads)}\n")
-            continue
-        try:
-            yield from _run_stage(stage, asked)
-        except Exception:
-            # Printed, not kept: what it holds is memory that the next stage needs.
-            traceback.print_exc()
-            num_broken += 1
-    if num_broken:
-        raise BenchError(f"{num_broken} stages of the bench broke")
-
-
-def _run_stage(stage: Stage, asked: Asked) -> Iterator[tuple[str, Part]]:
-    """Measure one stage, as far as the time suffices."""
     with model_directory(stage.model) as directory:
         options = Options(
             model_dir=directory,
@@ -80,10 +81,11 @@ def _run_stage(stage: Stage, asked: Asked) -> Iterator[tuple[str, Part]]:
             dummy="peer" not in stage.workloads,
             weight_dtype="fp8" if stage.fp8 in ("weights", "both") else None,
             kv_dtype="fp8" if stage.fp8 in ("kv", "both") else None,
+            graphs=not asked.eager,
         )
         for title, part in measure(options, stage.workloads):
             yield title, part
-            if asked.deadline.passed:
+            if part.complete and asked.deadline.passed:
                 sys.stderr.write(f"the time was up after {title}\n")
                 break
 
@@ -92,8 +94,10 @@ def choose(asked: Asked) -> list[Stage]:
     """Pick the stages of the models and workloads that are asked for, in their order.
 
     A model and a workload that no stage has together are measured all the same. Where fp8 is asked
-    for, it is what all of them have.
+    for, it is what all of them have. A workload that does not exist is left out.
     """
+    if asked.quick:
+        return list(_QUICK_STAGES)
     chosen = []
     for stage in STAGES:
         if asked.fp8 and stage.fp8:
@@ -104,18 +108,22 @@ def choose(asked: Asked) -> list[Stage]:
             chosen.append(replace(stage, workloads=workloads, fp8=fp8))
     found = {(stage.model, workload) for stage in chosen for workload in stage.workloads}
     for model in asked.models:
-        missing = [w for w in asked.workloads if (model, w) not in found]
+        missing = [w for w in asked.workloads if (model, w) not in found and w in WORKLOADS]
         chosen += [Stage(model, (workload,), fp8=asked.fp8) for workload in missing]
     return chosen
 
 
-def _quick_options(asked: Asked) -> Options:
+def _quick_options(asked: Asked, stage: Stage) -> Options:
+    beside_peer = "peer" in stage.workloads
     return Options(
-        shape=DEMO,
+        shape=stage.model,
         device=asked.device,
         num_threads=1,
-        batches=(1, 2),
+        # Continuous batching is for batches of 16 and more.
+        batches=(16,) if beside_peer else (1, 2),
         rounds=1,
         scale=0.01,
-        peers=False,
+        peers=beside_peer,
+        documented_peer=False,
+        graphs=not asked.eager,
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,10 @@ from engine.config import EngineConfig
 from engine.contract import Engine, SamplingParams
 from engine.models.registry import known_architectures
 from scheduler.bench.drive import Driver, Job
-from scheduler.bench.part import Part
+from scheduler.bench.part import Part, grow
 from scheduler.bench.report import Figure, at_most
-from scheduler.bench.setup import load_engine
 from tests.checkpoints import make_tiny
 from tests.gpu.asked import Asked
-from tests.gpu.kernel_tests import run_kernel_tests
 from tests.gpu.prompt_scores import prompt_logprobs
 from tests.plan_driver import PlanDriver
 
@@ -47,8 +45,8 @@ _VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "Qwen3ForCausalLM": ({"head_dim": 32},),
 }
 _NUM_NEW_TOKENS = 16
-_FLOAT32_BOUND = 1e-4
-_BFLOAT16_BOUND = 5e-2
+# By dtype, and its name in a figure, what the error of log-probabilities may be.
+_BOUNDS = (("float32", "fp32", 1e-4), ("bfloat16", "bf16", 5e-2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,50 +60,59 @@ class Case:
     prefix_cache: bool
 
 
-def run(asked: Asked) -> Iterator[tuple[str, Part]]:
-    """Run the kernels' own tests where they are compiled, then check the engine on all families."""
-    if asked.on_gpu:
-        yield "kernels", run_kernel_tests(timeout_s=asked.deadline.left_s / 2)
-    yield "correctness", _check_families(asked)
+@dataclass(slots=True)
+class Checked:
+    """Gather what was found on one checkpoint: the cases that differ, and the errors by dtype."""
+
+    overrides: dict[str, Any]
+    cases: int = 0
+    wrong: list[str] = field(default_factory=list)
+    error: dict[str, float] = field(default_factory=dict)
 
 
-def _check_families(asked: Asked) -> Part:
-    """Check all families; what the time did not suffice for is counted as left out."""
-    part = Part()
-    results: list[dict[str, Any]] = []
-    left_out = wrong = 0
-    errors = {"float32": 0.0, "bfloat16": 0.0}
-    for architecture, overrides in _checkpoints(asked.quick):
+def run(asked: Asked, name: str) -> Iterator[tuple[str, Part]]:
+    """Check the engine on a family, or on all of them."""
+    # A bar for every tiny checkpoint tells nobody anything.
+    transformers.utils.logging.disable_progress_bar()
+    for family in known_architectures() if name == "all" else (name,):
+        for part in grow(_check_family(family, asked)):
+            yield f"correctness {family}", part
+
+
+def _check_family(family: str, asked: Asked) -> Iterator[Part]:
+    """Check a family's checkpoints; what the time did not suffice for is counted as left out."""
+    checked: list[Checked] = []
+    left_out = 0
+    for overrides in ({}, *(() if asked.quick else _VARIANTS.get(family, ()))):
         if asked.deadline.passed:
             left_out += 1
             continue
         with tempfile.TemporaryDirectory(prefix="sluice-gpu-") as name:
             model_dir = Path(name)
-            make_tiny(
-                model_dir, getattr(transformers, architecture), eos_token_id=None, **overrides
-            )
-            result = _check(model_dir, asked)
-        results.append({"architecture": architecture, "overrides": overrides, **result})
-        wrong += len(result["wrong"])
-        for dtype, error in result["error"].items():
-            errors[dtype] = max(errors[dtype], error)
-    num_cases = sum(result["cases"] for result in results)
-    part.figures = {
-        "correctness_cases": Figure(num_cases, "cases"),
-        "correctness_cases_wrong": at_most(wrong, 0, "cases"),
-        "correctness_checkpoints_left_out": at_most(left_out, 0, "checkpoints"),
-        "correctness_fp32_logprob_error": at_most(errors["float32"], _FLOAT32_BOUND, "ratio"),
-        "correctness_bf16_logprob_error": at_most(errors["bfloat16"], _BFLOAT16_BOUND, "ratio"),
+            make_tiny(model_dir, getattr(transformers, family), eos_token_id=None, **overrides)
+            checked.append(Checked(overrides))
+            for _ in _check(model_dir, asked, checked[-1]):
+                yield _state(family, checked, left_out)
+    yield _state(family, checked, left_out)
+
+
+def _state(family: str, checked: Sequence[Checked], left_out: int) -> Part:
+    name = f"correctness_{family.removesuffix('ForCausalLM').lower()}"
+    errors = {
+        f"{name}_{short}_logprob_error": at_most(max(values), bound, "ratio")
+        for dtype, short, bound in _BOUNDS
+        # What has not been measured is not stated.
+        if (values := [one.error[dtype] for one in checked if dtype in one.error])
     }
-    part.samples = {"checkpoints": results}
-    return part
-
-
-def _checkpoints(quick: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    for architecture in known_architectures():
-        yield architecture, {}
-        if not quick:
-            yield from ((architecture, overrides) for overrides in _VARIANTS.get(architecture, ()))
+    return Part(
+        {
+            f"{name}_cases": Figure(sum(one.cases for one in checked), "cases"),
+            f"{name}_cases_wrong": at_most(sum(len(one.wrong) for one in checked), 0, "cases"),
+            f"{name}_checkpoints_left_out": at_most(left_out, 0, "checkpoints"),
+            **errors,
+        },
+        {"checkpoints": [asdict(one) for one in checked]},
+    )
 
 
 def _cases(asked: Asked) -> dict[tuple[int, bool], list[Case]]:
@@ -117,29 +124,28 @@ def _cases(asked: Asked) -> dict[tuple[int, bool], list[Case]]:
     return {engine: [Case(*engine, *way) for way in ways] for engine in engines}
 
 
-def _check(model_dir: Path, asked: Asked) -> dict[str, Any]:
-    """Compare one checkpoint's log-probabilities and tokens; names the cases that differ."""
-    device = asked.device
+def _check(model_dir: Path, asked: Asked, checked: Checked) -> Iterator[None]:
+    """Compare one checkpoint's tokens and log-probabilities; stops whenever there is more."""
     model = transformers.AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
-    model = model.to(device).eval()
+    model = model.to(asked.device).eval()
     draw = random.Random(5)
     prompts = [[draw.randrange(3, 128) for _ in range(n)] for n in (1, 15, 16, 17, 40, 70)]
     prompts += [prompts[-1][:50] + prompt[:9] for prompt in prompts[:3]]
     expected = [_greedy(model, prompt) for prompt in prompts]
-    wrong = []
-    num_cases = 1
     for (block_size, graphs), cases in _cases(asked).items():
-        num_cases += len(cases)
-        engine = _load(model_dir, device, block_size, graphs=graphs)
-        wrong += [str(case) for case in cases if _tokens(engine, case, prompts) != expected]
-        engine.close()
-    if _scheduled(model_dir, device, prompts) != expected:
-        wrong.append("scheduler, few blocks")
-    error = {
-        dtype: _logprob_error(model, model_dir, device, dtype, prompts[5])
-        for dtype in ("float32", "bfloat16")
-    }
-    return {"cases": num_cases, "wrong": wrong, "error": error}
+        with asked.engine(_config(model_dir, asked, block_size, graphs=graphs)) as engine:
+            for case in cases:
+                checked.cases += 1
+                if _tokens(engine, case, prompts) != expected:
+                    checked.wrong.append(str(case))
+        yield
+    checked.cases += 1
+    if _scheduled(model_dir, asked, prompts) != expected:
+        checked.wrong.append("scheduler, few blocks")
+    yield
+    for dtype, _, _ in _BOUNDS:
+        checked.error[dtype] = _logprob_error(model, model_dir, asked, dtype, prompts[5])
+        yield
 
 
 @torch.inference_mode()
@@ -153,18 +159,16 @@ def _greedy(model: torch.nn.Module, prompt: Sequence[int]) -> list[int]:
     return tokens[len(prompt) :]
 
 
-def _load(model_dir: Path, device: str, block_size: int, *, graphs: bool) -> Engine:
-    return load_engine(
-        EngineConfig(
-            model_dir=model_dir,
-            device=device,
-            dtype="float32",
-            block_size=block_size,
-            num_blocks=128,
-            max_num_seqs=16,
-            num_threads=1,
-            graphs=graphs,
-        )
+def _config(model_dir: Path, asked: Asked, block_size: int, *, graphs: bool) -> EngineConfig:
+    return EngineConfig(
+        model_dir=model_dir,
+        device=asked.device,
+        dtype="float32",
+        block_size=block_size,
+        num_blocks=128,
+        max_num_seqs=16,
+        num_threads=1,
+        graphs=graphs,
     )
 
 
@@ -181,33 +185,30 @@ def _tokens(engine: Engine, case: Case, prompts: Sequence[Sequence[int]]) -> lis
     return driver.run(prompts, params)
 
 
-def _scheduled(model_dir: Path, device: str, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+def _scheduled(model_dir: Path, asked: Asked, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
     """Let the scheduler drive, with so few blocks that it must preempt."""
-    engine = load_engine(
-        EngineConfig(
-            model_dir=model_dir,
-            device=device,
-            dtype="float32",
-            block_size=16,
-            num_blocks=12,
-            max_num_seqs=8,
-            max_num_batched_tokens=32,
-            num_threads=1,
-        )
+    config = EngineConfig(
+        model_dir=model_dir,
+        device=asked.device,
+        dtype="float32",
+        block_size=16,
+        num_blocks=12,
+        max_num_seqs=8,
+        max_num_batched_tokens=32,
+        num_threads=1,
     )
     jobs = [Job(prompt=prompt, num_output_tokens=_NUM_NEW_TOKENS) for prompt in prompts]
-    run = Driver(engine).run(jobs)
-    engine.close()
-    return run.tokens
+    with asked.engine(config) as engine:
+        return Driver(engine).run(jobs).tokens
 
 
 @torch.inference_mode()
 def _logprob_error(
-    model: torch.nn.Module, model_dir: Path, device: str, dtype: str, prompt: Sequence[int]
+    model: torch.nn.Module, model_dir: Path, asked: Asked, dtype: str, prompt: Sequence[int]
 ) -> float:
     """Return ‖ours − reference‖ / ‖reference‖ over the log-probabilities of a prompt's tokens."""
-    logits = model(torch.tensor([list(prompt)], device=device)).logits[0, :-1]
-    chosen = torch.tensor(prompt[1:], device=device)[:, None]
+    logits = model(torch.tensor([list(prompt)], device=asked.device)).logits[0, :-1]
+    chosen = torch.tensor(prompt[1:], device=asked.device)[:, None]
     reference = torch.log_softmax(logits.double(), dim=-1).gather(1, chosen)[:, 0].cpu()
-    ours = torch.tensor(prompt_logprobs(model_dir, device, dtype, prompt), dtype=torch.float64)
+    ours = torch.tensor(prompt_logprobs(asked, model_dir, dtype, prompt), dtype=torch.float64)
     return float((ours - reference).norm() / reference.norm())

@@ -8,27 +8,27 @@ from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.contract import NewSequence, SamplingParams, SequenceSlice, StepPlan
-from scheduler.bench.setup import load_engine
+from tests.gpu.asked import Asked
 
 
-def prompt_logprobs(model_dir: Path, device: str, dtype: str, prompt: Sequence[int]) -> list[float]:
+def prompt_logprobs(
+    asked: Asked, model_dir: Path, dtype: str, prompt: Sequence[int]
+) -> list[float]:
     """Score all tokens of `prompt` but the first, in one step."""
-    engine = load_engine(
-        EngineConfig(
-            model_dir=model_dir,
-            device=device,
-            dtype=dtype,
-            block_size=16,
-            num_blocks=16,
-            max_num_seqs=1,
-            num_threads=1,
-        )
+    config = EngineConfig(
+        model_dir=model_dir,
+        device=asked.device,
+        dtype=dtype,
+        block_size=16,
+        num_blocks=16,
+        max_num_seqs=1,
+        num_threads=1,
     )
     n = len(prompt)
     params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0)
     sequence = NewSequence(0, "scored", array("i", prompt), n, 0, (), params)
     chunk = SequenceSlice(0, 0, n, tuple(range(-(-n // 16))), True)
     plan = StepPlan(1, admitted=(sequence,), slices=(chunk,))
-    result = engine.collect(engine.launch(plan))
-    engine.close()
+    with asked.engine(config) as engine:
+        result = engine.collect(engine.launch(plan))
     return [entry.logprob for entry in result.prompt_logprobs[0]]

@@ -28,8 +28,9 @@ from engine.models.hf_config import ModelConfig, load_model_config
 from engine.models.load import load_decoder
 from engine.sizes import find_device
 from engine.text import Tokenizer
-from scheduler.bench.part import Part, Row
+from scheduler.bench.part import Part, Row, grow
 from scheduler.bench.report import Figure
+from scheduler.bench.setup import give_memory_back
 from tests.gpu.asked import Asked
 from tests.gpu.shapes import model_directory
 
@@ -51,20 +52,22 @@ class _Variant:
 _VARIANTS = (_Variant(True, False), _Variant(False, True), _Variant(True, True))
 
 
-def run(asked: Asked) -> Part:
-    """Measure the demo model, then the shapes that were asked for, on the same prompts each."""
+def run(asked: Asked, model: str) -> Iterator[tuple[str, Part]]:
+    """Measure a model in one variant after another, on the same prompts each."""
+    for part in grow(_measure(asked, model)):
+        yield f"quality {model}", part
+
+
+def _measure(asked: Asked, model: str) -> Iterator[Part]:
     part = Part()
-    models = () if asked.quick else asked.models or (("qwen3-0.6b",) if asked.on_gpu else ())
-    for model in ("demo", *models):
-        if asked.deadline.passed:
-            break
-        with _directory(model) as directory:
-            prompts = _prompts(model, directory, 2 if asked.quick else 8)
-            expected = _logits(asked, directory, prompts, _Variant(False, False))
-            for variant in _VARIANTS:
-                found = _logits(asked, directory, prompts, variant)
-                _compare(model, variant, expected, found, part)
-    return part
+    with _directory(model) as directory:
+        prompts = _prompts(model, directory, 2 if asked.quick else 8)
+        expected = _logits(asked, directory, prompts, _Variant(False, False))
+        for variant in _VARIANTS:
+            give_memory_back(asked.device)
+            found = _logits(asked, directory, prompts, variant)
+            _compare(model, variant, expected, found, part)
+            yield part
 
 
 def divergence(expected: Tensor, found: Tensor) -> Tensor:

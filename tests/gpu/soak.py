@@ -11,17 +11,17 @@ import random
 import tempfile
 import time
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from transformers import LlamaForCausalLM
+import transformers
 
 from engine.config import EngineConfig
 from engine.contract import Engine, SamplingParams
 from scheduler.bench.drive import Driver, Job
-from scheduler.bench.part import Part
+from scheduler.bench.part import Part, grow
 from scheduler.bench.report import Figure, at_least, at_most
-from scheduler.bench.setup import load_engine
 from scheduler.config import first_come
 from scheduler.core import Scheduler
 from scheduler.inline import InlineLoop
@@ -31,13 +31,20 @@ from tests.gpu.asked import Asked
 
 _MAX_TOKENS = 48
 _WAVE = 40
+_STATED_EVERY_S = 1.0
 
 
-def run(asked: Asked) -> Part:
-    """Soak until the deadline, in waves that each end idle."""
+def run(asked: Asked, _: str = "") -> Iterator[tuple[str, Part]]:
+    """Soak until the deadline, in waves that each end idle; figures come every second."""
+    for part in grow(_waves(asked)):
+        yield "soak", part
+
+
+def _waves(asked: Asked) -> Iterator[Part]:
+    transformers.utils.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory(prefix="sluice-gpu-") as name:
         model_dir = Path(name)
-        make_tiny(model_dir, LlamaForCausalLM, eos_token_id=None)
+        make_tiny(model_dir, transformers.LlamaForCausalLM, eos_token_id=None)
         config = EngineConfig(
             model_dir=model_dir,
             device=asked.device,
@@ -48,14 +55,20 @@ def run(asked: Asked) -> Part:
             max_num_batched_tokens=64,
             num_threads=1,
         )
-        soak = _Soak(load_engine(config), random.Random(11))
-        started_s = time.monotonic()
-        # Two waves at least: the second meets what the first has left in the cache.
-        while not asked.deadline.passed or soak.num_waves < 2:
-            soak.wave()
-        soak.engine.close()
+        with asked.engine(config) as engine:
+            soak = _Soak(engine, random.Random(11))
+            started_s = stated_s = time.monotonic()
+            # Two waves at least: the second meets what the first has left in the cache.
+            while not asked.deadline.passed or soak.num_waves < 2:
+                soak.wave()
+                if soak.num_waves == 1 or time.monotonic() > stated_s + _STATED_EVERY_S:
+                    yield _state(soak, time.monotonic() - started_s)
+                    stated_s = time.monotonic()
+        yield _state(soak, time.monotonic() - started_s)
+
+
+def _state(soak: _Soak, elapsed_s: float) -> Part:
     snapshot = soak.scheduler.snapshot()
-    elapsed_s = time.monotonic() - started_s
     return Part(
         {
             "soak_requests": Figure(soak.num_requests, "requests"),
@@ -86,7 +99,6 @@ class _Soak:
     """Offer and cancel at random, and check what comes back."""
 
     def __init__(self, engine: Engine, draw: random.Random) -> None:
-        self.engine = engine
         self.num_requests = self.num_cancelled = self.num_waves = self.blocks_lost = 0
         self.wrong: list[str] = []
         self._draw = draw

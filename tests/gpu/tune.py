@@ -1,54 +1,62 @@
-"""Times what a user may choose, on this device: the size of a KV block, and tokens in a step.
+"""Times what kernels are launched with, and what a user may choose, on this device.
 
-Nothing reads the answer by itself: it is what `SLUICE_BLOCK_SIZE` and
-`SLUICE_MAX_NUM_BATCHED_TOKENS` should be set to for a model of such a shape here.
+The latter are the size of a KV block, and tokens in a step. Nothing reads that answer by itself: it
+is what `SLUICE_BLOCK_SIZE` and `SLUICE_MAX_NUM_BATCHED_TOKENS` should be set to for a model of such
+a shape here.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from engine.config import EngineConfig
-from engine.contract import Engine
 from scheduler.bench.drive import Driver, Job, median_step_s
-from scheduler.bench.part import Part
+from scheduler.bench.part import Part, grow
 from scheduler.bench.report import Figure
-from scheduler.bench.setup import load_engine
 from scheduler.bench.shapes import SHAPES, write_config
 from tests.gpu.asked import Asked
-from tests.gpu.tune_kernels import tune_kernels
 
 _BLOCK_SIZES = (16, 32, 64)
 _STEP_TOKENS = (512, 2048, 8192)
 
 
-def run(asked: Asked) -> Part:
-    """Tune the kernels; time decode steps by block size, then prefills by a step's tokens."""
-    device, quick = asked.device, asked.quick
-    name = "llama-30m" if quick or device == "cpu" else "qwen3-0.5b"
-    part = Part(samples={"shape": name})
-    tune_kernels(asked, part)
+def run(asked: Asked, name: str) -> Iterator[tuple[str, Part]]:
+    """Tune a kernel, or time the sizes that a user may choose."""
+    if name == "sizes":
+        measured = _time_sizes(asked)
+    else:
+        # Imported late: it needs Triton.
+        from tests.gpu.tune_kernels import tune_kernel
+
+        measured = tune_kernel(asked, name)
+    for part in grow(measured):
+        yield f"tune {name}", part
+
+
+def _time_sizes(asked: Asked) -> Iterator[Part]:
+    """Time decode steps by block size, then prefills by a step's tokens."""
+    shape = "llama-30m" if asked.quick or not asked.on_gpu else "qwen3-0.5b"
+    part = Part(samples={"shape": shape})
     with TemporaryDirectory(prefix="sluice-gpu-") as scratch:
-        write_config(SHAPES[name], Path(scratch))
-        rounds = 1 if quick else 2
-        block_sizes = {
-            size: [_decode_ms(scratch, device, size, quick=quick) for _ in range(rounds)]
-            for size in _BLOCK_SIZES
-            if not asked.deadline.passed
-        }
-        _state(part, "block_size", "ms", block_sizes, best=min)
-        step_tokens: dict[int, list[float]] = {}
-        for size in _STEP_TOKENS[: 1 if quick else None]:
+        write_config(SHAPES[shape], Path(scratch))
+        rounds = 1 if asked.quick else 2
+        block_sizes: dict[int, list[float]] = {}
+        for size in _BLOCK_SIZES:
             if not asked.deadline.passed:
-                step_tokens[size] = [
-                    _prefill_rate(scratch, device, size, quick=quick) for _ in range(rounds)
-                ]
-        _state(part, "max_num_batched_tokens", "tokens/s", step_tokens, best=max)
-    return part
+                block_sizes[size] = [_decode_ms(scratch, asked, size) for _ in range(rounds)]
+                _state(part, "block_size", "ms", block_sizes, best=min)
+                yield part
+        step_tokens: dict[int, list[float]] = {}
+        for size in _STEP_TOKENS[: 1 if asked.quick else None]:
+            if not asked.deadline.passed:
+                step_tokens[size] = [_prefill_rate(scratch, asked, size) for _ in range(rounds)]
+                _state(part, "max_num_batched_tokens", "tokens/s", step_tokens, best=max)
+                yield part
 
 
 # Any: `min` or `max`.
@@ -56,39 +64,34 @@ def _state(part: Part, name: str, unit: str, values: dict[int, list[float]], *, 
     medians = {size: median(times) for size, times in values.items()}
     for size, value in medians.items():
         part.figures[f"tune_{name}_{size}"] = Figure(value, unit)
-    if medians:
-        part.figures[f"tune_best_{name}"] = Figure(best(medians, key=medians.get), "tokens")
+    part.figures[f"tune_best_{name}"] = Figure(best(medians, key=medians.get), "tokens")
     part.samples[name] = values
 
 
-def _decode_ms(model_dir: str, device: str, block_size: int, *, quick: bool) -> float:
+def _decode_ms(model_dir: str, asked: Asked, block_size: int) -> float:
     """Return the median of a decode step, ms: contexts of about 1,000 tokens, 32 rows."""
-    num_rows, num_tokens = (2, 64) if quick else (32, 1000)
-    engine = _load(model_dir, device, block_size=block_size)
-    run = Driver(engine).run(_jobs(num_rows, num_tokens, 24))
-    engine.close()
+    num_rows, num_tokens = (2, 64) if asked.quick else (32, 1000)
+    with asked.engine(_config(model_dir, asked, block_size=block_size)) as engine:
+        run = Driver(engine).run(_jobs(num_rows, num_tokens, 24))
     return median_step_s(run.decode_steps(num_rows)) * 1000
 
 
-def _prefill_rate(model_dir: str, device: str, step_tokens: int, *, quick: bool) -> float:
+def _prefill_rate(model_dir: str, asked: Asked, step_tokens: int) -> float:
     """Return prompt tokens/s with steps of so many tokens; the first prompts warm up."""
-    engine = _load(model_dir, device, max_num_batched_tokens=step_tokens)
-    num_tokens = 64 if quick else 1024
-    Driver(engine).run(_jobs(1, num_tokens, 1))
-    run = Driver(engine).run(_jobs(2 if device == "cpu" else 16, num_tokens, 1))
-    engine.close()
+    num_tokens = 64 if asked.quick else 1024
+    with asked.engine(_config(model_dir, asked, max_num_batched_tokens=step_tokens)) as engine:
+        Driver(engine).run(_jobs(1, num_tokens, 1))
+        run = Driver(engine).run(_jobs(16 if asked.on_gpu else 2, num_tokens, 1))
     return run.num_prompt_tokens / run.wall_s
 
 
-def _load(model_dir: str, device: str, **sizes: int) -> Engine:
-    return load_engine(
-        EngineConfig(
-            model_dir=Path(model_dir),
-            load_format="dummy",
-            device=device,
-            kv_cache_bytes=(2 if device == "cpu" else 20) << 30,
-            **sizes,  # type: ignore[arg-type]
-        )
+def _config(model_dir: str, asked: Asked, **sizes: int) -> EngineConfig:
+    return EngineConfig(
+        model_dir=Path(model_dir),
+        load_format="dummy",
+        device=asked.device,
+        kv_cache_bytes=(20 if asked.on_gpu else 2) << 30,
+        **sizes,  # type: ignore[arg-type]
     )
 
 

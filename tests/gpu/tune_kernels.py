@@ -8,7 +8,7 @@ have the least sum. The engine reads what is kept at its next start.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from statistics import median
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ import torch
 
 from engine.kernels.choose import choose_operations, triton_is_here
 from engine.models.hf_config import load_model_config
+from scheduler.bench.drive import BenchError
 from scheduler.bench.part import Part, Row
 from scheduler.bench.report import Figure
 from tests.gpu.asked import Asked
@@ -37,16 +38,16 @@ _CASES: Mapping[str, Sequence[AttentionCase]] = {
 }
 
 
-def tune_kernels(asked: Asked, part: Part) -> None:
-    """Sweep the kernels of every shape of heads that the models have, and keep what is best.
+def tune_kernel(asked: Asked, kernel: str) -> Iterator[Part]:
+    """Sweep a kernel for every shape of heads that the models have, and keep what is best.
 
-    Where no kernel is compiled the part says that they were left out.
+    The part comes after each candidate. Raises: `BenchError`: no kernel is compiled here.
     """
-    if not asked.on_gpu or asked.quick or not triton_is_here():
-        part.samples["kernels"] = "left out: kernels are timed on a GPU with Triton"
-        return
+    if not asked.on_gpu or not triton_is_here():
+        raise BenchError("kernels are timed on a GPU with Triton")
+    part = Part()
     device = torch.device(asked.device)
-    for kv_dtype, kernel, heads in product(_KV_DTYPES, _CASES, _shapes(asked)):
+    for kv_dtype, heads in product(_KV_DTYPES, _shapes(asked)):
         # What combines pieces reads no cache.
         if kernel == "combine_attention" and kv_dtype != torch.bfloat16:
             continue
@@ -57,10 +58,12 @@ def tune_kernels(asked: Asked, part: Part) -> None:
             AttentionBatch(case, heads, dtype=torch.bfloat16, kv_dtype=kv_dtype, device=device)
             for case in _CASES[kernel]
         ]
-        _tune(kernel, batches, asked, part)
+        yield from _tune(kernel, batches, asked, part)
 
 
-def _tune(kernel: str, batches: Sequence[AttentionBatch], asked: Asked, part: Part) -> None:
+def _tune(
+    kernel: str, batches: Sequence[AttentionBatch], asked: Asked, part: Part
+) -> Iterator[Part]:
     from engine.kernels import tuned
 
     device = batches[0].q.device
@@ -69,6 +72,7 @@ def _tune(kernel: str, batches: Sequence[AttentionBatch], asked: Asked, part: Pa
     default = _times_ms(lambda batch: batch.attend(operations), batches)
     assert default is not None, "the default fits"
     tried: list[tuple[Settings, list[float]]] = []
+    name = f"tune_{kernel}_{key.replace('-', '_')}"
     for candidate in tuned.candidates(kernel):
         if asked.deadline.passed:
             break
@@ -78,14 +82,15 @@ def _tune(kernel: str, batches: Sequence[AttentionBatch], asked: Asked, part: Pa
             found = _times_ms(lambda batch: batch.attend(operations), batches)
         if found is not None:
             tried.append((candidate, found))
-    name = f"tune_{kernel}_{key.replace('-', '_')}"
-    part.samples[name] = {
-        "default_ms": default,
-        "candidates": [{**candidate, "ms": times} for candidate, times in tried],
-    }
+            part.samples[name] = {
+                "default_ms": default,
+                "candidates": [{**candidate, "ms": times} for candidate, times in tried],
+            }
+            yield part
     best = choose_best(default, tried)
     if best is None:
         part.rows.append(Row(f"{kernel} {key}", None, note="the default is best"))
+        yield part
         return
     chosen, gain = best
     directory = asked.out / "tuned_settings" if asked.out else tuned.DIRECTORY
@@ -93,6 +98,7 @@ def _tune(kernel: str, batches: Sequence[AttentionBatch], asked: Asked, part: Pa
     tuned.save(kernel, key, device, chosen, directory=directory)
     part.figures[f"{name}_gain"] = Figure(gain, "ratio")
     part.rows.append(Row(f"{kernel} {key}", None, note=f"{chosen}, {gain:.2f}× the default"))
+    yield part
 
 
 def choose_best(
