@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from scheduler.bench.drive import BenchError
+
+_PAGE_SIZE = 256
 
 
 def is_installed() -> bool:
@@ -51,7 +56,10 @@ class TransformersPeer:
     def generate(
         self, prompts: Sequence[Sequence[int]], num_output_tokens: int
     ) -> tuple[float, list[list[int]]]:
-        """Run `generate` on prompts of one length; seconds, and the new tokens of each."""
+        """Run `generate` on prompts of one length; seconds, and the new tokens of each.
+
+        Raises: `BenchError`: they are not as many as were asked for.
+        """
         import torch
 
         ids = torch.tensor([list(prompt) for prompt in prompts], device=self._device)
@@ -65,7 +73,9 @@ class TransformersPeer:
         )
         # The copy to the host waits for the device.
         tokens: list[list[int]] = output[:, ids.shape[1] :].tolist()
-        return time.perf_counter() - started_s, tokens
+        elapsed_s = time.perf_counter() - started_s
+        _check(tokens, len(prompts), num_output_tokens)
+        return elapsed_s, tokens
 
     def generate_batch(
         self, prompts: Sequence[Sequence[int]], num_output_tokens: int, *, warm: bool
@@ -74,7 +84,8 @@ class TransformersPeer:
 
         As its documentation calls it, each call starts a manager and takes most of the memory for
         its cache. With `warm` the manager outlives the call, and its cache is twice the
-        workload's; the first such call warms up.
+        workload's; the first such call warms up. Raises: `BenchError`: a request failed, or has
+        fewer tokens than were asked for; transformers says so in its log alone.
         """
         config = _transformers().GenerationConfig(
             max_new_tokens=num_output_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0
@@ -92,9 +103,14 @@ class TransformersPeer:
             **options,
         )
         elapsed_s = time.perf_counter() - started_s
-        # Its dictionary is in the order of ends; the ids are numbered in the order of prompts.
+        # Its dictionary may be in the order of ends; the ids are numbered in that of prompts.
         ordered = sorted(outputs.items(), key=lambda item: int(item[0].rpartition("_")[2]))
-        return elapsed_s, [list(output.generated_tokens) for _, output in ordered]
+        for name, answer in ordered:
+            if answer.error is not None:
+                raise BenchError(f"transformers failed at {name}: {answer.error}")
+        tokens = [list(answer.generated_tokens) for _, answer in ordered]
+        _check(tokens, len(prompts), num_output_tokens)
+        return elapsed_s, tokens
 
     def stop_batching(self) -> None:
         """Stop the manager that warm calls have left running, if there is one."""
@@ -108,16 +124,32 @@ class TransformersPeer:
         del self._model
 
 
+def _check(tokens: Sequence[Sequence[int]], num_requests: int, num_output_tokens: int) -> None:
+    """Refuse a batch that is not whole: its time would be no result."""
+    if len(tokens) != num_requests:
+        raise BenchError(f"transformers answered {len(tokens)} of {num_requests} requests")
+    for found in map(len, tokens):
+        if found != num_output_tokens:
+            raise BenchError(f"transformers gave a request {found} of {num_output_tokens} tokens")
+
+
 # Any: its configuration classes are looked up by name.
 def _batching_config(prompts: Sequence[Sequence[int]], num_output_tokens: int) -> Any:
     """Size its cache for twice the workload: by itself it would take all memory there is."""
     module = importlib.import_module("transformers.generation.configuration_utils")
     num_tokens = sum(len(prompt) + num_output_tokens for prompt in prompts)
-    page_size = 256
-    num_blocks = 2 * max(len(prompts), -(-num_tokens // page_size))
+    num_blocks = 2 * max(len(prompts), -(-num_tokens // _PAGE_SIZE))
     return module.ContinuousBatchingConfig(
-        page_size=page_size, num_blocks=num_blocks, max_batch_tokens=2048
+        **page_size_option(module.ContinuousBatchingConfig),
+        num_blocks=num_blocks,
+        max_batch_tokens=2048,
     )
+
+
+def page_size_option(config_class: type) -> dict[str, int]:
+    """Say the tokens of a page in the word of this version: it was `block_size` up to 5.17."""
+    names = inspect.signature(config_class).parameters
+    return {"page_size" if "page_size" in names else "block_size": _PAGE_SIZE}
 
 
 def _transformers() -> Any:
