@@ -3,12 +3,14 @@
 Measured settings lie beside this module, a file a device, in `tuned_settings/`:
 `{"triton": {"3.6.0": {"decode_attention": {"d128-bfloat16": {"BLOCK_N": 64, ...}}}}}`. The Triton
 version is part of the key as the best setting differs by it, twofold at times. Nothing is ever
-tuned while a request waits: a bench sweeps `candidates` and calls `save`.
+tuned while a request waits: a bench sweeps `candidates` and calls `save`. One that saves elsewhere
+has its later processes call `look_in`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -50,6 +52,8 @@ _DEFAULTS: dict[str, dict[str, Settings]] = {
 }
 
 _trial: dict[str, Settings] = {}
+# Where settings are looked up before `DIRECTORY`.
+_elsewhere: list[Path] = []
 
 
 def settings(kernel: str, key: str, device: torch.device) -> Settings:
@@ -102,18 +106,29 @@ def save(
 ) -> Path:
     """Keep what a bench found best; other kernels, keys and Triton versions stay.
 
-    Args: `directory`: where; None is where `settings` looks.
+    Args: `directory`: where; None is beside this module. A new file elsewhere goes on from the one
+        that is kept here, so that it can replace it.
     Returns: the file of this device.
     """
     directory = directory or DIRECTORY
     path = directory / f"{_slug(device)}.json"
-    measured = json.loads(path.read_text()) if path.exists() else {"triton": {}}
+    known = path if path.exists() else DIRECTORY / path.name
+    measured = json.loads(known.read_text()) if known.exists() else {"triton": {}}
     by_kernel = measured["triton"].setdefault(triton.__version__, {})
     by_kernel.setdefault(kernel, {})[key] = chosen
-    directory.mkdir(exist_ok=True)
-    path.write_text(json.dumps(measured, indent=2, sort_keys=True) + "\n")
+    directory.mkdir(parents=True, exist_ok=True)
+    # A process that is killed here leaves settings that can be read.
+    scratch = path.with_suffix(".tmp")
+    scratch.write_text(json.dumps(measured, indent=2, sort_keys=True) + "\n")
+    os.replace(scratch, path)
     forget()
     return path
+
+
+def look_in(directory: Path) -> None:
+    """Look for settings in `directory` from now on, and where it has none beside this module."""
+    _elsewhere[:] = [directory]
+    forget()
 
 
 def forget() -> None:
@@ -133,10 +148,11 @@ def trying(kernel: str, candidate: Settings) -> Iterator[None]:
 
 @cache
 def _lookup(kernel: str, key: str, device: torch.device) -> Settings:
-    path = DIRECTORY / f"{_slug(device)}.json"
-    measured = json.loads(path.read_text())["triton"] if path.exists() else {}
-    if found := measured.get(triton.__version__, {}).get(kernel, {}).get(key):
-        return dict(found)
+    for directory in (*_elsewhere, DIRECTORY):
+        path = directory / f"{_slug(device)}.json"
+        measured = json.loads(path.read_text())["triton"] if path.exists() else {}
+        if found := measured.get(triton.__version__, {}).get(kernel, {}).get(key):
+            return dict(found)
     fitting = [found for pattern, found in _DEFAULTS[kernel].items() if fnmatchcase(key, pattern)]
     return dict(fitting[-1])
 

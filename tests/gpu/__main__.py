@@ -90,6 +90,12 @@ def run_one(args: argparse.Namespace) -> int:
         results=args.results,
     )
     met: dict[str, bool] = {}
+    if asked.on_gpu and asked.tuned_settings is not None:
+        # Imported late: it needs Triton, and loads torch.
+        from engine.kernels import tuned
+
+        # What an earlier stage found best, this one is launched with.
+        tuned.look_in(asked.tuned_settings)
     try:
         for title, part in run_stage(args.stage, asked):
             met[title] = publisher.publish(title, part)

@@ -38,6 +38,11 @@ class Asked:
     def wants(self, model: str) -> bool:
         return not self.models or model in self.models
 
+    @property
+    def tuned_settings(self) -> Path | None:
+        """Say where settings of kernels are kept, where that is not their own place."""
+        return None if self.out is None else self.out / "tuned_settings"
+
     @contextmanager
     def engine(self, config: EngineConfig) -> Iterator[Engine]:
         """Open an engine, and give its memory back; parts get theirs here."""

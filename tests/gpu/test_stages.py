@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from engine.kernels import tuned
 from engine.models.registry import known_architectures
 from scheduler.bench.engine_bench import WORKLOADS
 from scheduler.bench.part import Part
 from scheduler.bench.report import Figure, at_least, update_report
 from tests.gpu import publish
-from tests.gpu.__main__ import main
+from tests.gpu.__main__ import main, parse, run_one
 from tests.gpu.asked import Asked
 from tests.gpu.bench import STAGES, Stage, choose
 from tests.gpu.calls import CALL_MINUTES, CALLS
@@ -121,6 +124,30 @@ def test_profiles_are_written_where_asked(tmp_path: Path) -> None:
     options = asked("cpu", out=tmp_path)
     assert profile_path(options, "qwen3-8b") == tmp_path / "profiles" / "engine-cpu-qwen3-8b.json"
     assert profile_path(replace(options, out=None), "qwen3-8b").parent == ROOT / "engine/profiles"
+
+
+def test_settings_that_a_stage_found_launch_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What tuning writes below `--out` is what the later stages of that run launch kernels with."""
+    key, cpu = "d128-bfloat16", torch.device("cpu")
+    better = {"BLOCK_N": 32, "num_warps": 2, "num_stages": 2}
+    found = []
+
+    def look(stage: str, asked: Asked) -> Iterator[tuple[str, Part]]:
+        found.append(tuned.settings("decode_attention", key, cpu))
+        directory = asked.tuned_settings
+        tuned.save("decode_attention", key, cpu, better, directory=directory)
+        yield from ()
+
+    monkeypatch.setattr("tests.gpu.__main__.run_stage", look)
+    monkeypatch.setattr(tuned, "_elsewhere", [])
+    for stage in ("tune:decode_attention", "soak"):
+        assert run_one(parse(["--stage", stage, "--out", str(tmp_path)])) == 0
+    tuned.forget()
+    assert found[0] != better
+    assert found[1] == better
+    assert [path.name for path in (tmp_path / "tuned_settings").iterdir()] == ["cpu.json"]
 
 
 def test_eager_figures_stand_apart(tmp_path: Path) -> None:

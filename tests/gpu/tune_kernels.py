@@ -93,9 +93,7 @@ def _tune(
         yield part
         return
     chosen, gain = best
-    directory = asked.out / "tuned_settings" if asked.out else tuned.DIRECTORY
-    directory.mkdir(parents=True, exist_ok=True)
-    tuned.save(kernel, key, device, chosen, directory=directory)
+    tuned.save(kernel, key, device, chosen, directory=asked.tuned_settings)
     part.figures[f"{name}_gain"] = Figure(gain, "ratio")
     part.rows.append(Row(f"{kernel} {key}", None, note=f"{chosen}, {gain:.2f}× the default"))
     yield part

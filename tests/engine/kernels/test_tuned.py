@@ -17,6 +17,7 @@ CPU = torch.device("cpu")
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A place for saved settings that is the test's own."""
     monkeypatch.setattr(tuned, "DIRECTORY", tmp_path)
+    monkeypatch.setattr(tuned, "_elsewhere", [])
     tuned.forget()
     yield tmp_path
     tuned.forget()
@@ -43,6 +44,27 @@ def test_what_was_saved_counts_for_its_key(directory: Path) -> None:
     assert tuned.settings("decode_attention", "d128-bfloat16", CPU) == first
     assert tuned.settings("decode_attention", "d64-bfloat16", CPU) == second
     assert tuned.settings("decode_attention", "d96-bfloat16", CPU) == default
+
+
+def test_what_was_saved_elsewhere_counts_first(directory: Path) -> None:
+    """Settings of another folder serve once it is named; what it lacks is looked up here."""
+    kept, better = ({"BLOCK_N": 32, "num_warps": 2, "num_stages": n} for n in (2, 3))
+    tuned.save("decode_attention", "d64-bfloat16", CPU, kept)
+    tuned.save("decode_attention", "d128-bfloat16", CPU, kept)
+    path = tuned.save(
+        "decode_attention", "d128-bfloat16", CPU, better, directory=directory / "out" / "tuned"
+    )
+    assert tuned.settings("decode_attention", "d128-bfloat16", CPU) == kept
+    tuned.look_in(path.parent)
+    assert tuned.settings("decode_attention", "d128-bfloat16", CPU) == better
+    # The new file has what the old one had, and can take its place.
+    (directory / "cpu.json").unlink()
+    tuned.forget()
+    assert tuned.settings("decode_attention", "d64-bfloat16", CPU) == kept
+    path.unlink()
+    tuned.forget()
+    tuned.save("decode_attention", "d64-bfloat16", CPU, better)
+    assert tuned.settings("decode_attention", "d64-bfloat16", CPU) == better
 
 
 def test_another_triton_was_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
