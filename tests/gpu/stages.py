@@ -19,7 +19,8 @@ from tests.gpu.shapes import MODELS
 _FIRST_FAMILY = "Qwen3ForCausalLM"
 # Where a part, or a stage, is not the work of the module of its name.
 _MODULES = {"profile": "step_profiles", "correctness:kernels": "kernel_tests"}
-TUNED_KERNELS = ("decode_attention", "combine_attention", "prefill_attention")
+# What runs at once depends on how decode attention is launched.
+TUNED_KERNELS = ("decode_attention", "decode_pieces", "combine_attention", "prefill_attention")
 
 
 def list_stages(part: str, asked: Asked) -> list[str]:
