@@ -19,7 +19,9 @@ class EngineConfig:
     are `fp8` or None, which is `dtype`: see `engine.models.quantization`. `num_threads` are torch's
     intra-op threads. `native` is `auto` (the compiled operators where they have been built, see
     `engine.native`) or `off`. `graphs` and `overlap` are of a GPU: whole steps are captured and
-    replayed, and a step is launched before the one before has come back.
+    replayed, and a step is launched before the one before has come back. `dependent_launch` is of a
+    GPU too, and off until one has gained by it: small kernels begin while the one before them ends,
+    see `engine.kernels.dependent_launch`.
     """
 
     model_dir: Path
@@ -39,6 +41,7 @@ class EngineConfig:
     native: str = "auto"
     graphs: bool = True
     overlap: bool = True
+    dependent_launch: bool = False
 
     def __post_init__(self) -> None:
         if self.block_size not in (16, 32, 64):

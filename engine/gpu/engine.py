@@ -112,7 +112,7 @@ class GpuEngine:
             depth=2 if config.overlap else 1,
         )
         info = self._info = sizes.info
-        operations = choose_operations(device)
+        operations = choose_operations(device, dependent_launch=config.dependent_launch)
         cache = KVCache(sizes.kv_cache, dtype=kv_dtype, device=device)
         wave = decode_wave(cache.keys[0], dtype)
         self._table = SlotTable(

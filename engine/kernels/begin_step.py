@@ -10,10 +10,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.kernels.dependent_launch import admit_successor, lets_overlap
 from engine.kernels.operations import StepInputs
 
 
-def begin_step(embedding: Tensor, inputs: StepInputs) -> Tensor:
+def begin_step(embedding: Tensor, inputs: StepInputs, *, dependent: bool = False) -> Tensor:
     """Store blocks and embed tokens; see `Operations.begin_step`."""
     num_tokens, num_rows = len(inputs.positions), len(inputs.slots)
     assert num_rows <= num_tokens, "no row is without a token"
@@ -38,6 +39,8 @@ def begin_step(embedding: Tensor, inputs: StepInputs) -> Tensor:
         BLOCK=block,
         # Eight elements a thread: 16 bytes of bfloat16.
         num_warps=min(max(block // 256, 1), 16),
+        # Launched plainly: behind the upload that all of the step reads.
+        DEPENDENT=lets_overlap(dependent),
     )
     return x
 
@@ -59,7 +62,9 @@ def _begin_step_kernel(
     table_stride: tl.tensor,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
+    admit_successor(DEPENDENT)
     number = tl.program_id(0)
     if number < num_rows:
         table = block_tables + tl.load(slots + number).to(tl.int64) * table_stride

@@ -9,20 +9,33 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from engine.errors import EngineError
 from engine.kernels.operations import Operations
 from engine.kernels.twins import operations as twins
 from engine.kernels.twins.quantize_rows import quantize_rows as quantize_rows_twin
 
+# Hopper.
+_OVERLAPS_CAPABILITY = (9, 0)
 # Ampere.
 _LEAST_CAPABILITY = (8, 0)
 # The twins read rows whole, whatever their pieces.
 _TWINS_WAVE = 64
 
 
-def choose_operations(device: torch.device) -> Operations:
-    """Return Triton's kernels where they can run, and their twins elsewhere."""
+def choose_operations(device: torch.device, *, dependent_launch: bool = False) -> Operations:
+    """Return Triton's kernels where they can run, and their twins elsewhere.
+
+    Args: `dependent_launch`: let launches overlap; twins have none.
+    Raises: `EngineError`: the GPU is too old for it.
+    """
     if not can_run_kernels(device):
         return twins
+    if dependent_launch:
+        if torch.cuda.get_device_capability(device) < _OVERLAPS_CAPABILITY:
+            raise EngineError("dependent_launch needs a GPU of compute capability 9.0 or above")
+        from engine.kernels import dependent_operations
+
+        return dependent_operations
     from engine.kernels import triton_operations
 
     return triton_operations

@@ -89,7 +89,8 @@ IN_PROMPT = 1 << 14
 class Operations(Protocol):
     """Compute the parts of a step that are not matrix products.
 
-    Modules satisfy it: `engine.kernels.triton_operations` and `engine.kernels.twins.operations`.
+    Modules satisfy it: `triton_operations`, `dependent_operations` and `twins.operations` of
+    `engine.kernels`.
     """
 
     def begin_step(self, embedding: Tensor, inputs: StepInputs) -> Tensor:

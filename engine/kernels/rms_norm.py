@@ -1,7 +1,8 @@
 """Add to the residual stream and norm what it is then, a program a row.
 
 A row is read once and stays in registers, padded to a power of two. The arithmetic is float32; the
-norm sees the sum as it is stored, as it would if the two were apart.
+norm sees the sum as it is stored, as it would if the two were apart. The weight is a parameter, and
+so is read before anything is waited for.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.kernels import dependent_launch
+from engine.kernels.dependent_launch import await_predecessor
+
 
 def add_rms_norm(
     x: Tensor,
@@ -18,6 +22,8 @@ def add_rms_norm(
     weight: Tensor,
     eps: float,
     rows: Tensor | None = None,
+    *,
+    dependent: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Add `residual` to `x` and norm the rows; see `Operations.add_rms_norm`."""
     num_rows, size = x.shape[0] if rows is None else len(rows), x.shape[1]
@@ -43,6 +49,7 @@ def add_rms_norm(
             BLOCK=block,
             # Eight elements a thread: 16 bytes of bfloat16.
             num_warps=min(max(block // 256, 1), 16),
+            **dependent_launch.options(dependent),
         )
     return normed, total
 
@@ -63,13 +70,16 @@ def _add_rms_norm_kernel(
     HAS_TOTAL: tl.constexpr,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
+    columns = tl.arange(0, BLOCK)
+    inside = columns < SIZE
+    weights = tl.load(weight + columns, mask=inside, other=0.0)
+    await_predecessor(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     source = row
     if HAS_ROWS:
         source = tl.load(rows + row).to(tl.int64)
-    columns = tl.arange(0, BLOCK)
-    inside = columns < SIZE
     values = tl.load(x + source * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
     if HAS_RESIDUAL:
         added = tl.load(residual + source * residual_stride + columns, mask=inside, other=0.0)
@@ -77,6 +87,5 @@ def _add_rms_norm_kernel(
     if HAS_TOTAL:
         tl.store(total + row * SIZE + columns, values.to(total.dtype.element_ty), mask=inside)
     scale = tl.rsqrt(tl.sum(values * values, axis=0) / SIZE + eps)
-    weights = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
-    scaled = values * scale * weights
+    scaled = values * scale * weights.to(tl.float32)
     tl.store(normed + row * SIZE + columns, scaled.to(normed.dtype.element_ty), mask=inside)

@@ -2,7 +2,8 @@
 
 A program takes a few heads of one token. Where they go is computed here, from the row's block
 table and the token's position, so nothing is prepared on the host. A token that pads is skipped:
-what it holds, NaN included, reaches nothing. Keys are stored in the cache alone.
+what it holds, NaN included, reaches nothing. Keys are stored in the cache alone. What the position
+and the weights say is read before anything is waited for.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.kernels import dependent_launch
+from engine.kernels.dependent_launch import await_predecessor
 from engine.kernels.operations import StepInputs
 
 # Heads in a program: 1024 elements of 128-wide heads, eight a thread.
@@ -28,6 +31,7 @@ def rotate_and_write(
     v_cache: Tensor,
     *,
     block_size: int,
+    dependent: bool = False,
 ) -> Tensor:
     """Norm, rotate and store; see `Operations.rotate_and_write`."""
     num_tokens, num_qkv_heads, head_dim = qkv.shape
@@ -60,6 +64,7 @@ def rotate_and_write(
             HALF_BLOCK=triton.next_power_of_2(head_dim // 2),
             BLOCK_SIZE=block_size,
             GROUP=_GROUP,
+            **dependent_launch.options(dependent),
         )
     return qkv[:, :num_heads]
 
@@ -91,30 +96,17 @@ def _rotary_write_kernel(
     HALF_BLOCK: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     GROUP: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     token = tl.program_id(0).to(tl.int64)
     row = tl.load(token_rows + token)
-    if row < 0:
-        return
     position = tl.load(positions + token)
+    slot = tl.load(slots + row, mask=row >= 0, other=0).to(tl.int64)
     HALF: tl.constexpr = HEAD_DIM // 2
     heads = tl.program_id(1) * GROUP + tl.arange(0, GROUP)[:, None]
     columns = tl.arange(0, HALF_BLOCK)[None, :]
     inside = (heads < NUM_HEADS + 2 * NUM_KV_HEADS) & (columns < HALF)
-    sources = qkv + token * token_stride + heads * head_stride + columns
-    first = tl.load(sources, mask=inside, other=0.0).to(tl.float32)
-    second = tl.load(sources + HALF, mask=inside, other=0.0).to(tl.float32)
-
     is_value = heads >= NUM_HEADS + NUM_KV_HEADS
-    normed_first, normed_second = first, second
-    if HAS_NORM:
-        squares = tl.sum(first * first + second * second, axis=1)
-        scale = tl.rsqrt(squares / HEAD_DIM + eps)[:, None]
-        weights = qk_norm + heads * HEAD_DIM + columns
-        has_weight = inside & (heads < NUM_HEADS + NUM_KV_HEADS)
-        normed_first *= scale * tl.load(weights, mask=has_weight, other=0.0).to(tl.float32)
-        normed_second *= scale * tl.load(weights + HALF, mask=has_weight, other=0.0).to(tl.float32)
-
     # The table of sines carries the sign of each half.
     angles = position.to(tl.int64) * HEAD_DIM + columns
     has_angle = columns < HALF
@@ -122,6 +114,25 @@ def _rotary_write_kernel(
     cos_second = tl.load(cos + angles + HALF, mask=has_angle, other=0.0).to(tl.float32)
     sin_first = tl.load(sin + angles, mask=has_angle, other=0.0).to(tl.float32)
     sin_second = tl.load(sin + angles + HALF, mask=has_angle, other=0.0).to(tl.float32)
+    if HAS_NORM:
+        weights = qk_norm + heads * HEAD_DIM + columns
+        weights_first = tl.load(weights, mask=inside & ~is_value, other=0.0).to(tl.float32)
+        weights_second = tl.load(weights + HALF, mask=inside & ~is_value, other=0.0).to(tl.float32)
+
+    await_predecessor(DEPENDENT)
+    if row < 0:
+        return
+    block = tl.load(block_tables + slot * table_stride + position // BLOCK_SIZE).to(tl.int64)
+    sources = qkv + token * token_stride + heads * head_stride + columns
+    first = tl.load(sources, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(sources + HALF, mask=inside, other=0.0).to(tl.float32)
+
+    normed_first, normed_second = first, second
+    if HAS_NORM:
+        squares = tl.sum(first * first + second * second, axis=1)
+        scale = tl.rsqrt(squares / HEAD_DIM + eps)[:, None]
+        normed_first *= scale * weights_first
+        normed_second *= scale * weights_second
     rotated_first = normed_first * cos_first + normed_second * sin_first
     rotated_second = normed_second * cos_second + normed_first * sin_second
 
@@ -129,8 +140,6 @@ def _rotary_write_kernel(
     tl.store(sources, rotated_first.to(qkv.dtype.element_ty), mask=is_query)
     tl.store(sources + HALF, rotated_second.to(qkv.dtype.element_ty), mask=is_query)
 
-    slot = tl.load(slots + row).to(tl.int64)
-    block = tl.load(block_tables + slot * table_stride + position // BLOCK_SIZE).to(tl.int64)
     place = block * BLOCK_SIZE + position % BLOCK_SIZE
     is_key = inside & (heads >= NUM_HEADS) & (heads < NUM_HEADS + NUM_KV_HEADS)
     keys = k_cache + place * k_place_stride + (heads - NUM_HEADS) * k_head_stride + columns

@@ -90,6 +90,7 @@ def _options(args: argparse.Namespace) -> Options:
         step_tokens=args.step_tokens,
         weight_dtype=args.weight_dtype,
         kv_dtype=args.kv_dtype,
+        dependent_launch=args.dependent_launch,
     )
 
 
@@ -138,6 +139,11 @@ def _add_subject(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weight-dtype", choices=("fp8",), help="of linear layers")
     parser.add_argument("--kv-dtype", choices=("fp8",), help="of the KV cache")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument(
+        "--dependent-launch",
+        action="store_true",
+        help="let kernels begin while the one before them ends (Hopper)",
+    )
     parser.add_argument("--threads", type=_positive, help="torch's threads; default: the engine's")
     parser.add_argument(
         "--native",

@@ -56,7 +56,7 @@ def measure(options: Options, workloads: Sequence[str]) -> Iterator[tuple[str, P
         subject = f"{bench.slug} {bench.info.dtype}"
         if options.native == "off":
             subject += " torch alone"
-        subject += options.eight_bits.replace("_", " ")
+        subject += (options.eight_bits + options.switches).replace("_", " ")
         conditions = {**run_conditions(), "compiled_operators": bench.uses_native}
         parts: list[tuple[str, Callable[[], Part | Iterator[Part]]]] = [
             ("ceilings", partial(ceilings_part, bench.ceilings, _product_name(bench)))

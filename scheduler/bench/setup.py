@@ -40,9 +40,9 @@ class Options:
     `model_dir` is measured instead of `shape` where it is given; without weights in it, or with
     `dummy`, they are random, and there is no peer with `dummy`. `scale` multiplies the requests of
     `nano` and `1k1k` and their lengths. `step_tokens` are what a step computes at most.
-    `step-sweep` writes its profile to `profile_out`. `weight_dtype`, `kv_dtype` and `graphs` are as
-    in `EngineConfig`. `documented_peer` has the peer's continuous batching called as its
-    documentation does as well, for which it takes most of the memory.
+    `step-sweep` writes its profile to `profile_out`. `weight_dtype`, `kv_dtype`, `graphs` and
+    `dependent_launch` are as in `EngineConfig`. `documented_peer` has the peer's continuous batching
+    called as its documentation does as well, for which it takes most of the memory.
     """
 
     shape: str = "llama-30m"
@@ -62,6 +62,7 @@ class Options:
     weight_dtype: str | None = None
     kv_dtype: str | None = None
     graphs: bool = True
+    dependent_launch: bool = False
 
     @property
     def on_gpu(self) -> bool:
@@ -72,6 +73,11 @@ class Options:
         """Name in a figure what has 8 bits: nothing as it comes by itself."""
         weights = "_fp8" if self.weight_dtype == "fp8" else ""
         return f"{weights}_fp8kv" if self.kv_dtype == "fp8" else weights
+
+    @property
+    def switches(self) -> str:
+        """Name in a figure what is on that is off by itself."""
+        return "_dependent" if self.dependent_launch else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +110,7 @@ class Bench:
         """Name in a figure what is measured: the model, and what is not as it comes by itself."""
         torch_alone = "_torch" if self.options.native == "off" else ""
         dtype = "" if self.info.dtype == self.own_dtype else f"_{self.dtype_name}"
-        return f"{self.slug}{torch_alone}{dtype}{self.options.eight_bits}"
+        return f"{self.slug}{torch_alone}{dtype}{self.options.eight_bits}{self.options.switches}"
 
     def driver(self) -> Driver:
         """Start over with an empty KV cache."""
@@ -137,6 +143,7 @@ def open_bench(options: Options) -> Iterator[Bench]:
             weight_dtype=options.weight_dtype,
             kv_dtype=options.kv_dtype,
             graphs=options.graphs,
+            dependent_launch=options.dependent_launch,
             **_given(max_num_batched_tokens=options.step_tokens),
         )
         with opened_engine(engine_config) as engine, ExitStack() as stack:

@@ -2,7 +2,8 @@
 
 The operations run on tensors of the CPU, with a driver that names a Hopper GPU and launches
 nothing. It prints a line of JSON for each kernel that was compiled: what it takes of a
-multiprocessor, and how many of its loads a loop leaves under way while it works.
+multiprocessor, how many of its loads a loop leaves under way while it works, and how it goes with
+the kernel before it, as `launch_order` has it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,17 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
-from engine.kernels import triton_operations as operations
+from engine.kernels import dependent_operations, triton_operations
 from engine.kernels.attention_tile import tile_key
-from engine.kernels.operations import DrawColumns, PenaltyColumns, StepInputs
+from engine.kernels.operations import DrawColumns, Operations, PenaltyColumns, StepInputs
 from engine.kernels.quantize_rows import quantize_rows
+from tests.engine.kernels.launch_order import judge
+
+# What kernels read that no kernel writes: the model's parameters, and the words of a step.
+EARLY = {
+    "_add_rms_norm_kernel": {"weight"},
+    "_rotary_write_kernel": {"cos", "sin", "qk_norm", "token_rows", "positions", "slots"},
+}
 
 NUM_BLOCKS = 64
 NUM_SLOTS = 8
@@ -54,7 +62,13 @@ def compile_instead_of_launching() -> None:
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
         kernel = launch(self, *args, grid=grid, warmup=True, **options)
-        described = {"kernel": self.__name__, "key": key_of[0], **describe(kernel)}
+        order = judge(
+            kernel.asm["ptx"],
+            kernel.src.signature,
+            EARLY.get(self.__name__, set()),
+            overlaps=kernel.metadata.launch_pdl,
+        )
+        described = {"kernel": self.__name__, "key": key_of[0], "order": order, **describe(kernel)}
         sys.stdout.write(json.dumps(described) + "\n")
 
     triton.runtime.driver.set_active(NoGPU())
@@ -116,6 +130,7 @@ def make_inputs() -> StepInputs:
 
 
 def compile_layer(
+    operations: Operations,
     num_heads: int,
     num_kv_heads: int,
     head_dim: int,
@@ -168,21 +183,23 @@ def compile_sampling(logits: Tensor) -> None:
         counts=torch.zeros(NUM_SLOTS + 1, VOCAB_SIZE, dtype=torch.int16),
     )
     slots = ints(len(logits))
-    token_ids = operations.draw(logits, draws, slots, slots, ints(NUM_SLOTS + 1, 1025))
-    operations.penalise(logits.float(), penalties, slots)
-    operations.count(penalties, slots, token_ids)
+    tokens = ints(NUM_SLOTS + 1, 1025)
+    token_ids = triton_operations.draw(logits, draws, slots, slots, tokens)
+    triton_operations.penalise(logits.float(), penalties, slots)
+    triton_operations.count(penalties, slots, token_ids)
 
 
 if __name__ == "__main__":
     compile_instead_of_launching()
     half, single, eight = torch.bfloat16, torch.float32, torch.float8_e4m3fn
-    compile_layer(16, 8, 128, half, half, 64)
-    compile_layer(32, 8, 128, half, eight, 32)
-    compile_layer(14, 2, 64, half, eight, 64)
-    compile_layer(14, 2, 64, half, half, 64)
-    compile_layer(8, 8, 96, half, half, 16)
-    compile_layer(8, 4, 32, single, single, 32)
-    compile_layer(8, 4, 128, single, single, 16)
+    compile_layer(triton_operations, 16, 8, 128, half, half, 64)
+    compile_layer(triton_operations, 32, 8, 128, half, eight, 32)
+    compile_layer(triton_operations, 14, 2, 64, half, eight, 64)
+    compile_layer(triton_operations, 14, 2, 64, half, half, 64)
+    compile_layer(triton_operations, 8, 8, 96, half, half, 16)
+    compile_layer(triton_operations, 8, 4, 32, single, single, 32)
+    compile_layer(triton_operations, 8, 4, 128, single, single, 16)
+    compile_layer(dependent_operations, 16, 8, 128, half, half, 64)
     for size in (1024, 14_336):
         quantize_rows(torch.zeros(4, size, dtype=torch.bfloat16))
     for dtype in (torch.float32, torch.bfloat16):

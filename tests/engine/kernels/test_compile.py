@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from engine.kernels import tuned
+from tests.engine.kernels.launch_order import OPENS, PLAIN, WAITS
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = Path(__file__).with_name("compile_for_hopper.py")
@@ -34,6 +35,9 @@ KERNELS = {
     "_rotary_write_kernel",
     "_silu_mul_kernel",
 }
+# Those whose launches overlap, where that is asked for, and the one that they begin with.
+DEPENDENT = {"_add_rms_norm_kernel", "_rotary_write_kernel", "_silu_mul_kernel"}
+FIRST = "_begin_step_kernel"
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +75,15 @@ def test_waves_are_of_the_programs_that_fit(compiled: list[dict[str, Any]]) -> N
             continue
         taken = tuned.settings("decode_pieces", each["key"], torch.device("cpu"))["PROGRAMS"]
         assert taken <= each["num_programs"] <= taken + 2, each
+
+
+def test_kernels_that_overlap_wait_for_what_they_touch(
+    compiled: list[dict[str, Any]],
+) -> None:
+    """A kernel that begins early touches nothing of others until it has waited; the rest is plain.
+
+    Each is compiled with launches that overlap and without.
+    """
+    plain = {(name, PLAIN) for name in KERNELS}
+    overlapping = {(name, WAITS) for name in DEPENDENT} | {(FIRST, OPENS)}
+    assert {(each["kernel"], each["order"]) for each in compiled} == plain | overlapping

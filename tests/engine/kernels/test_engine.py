@@ -11,6 +11,7 @@ from checkpoints import load_reference, make_tiny_llama, reference_greedy
 from engine.config import EngineConfig
 from engine.contract import SamplingParams
 from engine.gpu.engine import GpuEngine
+from engine.kernels.operations import Operations
 from plan_driver import PlanDriver
 
 # What the interpreter does with NumPy.
@@ -19,12 +20,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:Deprecati
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def test_greedy_tokens_equal_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dependent_launch", [False, True])
+def test_greedy_tokens_equal_transformers(
+    dependent_launch: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Chunks, decodes and rows that pad, through every kernel, give the reference's tokens."""
-    from engine.kernels import triton_operations
-
     make_tiny_llama(tmp_path, num_hidden_layers=1, eos_token_id=None)
-    monkeypatch.setattr("engine.gpu.engine.choose_operations", lambda _: triton_operations)
+    monkeypatch.setattr("engine.gpu.engine.choose_operations", _choose_kernels)
     model = load_reference(tmp_path)
     prompts = [[5], list(range(3, 38))]
     engine = GpuEngine(
@@ -37,6 +39,7 @@ def test_greedy_tokens_equal_transformers(tmp_path: Path, monkeypatch: pytest.Mo
             max_num_seqs=2,
             max_num_batched_tokens=48,
             num_threads=1,
+            dependent_launch=dependent_launch,
         )
     )
     params = SamplingParams(max_tokens=3, temperature=0.0)
@@ -44,3 +47,10 @@ def test_greedy_tokens_equal_transformers(tmp_path: Path, monkeypatch: pytest.Mo
     assert PlanDriver(engine, chunk=17).run(prompts, params) == expected
     drawn = SamplingParams(max_tokens=3, temperature=0.7, top_k=9, seed=4, repetition_penalty=1.2)
     assert PlanDriver(engine).run(prompts, drawn) == PlanDriver(engine, chunk=9).run(prompts, drawn)
+
+
+def _choose_kernels(_: torch.device, *, dependent_launch: bool) -> Operations:
+    """Choose as on a GPU; where kernels are interpreted, launches that overlap are plain ones."""
+    from engine.kernels import dependent_operations, triton_operations
+
+    return dependent_operations if dependent_launch else triton_operations

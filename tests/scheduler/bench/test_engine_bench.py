@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.config import EngineConfig
+from engine.contract import Engine
+from engine.cpu.runner import TorchEngine
 from scheduler.bench.__main__ import main
 from scheduler.bench.engine_bench import GPU_WORKLOADS, WORKLOADS, suite
 from scheduler.bench.setup import Options
@@ -106,6 +109,39 @@ def test_batch_that_the_engine_cannot_run(
     arguments = ["--workload", "decode-sweep", "--batch", "1000", "--no-peers"]
     assert main([*SMALL, *arguments, "--out", str(tmp_path)]) == 1
     assert "up to the engine's 256 rows" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_switches_reach_the_engine_and_the_names_of_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is off by itself is on in the engine that is measured, and its figures say so."""
+    configs = []
+
+    def load(config: EngineConfig) -> Engine:
+        configs.append(config)
+        return TorchEngine(config)
+
+    monkeypatch.setattr("scheduler.bench.setup.load_engine", load)
+    arguments = [
+        *SMALL,
+        "--workload",
+        "decode-sweep",
+        "--batch",
+        "1",
+        "--no-peers",
+        "--dtype",
+        "float32",
+    ]
+    for switches in ([], ["--dependent-launch"]):
+        assert main([*arguments, *switches, "--out", str(tmp_path)]) == 0
+    assert [config.dependent_launch for config in configs] == [False, True]
+    report = json.loads((tmp_path / "engine-cpu.json").read_text())
+    steps = {name for name in report["figures"] if name.endswith("_b1_step_ms")}
+    assert steps == {"decode_demo_fp32_b1_step_ms", "decode_demo_fp32_dependent_b1_step_ms"}
+    assert {title for title in report["samples"] if title.startswith("decode-sweep")} == {
+        "decode-sweep demo float32",
+        "decode-sweep demo float32 dependent",
+    }
 
 
 def test_importing_the_bench_loads_no_torch() -> None:
