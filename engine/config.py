@@ -21,7 +21,8 @@ class EngineConfig:
     `engine.native`) or `off`. `graphs` and `overlap` are of a GPU: whole steps are captured and
     replayed, and a step is launched before the one before has come back. `dependent_launch` is of a
     GPU too, and off until one has gained by it: small kernels begin while the one before them ends,
-    see `engine.kernels.dependent_launch`.
+    see `engine.kernels.dependent_launch`. So is `fused_matvec`: steps that decode up to four tokens
+    norm, multiply, gate and add in one kernel, see `engine.kernels.matvec`.
     """
 
     model_dir: Path
@@ -42,6 +43,7 @@ class EngineConfig:
     graphs: bool = True
     overlap: bool = True
     dependent_launch: bool = False
+    fused_matvec: bool = False
 
     def __post_init__(self) -> None:
         if self.block_size not in (16, 32, 64):

@@ -131,7 +131,7 @@ class GpuEngine:
         )
         self._staging = Staging(Programs.num_words(info, wave), device)
         parts = Parts(
-            decoder=FusedDecoder(decoder, operations, cache),
+            decoder=FusedDecoder(decoder, operations, cache, fused_matvec=config.fused_matvec),
             operations=operations,
             table=self._table,
             columns=self._columns,

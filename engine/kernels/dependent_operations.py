@@ -11,6 +11,7 @@ begin_step = partial(plain.begin_step, dependent=True)
 add_rms_norm = partial(plain.add_rms_norm, dependent=True)
 rotate_and_write = partial(plain.rotate_and_write, dependent=True)
 silu_mul = partial(plain.silu_mul, dependent=True)
+matvec = partial(plain.matvec, dependent=True)
 
 __all__ = [
     "add_rms_norm",
@@ -18,6 +19,7 @@ __all__ = [
     "begin_step",
     "count",
     "draw",
+    "matvec",
     "penalise",
     "rotate_and_write",
     "silu_mul",

@@ -86,8 +86,12 @@ class PenaltyColumns:
 IN_PROMPT = 1 << 14
 
 
+# Rows that `Operations.matvec` takes at most.
+MATVEC_ROWS = 4
+
+
 class Operations(Protocol):
-    """Compute the parts of a step that are not matrix products.
+    """Compute the parts of a step that are not matrix products, and the products of a few rows.
 
     Modules satisfy it: `triton_operations`, `dependent_operations` and `twins.operations` of
     `engine.kernels`.
@@ -119,6 +123,32 @@ class Operations(Protocol):
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """Gate the second half by SiLU of the first; [T, 2 * size] → [T, size]."""
+        ...
+
+    def matvec(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        norm: Tensor | None = None,
+        eps: float = 0.0,
+        rows: Tensor | None = None,
+        residual: Tensor | None = None,
+        gated: bool = False,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Multiply up to `MATVEC_ROWS` rows with a weight, and do what stands around it.
+
+        In this order: norm the rows, as `add_rms_norm` does; multiply; add the bias; gate, as
+        `silu_mul` does; add the residual stream. All in float32, rounded at the end.
+
+        Args: `x`: [T, in_size]. `weight`: [num_lines, in_size], read fastest where lines lie in
+            memory as such. `bias`: [num_lines]. `norm`: [in_size], or None: no norm. `rows`: which
+            rows to take of `x`, int32, [n]; None is all. `residual`: [n, num_lines]; none where
+            `gated`, which halves the size. `out`: where the result goes, of any stride by row.
+        Returns: [n, num_lines], or half of it, in x's dtype.
+        """
         ...
 
     def rotate_and_write(

@@ -91,6 +91,7 @@ def _options(args: argparse.Namespace) -> Options:
         weight_dtype=args.weight_dtype,
         kv_dtype=args.kv_dtype,
         dependent_launch=args.dependent_launch,
+        fused_matvec=args.fused_matvec,
     )
 
 
@@ -143,6 +144,11 @@ def _add_subject(parser: argparse.ArgumentParser) -> None:
         "--dependent-launch",
         action="store_true",
         help="let kernels begin while the one before them ends (Hopper)",
+    )
+    parser.add_argument(
+        "--fused-matvec",
+        action="store_true",
+        help="norm, multiply, gate and add in one kernel in steps of up to four tokens (GPU)",
     )
     parser.add_argument("--threads", type=_positive, help="torch's threads; default: the engine's")
     parser.add_argument(

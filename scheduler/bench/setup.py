@@ -40,9 +40,10 @@ class Options:
     `model_dir` is measured instead of `shape` where it is given; without weights in it, or with
     `dummy`, they are random, and there is no peer with `dummy`. `scale` multiplies the requests of
     `nano` and `1k1k` and their lengths. `step_tokens` are what a step computes at most.
-    `step-sweep` writes its profile to `profile_out`. `weight_dtype`, `kv_dtype`, `graphs` and
-    `dependent_launch` are as in `EngineConfig`. `documented_peer` has the peer's continuous batching
-    called as its documentation does as well, for which it takes most of the memory.
+    `step-sweep` writes its profile to `profile_out`. `weight_dtype`, `kv_dtype`, `graphs`,
+    `dependent_launch` and `fused_matvec` are as in `EngineConfig`. `documented_peer` has the peer's
+    continuous batching called as its documentation does as well, for which it takes most of the
+    memory.
     """
 
     shape: str = "llama-30m"
@@ -63,6 +64,7 @@ class Options:
     kv_dtype: str | None = None
     graphs: bool = True
     dependent_launch: bool = False
+    fused_matvec: bool = False
 
     @property
     def on_gpu(self) -> bool:
@@ -77,7 +79,8 @@ class Options:
     @property
     def switches(self) -> str:
         """Name in a figure what is on that is off by itself."""
-        return "_dependent" if self.dependent_launch else ""
+        dependent = "_dependent" if self.dependent_launch else ""
+        return f"{dependent}_matvec" if self.fused_matvec else dependent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +147,7 @@ def open_bench(options: Options) -> Iterator[Bench]:
             kv_dtype=options.kv_dtype,
             graphs=options.graphs,
             dependent_launch=options.dependent_launch,
+            fused_matvec=options.fused_matvec,
             **_given(max_num_batched_tokens=options.step_tokens),
         )
         with opened_engine(engine_config) as engine, ExitStack() as stack:

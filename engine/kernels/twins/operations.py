@@ -6,6 +6,7 @@ from engine.kernels.twins.attention import attend
 from engine.kernels.twins.begin_step import begin_step
 from engine.kernels.twins.draw import draw
 from engine.kernels.twins.edits import count, penalise
+from engine.kernels.twins.matvec import matvec
 from engine.kernels.twins.norms import add_rms_norm, silu_mul
 from engine.kernels.twins.rotary_write import rotate_and_write
 
@@ -15,6 +16,7 @@ __all__ = [
     "begin_step",
     "count",
     "draw",
+    "matvec",
     "penalise",
     "rotate_and_write",
     "silu_mul",

@@ -31,6 +31,7 @@ from tests.engine.kernels.launch_order import judge
 # What kernels read that no kernel writes: the model's parameters, and the words of a step.
 EARLY = {
     "_add_rms_norm_kernel": {"weight"},
+    "_matvec_kernel": {"weight", "bias"},
     "_rotary_write_kernel": {"cos", "sin", "qk_norm", "token_rows", "positions", "slots"},
 }
 
@@ -166,6 +167,18 @@ def compile_layer(
         operations.attend(q, k_cache, k_cache, inputs, block_size=block_size, window=window)
 
 
+def compile_products(operations: Operations, dtype: torch.dtype, num_rows: int) -> None:
+    """Compile a layer's products of a few rows, and the head's."""
+    hidden = torch.zeros(num_rows, 1024, dtype=dtype)
+    wide = torch.zeros(num_rows, 2816, dtype=dtype)
+    weight = torch.zeros(2816, 1024, dtype=dtype)
+    norm, bias = weight[0], wide[0]
+    operations.matvec(hidden, weight, bias, norm=norm, eps=1e-6)
+    operations.matvec(hidden, weight, norm=norm, eps=1e-6, gated=True)
+    operations.matvec(wide, weight.view(1024, 2816), residual=hidden)
+    operations.matvec(hidden, weight, norm=norm, eps=1e-6, rows=ints(num_rows), out=wide)
+
+
 def compile_sampling(logits: Tensor) -> None:
     """Compile what follows the decoder."""
     floats = torch.zeros(NUM_SLOTS + 1)
@@ -200,6 +213,9 @@ if __name__ == "__main__":
     compile_layer(triton_operations, 8, 4, 32, single, single, 32)
     compile_layer(triton_operations, 8, 4, 128, single, single, 16)
     compile_layer(dependent_operations, 16, 8, 128, half, half, 64)
+    compile_products(triton_operations, half, 4)
+    compile_products(triton_operations, single, 3)
+    compile_products(dependent_operations, half, 1)
     for size in (1024, 14_336):
         quantize_rows(torch.zeros(4, size, dtype=torch.bfloat16))
     for dtype in (torch.float32, torch.bfloat16):

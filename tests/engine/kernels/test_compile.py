@@ -28,6 +28,7 @@ KERNELS = {
     "_decode_attention",
     "_find_largest_kernel",
     "_find_noisy_kernel",
+    "_matvec_kernel",
     "_penalise_kernel",
     "_prefill_attention",
     "_quantize_rows_kernel",
@@ -36,7 +37,12 @@ KERNELS = {
     "_silu_mul_kernel",
 }
 # Those whose launches overlap, where that is asked for, and the one that they begin with.
-DEPENDENT = {"_add_rms_norm_kernel", "_rotary_write_kernel", "_silu_mul_kernel"}
+DEPENDENT = {
+    "_add_rms_norm_kernel",
+    "_matvec_kernel",
+    "_rotary_write_kernel",
+    "_silu_mul_kernel",
+}
 FIRST = "_begin_step_kernel"
 
 

@@ -20,18 +20,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:Deprecati
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@pytest.mark.parametrize("dependent_launch", [False, True])
-def test_greedy_tokens_equal_transformers(
-    dependent_launch: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Chunks, decodes and rows that pad, through every kernel, give the reference's tokens."""
-    make_tiny_llama(tmp_path, num_hidden_layers=1, eos_token_id=None)
+def open_engine(model_dir: Path, monkeypatch: pytest.MonkeyPatch, *, switches: bool) -> GpuEngine:
     monkeypatch.setattr("engine.gpu.engine.choose_operations", _choose_kernels)
-    model = load_reference(tmp_path)
-    prompts = [[5], list(range(3, 38))]
-    engine = GpuEngine(
+    return GpuEngine(
         EngineConfig(
-            model_dir=tmp_path,
+            model_dir=model_dir,
             device=DEVICE,
             dtype="float32",
             block_size=16,
@@ -39,14 +32,10 @@ def test_greedy_tokens_equal_transformers(
             max_num_seqs=2,
             max_num_batched_tokens=48,
             num_threads=1,
-            dependent_launch=dependent_launch,
+            dependent_launch=switches,
+            fused_matvec=switches,
         )
     )
-    params = SamplingParams(max_tokens=3, temperature=0.0)
-    expected = [reference_greedy(model, prompt, 3) for prompt in prompts]
-    assert PlanDriver(engine, chunk=17).run(prompts, params) == expected
-    drawn = SamplingParams(max_tokens=3, temperature=0.7, top_k=9, seed=4, repetition_penalty=1.2)
-    assert PlanDriver(engine).run(prompts, drawn) == PlanDriver(engine, chunk=9).run(prompts, drawn)
 
 
 def _choose_kernels(_: torch.device, *, dependent_launch: bool) -> Operations:
@@ -54,3 +43,28 @@ def _choose_kernels(_: torch.device, *, dependent_launch: bool) -> Operations:
     from engine.kernels import dependent_operations, triton_operations
 
     return dependent_operations if dependent_launch else triton_operations
+
+
+def test_greedy_tokens_equal_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks, decodes and rows that pad, through every kernel, give the reference's tokens."""
+    make_tiny_llama(tmp_path, num_hidden_layers=1, eos_token_id=None)
+    model = load_reference(tmp_path)
+    prompts = [[5], list(range(3, 38))]
+    engine = open_engine(tmp_path, monkeypatch, switches=False)
+    params = SamplingParams(max_tokens=3, temperature=0.0)
+    expected = [reference_greedy(model, prompt, 3) for prompt in prompts]
+    assert PlanDriver(engine, chunk=17).run(prompts, params) == expected
+    drawn = SamplingParams(max_tokens=3, temperature=0.7, top_k=9, seed=4, repetition_penalty=1.2)
+    assert PlanDriver(engine).run(prompts, drawn) == PlanDriver(engine, chunk=9).run(prompts, drawn)
+
+
+def test_switches_change_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches that overlap and products of a few rows give the reference's tokens too."""
+    # Small, for a program of the products has four numbers.
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "vocab_size": 64}
+    make_tiny_llama(tmp_path, num_hidden_layers=1, eos_token_id=None, **sizes)
+    model, prompts = load_reference(tmp_path), [[5], [9, 3, 8]]
+    engine = open_engine(tmp_path, monkeypatch, switches=True)
+    params = SamplingParams(max_tokens=2, temperature=0.0)
+    expected = [reference_greedy(model, prompt, 2) for prompt in prompts]
+    assert PlanDriver(engine).run(prompts, params) == expected

@@ -132,15 +132,17 @@ def test_switches_reach_the_engine_and_the_names_of_figures(
         "--dtype",
         "float32",
     ]
-    for switches in ([], ["--dependent-launch"]):
+    for switches in (["--dependent-launch"], ["--fused-matvec"]):
         assert main([*arguments, *switches, "--out", str(tmp_path)]) == 0
-    assert [config.dependent_launch for config in configs] == [False, True]
+    assert [(config.dependent_launch, config.fused_matvec) for config in configs] == [
+        (True, False),
+        (False, True),
+    ]
     report = json.loads((tmp_path / "engine-cpu.json").read_text())
     steps = {name for name in report["figures"] if name.endswith("_b1_step_ms")}
-    assert steps == {"decode_demo_fp32_b1_step_ms", "decode_demo_fp32_dependent_b1_step_ms"}
+    assert steps == {f"decode_demo_fp32_{said}_b1_step_ms" for said in ("dependent", "matvec")}
     assert {title for title in report["samples"] if title.startswith("decode-sweep")} == {
-        "decode-sweep demo float32",
-        "decode-sweep demo float32 dependent",
+        f"decode-sweep demo float32 {said}" for said in ("dependent", "matvec")
     }
 
 
