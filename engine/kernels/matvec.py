@@ -20,17 +20,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.kernels import dependent_launch
+from engine.kernels import dependent_launch, tuned
 from engine.kernels.dependent_launch import await_predecessor
 from engine.kernels.operations import MATVEC_ROWS
 
-# A thread reads 16 bytes of bfloat16 of each line of a tile.
+# Numbers of a line that a thread reads at once: 16 bytes of bfloat16.
 _VECTOR = 8
-_WARP = 32 * _VECTOR
-_MOST_COLUMNS = 1024
-# Lines of a tile, each a load that a thread has in flight: as many as leave several programs to a
-# multiprocessor of a large GPU, and to every one of them something to do.
-_LINES, _FEW_LINES, _FEW = 8, 4, 2048
+# Lines of a weight that is narrow.
+_NARROW = 2048
 
 
 def matvec(
@@ -45,9 +42,8 @@ def matvec(
     gated: bool = False,
     out: Tensor | None = None,
     dependent: bool = False,
-    max_columns: int = _MOST_COLUMNS,
 ) -> Tensor:
-    """Compute what `Operations.matvec` says; `max_columns`, of a tile, is for tests."""
+    """Compute what `Operations.matvec` says."""
     num_rows = x.shape[0] if rows is None else len(rows)
     num_lines, in_size = weight.shape
     out_size = num_lines // 2 if gated else num_lines
@@ -57,9 +53,9 @@ def matvec(
         out = x.new_empty(num_rows, out_size)
     if num_rows == 0:
         return out
-    lines = _LINES if num_lines >= _FEW else _FEW_LINES
-    columns = min(max(triton.next_power_of_2(in_size), _VECTOR), max_columns)
-    _matvec_kernel[(triton.cdiv(num_lines, lines),)](
+    settings = tuned.settings("matvec", matvec_key(weight, num_rows), x.device)
+    columns = max(triton.next_power_of_2(in_size), _VECTOR)
+    _matvec_kernel[(triton.cdiv(num_lines, settings["LINES"]),)](
         x,
         x if norm is None else norm,
         x if rows is None else rows,
@@ -82,13 +78,21 @@ def matvec(
         ROWS_BLOCK=triton.next_power_of_2(num_rows),
         IN_SIZE=in_size,
         OUT_SIZE=out_size,
-        LINES=lines,
-        COLUMNS=columns,
+        LINES=settings["LINES"],
+        COLUMNS=min(columns, settings["COLUMNS"]),
         VECTOR=_VECTOR,
-        num_warps=max(columns // _WARP, 1),
+        num_warps=settings["num_warps"],
+        num_stages=settings["num_stages"],
         **dependent_launch.options(dependent),
     )
     return out
+
+
+def matvec_key(weight: Tensor, num_rows: int) -> str:
+    """Name what tuned settings depend on, such as "wide-r4-bfloat16"."""
+    width = "narrow" if len(weight) < _NARROW else "wide"
+    dtype = str(weight.dtype).removeprefix("torch.")
+    return f"{width}-r{triton.next_power_of_2(num_rows)}-{dtype}"
 
 
 @triton.jit

@@ -49,6 +49,12 @@ _DEFAULTS: dict[str, dict[str, Settings]] = {
         "*-h1": {"BLOCK_N": 64, "num_warps": 4, "num_stages": 3},
         "*-float32*": {"BLOCK_N": 32, "num_warps": 8, "num_stages": 1},
     },
+    # Each line of a tile is a load of 16 bytes that a thread has in flight. A narrow weight has so
+    # few lines that fewer a program leave several programs to each multiprocessor.
+    "matvec": {
+        "*": {"LINES": 8, "COLUMNS": 1024, "num_warps": 4, "num_stages": 1},
+        "narrow-*": {"LINES": 4, "COLUMNS": 1024, "num_warps": 4, "num_stages": 1},
+    },
 }
 
 _trial: dict[str, Settings] = {}
@@ -76,6 +82,12 @@ def candidates(kernel: str) -> list[Settings]:
         return [{"PROGRAMS": each} for each in (2, 3, 4, 6, 8)]
     if kernel == "combine_attention":
         return [{"num_warps": warps, "num_stages": 1} for warps in (1, 2, 4, 8)]
+    if kernel == "matvec":
+        # 16 bytes of bfloat16 a thread and line.
+        return [
+            {"LINES": lines, "COLUMNS": 256 * warps, "num_warps": warps, "num_stages": 1}
+            for lines, warps in product((2, 4, 8, 16), (2, 4, 8))
+        ]
     if kernel == "prefill_attention":
         # A warp group is 4 warps; tiles of 128 keys leave no memory for four stages.
         sweep = [

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.kernels import tuned
 from engine.kernels.matvec import matvec
 from engine.kernels.operations import MATVEC_ROWS
 from engine.kernels.twins import matvec as twin
@@ -24,15 +25,21 @@ def close(actual: Tensor, wanted: Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "num_lines", "in_size", "max_columns"),
-    [(1, 8, 64, 64), (2, 13, 72, 32), (3, 10, 250, 64), (4, 18, 40, 1024), (1, 5, 3, 1024)],
+    ("num_rows", "num_lines", "in_size", "tile"),
+    [
+        (1, 8, 64, (4, 64)),
+        (2, 13, 72, (8, 32)),
+        (3, 10, 250, (4, 64)),
+        (4, 18, 40, (2, 1024)),
+        (1, 5, 3, (16, 1024)),
+    ],
 )
 @pytest.mark.parametrize("has_all", [False, True])
 def test_kernel_multiplies_what_its_twin_multiplies(
     num_rows: int,
     num_lines: int,
     in_size: int,
-    max_columns: int,
+    tile: tuple[int, int],
     has_all: bool,
     device: torch.device,
 ) -> None:
@@ -48,7 +55,9 @@ def test_kernel_multiplies_what_its_twin_multiplies(
             "norm": make(in_size, device=device, seed=3),
             "residual": make(num_rows, num_lines, device=device, seed=4),
         }
-    found = matvec(x, weight, **extras, eps=EPS, max_columns=max_columns)
+    settings = {"LINES": tile[0], "COLUMNS": tile[1], "num_warps": 1, "num_stages": 1}
+    with tuned.trying("matvec", settings):
+        found = matvec(x, weight, **extras, eps=EPS)
     close(found, twin.matvec(x, weight, **extras, eps=EPS))
 
 

@@ -29,6 +29,8 @@ def test_the_most_special_default_counts() -> None:
     assert wide == {"BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
     assert tuned.settings("prefill_attention", "d128-bfloat16-h1", CPU)["num_warps"] == 4
     assert tuned.settings("prefill_attention", "d64-float32-h1", CPU)["BLOCK_N"] == 32
+    assert tuned.settings("matvec", "wide-r1-bfloat16", CPU)["LINES"] == 8
+    assert tuned.settings("matvec", "narrow-r1-bfloat16", CPU)["LINES"] == 4
     eight_bits = tuned.settings("decode_attention", "d128-bfloat16-float8_e4m3fn", CPU)
     assert eight_bits["num_stages"] == 3
 
@@ -86,7 +88,9 @@ def test_a_bench_tries_what_it_likes() -> None:
     assert tuned.settings("decode_attention", "d128-bfloat16", CPU) == default
 
 
-@pytest.mark.parametrize("kernel", ["decode_attention", "combine_attention", "prefill_attention"])
+@pytest.mark.parametrize(
+    "kernel", ["decode_attention", "combine_attention", "prefill_attention", "matvec"]
+)
 def test_candidates_have_the_default(kernel: str) -> None:
     """A sweep cannot end worse than it began: it has the default, and everything once."""
     found = tuned.candidates(kernel)
