@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.kernels import tuned
+from engine.kernels import dependent_launch, tuned
+from engine.kernels.dependent_launch import await_predecessor
 from engine.kernels.operations import StepInputs
 
 # Pieces that are read at once: as many as a row has on average, within these.
@@ -47,7 +48,9 @@ class Partials:
         return self.accs, self.tops, self.totals
 
 
-def combine(out: Tensor, partials: Partials, inputs: StepInputs) -> None:
+def combine(
+    out: Tensor, partials: Partials, inputs: StepInputs, *, dependent: bool = False
+) -> None:
     """Fill what rows in pieces have in `out`, [T, num_heads * head_dim]."""
     num_pieces, num_heads, head_dim = partials.accs.shape
     num_rows = len(inputs.slots)
@@ -61,6 +64,7 @@ def combine(out: Tensor, partials: Partials, inputs: StepInputs) -> None:
         BLOCK_D=triton.next_power_of_2(head_dim),
         BLOCK=min(max(block, _LEAST), _MOST),
         **tuned.settings("combine_attention", f"d{head_dim}", out.device),
+        **dependent_launch.options(dependent),
     )
 
 
@@ -75,12 +79,14 @@ def _combine_attention(
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     head = tl.program_id(0)
     row = tl.program_id(1)
     num_heads = tl.num_programs(0)
     first = tl.load(piece_starts + row)
     end = tl.load(piece_starts + row + 1)
+    await_predecessor(DEPENDENT)
     if end == first:
         return
     dims = tl.arange(0, BLOCK_D)

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.kernels import tuned
+from engine.kernels import dependent_launch, tuned
 from engine.kernels.attention_combine import Partials
 from engine.kernels.attention_tile import (
     HeadShape,
@@ -32,6 +32,7 @@ from engine.kernels.attention_tile import (
     tile_key,
 )
 from engine.kernels.decode_pieces import wave_of
+from engine.kernels.dependent_launch import await_predecessor
 from engine.kernels.operations import StepInputs
 
 
@@ -42,6 +43,8 @@ def attend_decode(
     v_cache: Tensor,
     inputs: StepInputs,
     shape: HeadShape,
+    *,
+    dependent: bool = False,
 ) -> None:
     """Fill `partials` with what the pieces of rows of one token have."""
     _decode_attention[k_cache.shape[1], len(inputs.piece_rows)](
@@ -61,6 +64,7 @@ def attend_decode(
         BLOCK_M=max(16, triton.next_power_of_2(shape.group)),
         **shape.constants(),
         **tuned.settings("decode_attention", decode_key(k_cache, q.dtype), q.device),
+        **dependent_launch.options(dependent),
     )
 
 
@@ -106,10 +110,12 @@ def _decode_attention(
     SCALE: tl.constexpr,
     PRECISION: tl.constexpr,
     UPCAST: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ) -> None:
     kv_head = tl.program_id(0)
     piece = tl.program_id(1)
     row = tl.load(piece_rows + piece)
+    await_predecessor(DEPENDENT)
     if row < 0:
         return
     first_piece = tl.load(piece_starts + row)

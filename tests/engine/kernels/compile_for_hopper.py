@@ -31,6 +31,8 @@ from tests.engine.kernels.launch_order import judge
 # What kernels read that no kernel writes: the model's parameters, and the words of a step.
 EARLY = {
     "_add_rms_norm_kernel": {"weight"},
+    "_combine_attention": {"piece_starts"},
+    "_decode_attention": {"piece_rows"},
     "_matvec_kernel": {"weight", "bias"},
     "_rotary_write_kernel": {"cos", "sin", "qk_norm", "token_rows", "positions", "slots"},
 }

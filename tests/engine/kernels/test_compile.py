@@ -39,6 +39,8 @@ KERNELS = {
 # Those whose launches overlap, where that is asked for, and the one that they begin with.
 DEPENDENT = {
     "_add_rms_norm_kernel",
+    "_combine_attention",
+    "_decode_attention",
     "_matvec_kernel",
     "_rotary_write_kernel",
     "_silu_mul_kernel",
