@@ -68,3 +68,31 @@ def test_switches_change_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     params = SamplingParams(max_tokens=2, temperature=0.0)
     expected = [reference_greedy(model, prompt, 2) for prompt in prompts]
     assert PlanDriver(engine).run(prompts, params) == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fused_matvec", [False, True])
+def test_launches_that_overlap_change_no_bit(fused_matvec: bool, tmp_path: Path) -> None:
+    """Kernels that wait for each other compute the same, step after step, for few rows and many."""
+    if DEVICE != "cuda" or torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("needs a GPU whose launches can overlap")
+    sizes = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 16}
+    make_tiny_llama(tmp_path, num_key_value_heads=8, eos_token_id=None, **sizes)
+    params = SamplingParams(max_tokens=64, temperature=0.0, logprobs=0)
+    found = []
+    for dependent_launch in (False, True):
+        engine = GpuEngine(
+            EngineConfig(
+                model_dir=tmp_path,
+                device=DEVICE,
+                dtype="bfloat16",
+                num_blocks=64,
+                max_num_seqs=16,
+                dependent_launch=dependent_launch,
+                fused_matvec=fused_matvec,
+            )
+        )
+        prompts = [[7 * n + 1] * (n + 1) for n in range(16)]
+        found.append([PlanDriver(engine).run(prompts[:n], params) for n in (1, 3, 16)])
+        engine.close()
+    assert found[0] == found[1]
