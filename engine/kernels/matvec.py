@@ -48,6 +48,7 @@ def matvec(
     num_lines, in_size = weight.shape
     out_size = num_lines // 2 if gated else num_lines
     assert num_rows <= MATVEC_ROWS
+    assert not gated or residual is None
     assert x.stride(1) == 1
     if out is None:
         out = x.new_empty(num_rows, out_size)
