@@ -1,10 +1,16 @@
 """Draw a token a row by Gumbel-max, with a row's vocabulary split over several programs.
 
-Each part of a row finds its largest logit; `engine.kernels.thresholds` then says how far below the
-row's largest a token may be; each part adds the noise of `engine.sampling.sampler` to what is that
-near, and finds the largest again; a last kernel compares the parts. A greedy row needs the first
-and the last alone, and its other programs end at once. Parts are of one size whatever the batch is,
-and of equal values the first wins, so a row's token depends on nothing but the row.
+Four kernels, of which a greedy row needs the first and the last, and the others end at once:
+
+1. `engine.kernels.scan_logits` finds the largest logit of each group of neighbours.
+2. `engine.kernels.thresholds` finds how far below the row's largest a token may be.
+3. The race: each part of a row bounds the races of what is that near from below, which takes no
+   logarithm, and keeps its least and its second. It reads no group that has nothing near.
+4. The choice: the least of each part gets its exact value. The largest of these is drawn, unless a
+   second could exceed it: then the tokens of its part get theirs.
+
+Of equal values the first wins, so that a row's token depends on nothing but the row.
+`engine.kernels.gumbel_noise` has the bounds, and why none that could win is missed.
 """
 
 from __future__ import annotations
@@ -14,12 +20,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.kernels.gumbel_noise import MARGIN, NOTHING, hash_ids, hash_part, least_race, noise
 from engine.kernels.operations import DrawColumns
-from engine.kernels.thresholds import find_reach
-
-# Tokens of a row in a program, and how many it reads at once.
-PART = 8192
-BLOCK = 1024
+from engine.kernels.pivot_search import EVERYTHING
+from engine.kernels.scan_logits import GROUP, PART, exp2_rate, scan_logits
+from engine.kernels.thresholds import HELD, LIKELY, RowFacts, find_reach
 
 
 def draw(
@@ -30,224 +35,221 @@ def draw(
     tokens: Tensor,
     *,
     part: int = PART,
-    block: int = BLOCK,
+    group: int = GROUP,
+    likely: int = LIKELY,
+    held: int = HELD,
 ) -> Tensor:
-    """Draw one token a row, and store it; see `Operations.draw`. `part`, `block` are for tests."""
+    """Draw one token a row, and store it; see `Operations.draw`. What follows is for tests."""
     num_rows, vocab_size = logits.shape
     drawn = torch.empty(num_rows, dtype=torch.int32, device=logits.device)
     if num_rows == 0:
         return drawn
-    num_parts = triton.cdiv(vocab_size, part)
-    partial, partial_ids = _empty_parts(num_rows, num_parts, logits.device)
-    noisy, noisy_ids = _empty_parts(num_rows, num_parts, logits.device)
-    sizes = {"VOCAB_SIZE": vocab_size, "PART": part, "BLOCK": block}
-    grid = (num_rows, num_parts)
-    _find_largest_kernel[grid](logits, partial, partial_ids, logits.stride(0), **sizes)
-    reach, largest = find_reach(logits, columns, slots, partial)
-    _find_noisy_kernel[grid](
-        logits,
-        reach,
-        largest,
-        columns.temperature,
-        columns.seeds,
-        slots,
-        positions,
-        noisy,
-        noisy_ids,
-        logits.stride(0),
-        **sizes,
+    maxima, masses = scan_logits(logits, columns, slots, part=part, group=group)
+    facts = find_reach(
+        logits, columns, slots, positions, maxima, masses, group=group, likely=likely, held=held
     )
+    races = _race(logits, columns, slots, maxima, facts, part=part, group=group)
+    num_parts = maxima.shape[1]
     _choose_kernel[(num_rows,)](
-        partial,
-        partial_ids,
-        noisy,
-        noisy_ids,
-        reach,
-        largest,
+        logits,
+        races,
+        facts.reach,
+        facts.largest,
+        facts.first,
+        facts.keys,
+        columns.temperature,
         slots,
         positions,
         tokens,
         drawn,
+        logits.stride(0),
         tokens.stride(0),
+        VOCAB_SIZE=vocab_size,
         NUM_PARTS=num_parts,
         PARTS_BLOCK=triton.next_power_of_2(num_parts),
-        num_warps=1,
+        PART=part,
+        GROUP=group,
     )
     return drawn
 
 
-def _empty_parts(num_rows: int, num_parts: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    values = torch.empty((num_rows, num_parts), dtype=torch.float32, device=device)
-    return values, torch.empty_like(values, dtype=torch.int32)
+def _race(
+    logits: Tensor,
+    columns: DrawColumns,
+    slots: Tensor,
+    maxima: Tensor,
+    facts: RowFacts,
+    *,
+    part: int,
+    group: int,
+) -> Tensor:
+    """Find the least and the second race of each part; int32, [R, num_parts, 2]."""
+    # Where an id within its part takes the place of a race's last bits, enough must be left of it.
+    assert part <= 2048, "a part's ids fit into the bits that the margin leaves"
+    num_rows, num_parts, _ = maxima.shape
+    races = torch.empty((num_rows, num_parts, 2), dtype=torch.int32, device=logits.device)
+    _race_kernel[(num_rows, num_parts)](
+        logits,
+        maxima,
+        facts.reach,
+        facts.largest,
+        facts.keys,
+        columns.temperature,
+        slots,
+        races,
+        logits.stride(0),
+        VOCAB_SIZE=logits.shape[1],
+        PART=part,
+        GROUP=group,
+    )
+    return races
 
 
 @triton.jit
-def _find_largest_kernel(
+def _race_kernel(
     logits: tl.tensor,
-    partial: tl.tensor,
-    partial_ids: tl.tensor,
-    stride: tl.tensor,
-    VOCAB_SIZE: tl.constexpr,
-    PART: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """Find the first of the largest logits of a part; NaN counts as infinite."""
-    row = tl.program_id(0).to(tl.int64)
-    part = tl.program_id(1)
-    lanes = tl.arange(0, BLOCK)
-    best = tl.full([BLOCK], -float("inf"), tl.float32)
-    best_ids = tl.zeros([BLOCK], tl.int32)
-    for begin in range(0, PART, BLOCK):
-        ids = part * PART + begin + lanes
-        is_token = ids < VOCAB_SIZE
-        values = tl.load(logits + row * stride + ids, mask=is_token, other=-float("inf"))
-        values = values.to(tl.float32)
-        values = tl.where(values == values, values, float("inf"))
-        is_better = values > best
-        best = tl.where(is_better, values, best)
-        best_ids = tl.where(is_better, ids, best_ids)
-    _store_first(best, best_ids, partial, partial_ids, row, part)
-
-
-@triton.jit
-def _find_noisy_kernel(
-    logits: tl.tensor,
+    maxima: tl.tensor,
     reaches: tl.tensor,
     largests: tl.tensor,
+    keys: tl.tensor,
     temperatures: tl.tensor,
-    seeds: tl.tensor,
     slots: tl.tensor,
-    positions: tl.tensor,
-    noisy: tl.tensor,
-    noisy_ids: tl.tensor,
+    races: tl.tensor,
     stride: tl.tensor,
     VOCAB_SIZE: tl.constexpr,
     PART: tl.constexpr,
-    BLOCK: tl.constexpr,
+    GROUP: tl.constexpr,
 ) -> None:
-    """Find the largest of what a part's tokens within reach are with their noise."""
     row = tl.program_id(0).to(tl.int64)
     reach = tl.load(reaches + row)
     if reach < 0:
         return
     part = tl.program_id(1)
-    slot = tl.load(slots + row).to(tl.int64)
-    largest, temperature = tl.load(largests + row), tl.load(temperatures + slot)
-    low, high = _row_keys(tl.load(seeds + slot), tl.load(positions + row))
-    lanes = tl.arange(0, BLOCK)
-    best = tl.full([BLOCK], -float("inf"), tl.float32)
-    best_ids = tl.zeros([BLOCK], tl.int32)
-    for begin in range(0, PART, BLOCK):
-        ids = part * PART + begin + lanes
-        is_token = ids < VOCAB_SIZE
-        bare = tl.load(logits + row * stride + ids, mask=is_token, other=-float("inf"))
-        tempered = tl.div_rn(bare.to(tl.float32) - largest, temperature)
-        is_near = tempered >= -reach
-        # Noise costs more than all else, and filters leave little that needs it.
-        if tl.max(is_near.to(tl.int32), axis=0) > 0:
-            values = tempered + _gumbel_noise(ids, low, high)
-            is_better = is_near & (values > best)
-            best = tl.where(is_better, values, best)
-            best_ids = tl.where(is_better, ids, best_ids)
-    _store_first(best, best_ids, noisy, noisy_ids, row, part)
+    place = row * tl.num_programs(1) + part
+    largest = tl.load(largests + row)
+    temperature = tl.load(temperatures + tl.load(slots + row))
+    groups = tl.arange(0, PART // GROUP)
+    tops = tl.load(maxima + place * (PART // GROUP) + groups)
+    is_group = _is_near(tops, largest, temperature, reach)
+    least = tl.full((), NOTHING, tl.int32)
+    second = least
+    if tl.max(is_group.to(tl.int32), axis=0) > 0:
+        offsets = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+        ids = part * PART + offsets
+        is_near = is_group[:, None] & (ids < VOCAB_SIZE)
+        values = tl.load(logits + row * stride + ids, mask=is_near, other=-float("inf"))
+        values = values.to(tl.float32)
+        if reach < float("inf"):
+            is_near = is_near & _is_near(values, largest, temperature, reach)
+        low, high = _load_keys(keys, row)
+        bits = hash_part(part * PART, offsets, low, high)
+        race = least_race(bits, (largest - values) * exp2_rate(temperature))
+        # Races are positive: the order of their bits is theirs, and the last ones say whose it is.
+        found = tl.where(is_near, (race.to(tl.int32, bitcast=True) & -PART) | offsets, NOTHING)
+        least = tl.min(found)
+        second = tl.min(tl.where(found == least, NOTHING, found))
+    tl.store(races + place * 2, least)
+    tl.store(races + place * 2 + 1, second)
 
 
 @triton.jit
 def _choose_kernel(
-    partial: tl.tensor,
-    partial_ids: tl.tensor,
-    noisy: tl.tensor,
-    noisy_ids: tl.tensor,
+    logits: tl.tensor,
+    races: tl.tensor,
     reaches: tl.tensor,
     largests: tl.tensor,
+    firsts: tl.tensor,
+    keys: tl.tensor,
+    temperatures: tl.tensor,
     slots: tl.tensor,
     positions: tl.tensor,
     tokens: tl.tensor,
     drawn: tl.tensor,
+    stride: tl.tensor,
     tokens_stride: tl.tensor,
+    VOCAB_SIZE: tl.constexpr,
     NUM_PARTS: tl.constexpr,
     PARTS_BLOCK: tl.constexpr,
+    PART: tl.constexpr,
+    GROUP: tl.constexpr,
 ) -> None:
-    """Compare the parts of a row: their noisy values where it draws, else the bare ones.
+    """Find the row's token: of the parts' least races where it draws, else of the first group.
 
     Rows that pad store their token where nobody reads, several in one place.
     """
     row = tl.program_id(0).to(tl.int64)
-    parts = tl.arange(0, PARTS_BLOCK)
-    is_part = parts < NUM_PARTS
-    places = row * NUM_PARTS + parts
-    if tl.load(reaches + row) >= 0:
-        values = tl.load(noisy + places, mask=is_part, other=-float("inf"))
-        ids = tl.load(noisy_ids + places, mask=is_part, other=0)
+    logits += row * stride
+    reach, largest = tl.load(reaches + row), tl.load(largests + row)
+    slot = tl.load(slots + row).to(tl.int64)
+    token = tl.full((), 0, tl.int32)
+    if reach >= 0:
+        temperature = tl.load(temperatures + slot)
+        low, high = _load_keys(keys, row)
+        parts = tl.arange(0, PARTS_BLOCK)
+        places = races + (row * NUM_PARTS + parts) * 2
+        least = tl.load(places, mask=parts < NUM_PARTS, other=NOTHING)
+        second = tl.load(places + 1, mask=parts < NUM_PARTS, other=NOTHING)
+        ids = parts * PART + (least & (PART - 1))
+        best, token = _find_best(
+            logits, ids, least != NOTHING, largest, temperature, reach, low, high
+        )
+        # What is beyond infinity is hidden, or not there.
+        second = tl.minimum(second, EVERYTHING).to(tl.float32, bitcast=True)
+        is_open = (best + tl.log(second) <= MARGIN).to(tl.int32)
+        if tl.max(is_open, axis=0) > 0:
+            for part in range(NUM_PARTS):
+                if tl.max(tl.where(parts == part, is_open, 0), axis=0) > 0:
+                    part_ids = part * PART + tl.arange(0, PART)
+                    is_token = part_ids < VOCAB_SIZE
+                    part_best, part_token = _find_best(
+                        logits, part_ids, is_token, largest, temperature, reach, low, high
+                    )
+                    is_first = (part_best == best) & (part_token < token)
+                    token = tl.where((part_best > best) | is_first, part_token, token)
+                    best = tl.maximum(best, part_best)
     else:
-        values = tl.load(partial + places, mask=is_part, other=-float("inf"))
-        ids = tl.load(partial_ids + places, mask=is_part, other=0)
-    token = _first_of_largest(values, ids, tl.max(values, axis=0))
-    is_finite = tl.abs(tl.load(largests + row)) < float("inf")
+        group_ids = tl.load(firsts + row) * GROUP + tl.arange(0, GROUP)
+        group = tl.load(logits + group_ids, mask=group_ids < VOCAB_SIZE, other=-float("inf"))
+        token = _first_of_largest(group.to(tl.float32), group_ids, largest)
+    is_finite = tl.abs(largest) < float("inf")
     tl.store(drawn + row, tl.where(is_finite, token, -1))
-    place = tl.load(slots + row).to(tl.int64) * tokens_stride + tl.load(positions + row)
+    place = slot * tokens_stride + tl.load(positions + row)
     tl.store(tokens + place, tl.where(is_finite, token, 0))
 
 
 @triton.jit
-def _store_first(
-    best: tl.tensor,
-    best_ids: tl.tensor,
-    values: tl.tensor,
+def _find_best(
+    logits: tl.tensor,
     ids: tl.tensor,
-    row: tl.tensor,
-    part: tl.tensor,
-) -> None:
-    """Store the largest of `best`, and the least id that has it."""
-    place = row * tl.num_programs(1) + part
-    largest = tl.max(best, axis=0)
-    tl.store(values + place, largest)
-    tl.store(ids + place, _first_of_largest(best, best_ids, largest))
+    is_token: tl.tensor,
+    largest: tl.tensor,
+    temperature: tl.tensor,
+    reach: tl.tensor,
+    low: tl.tensor,
+    high: tl.tensor,
+) -> tuple[tl.tensor, tl.tensor]:
+    """Find the largest exact value of some tokens within reach, and the first that has it."""
+    bare = tl.load(logits + ids, mask=is_token, other=-float("inf")).to(tl.float32)
+    is_near = is_token & _is_near(bare, largest, temperature, reach)
+    values = tl.div_rn(bare - largest, temperature) + noise(hash_ids(ids, low, high))
+    values = tl.where(is_near, values, -float("inf"))
+    best = tl.max(values, axis=0)
+    return best, _first_of_largest(values, ids, best)
+
+
+@triton.jit
+def _is_near(
+    values: tl.tensor, largest: tl.tensor, temperature: tl.tensor, reach: tl.tensor
+) -> tl.tensor:
+    return tl.div_rn(values - largest, temperature) >= -reach
+
+
+@triton.jit
+def _load_keys(keys: tl.tensor, row: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    low, high = tl.load(keys + row * 2), tl.load(keys + row * 2 + 1)
+    return low.to(tl.uint32, bitcast=True), high.to(tl.uint32, bitcast=True)
 
 
 @triton.jit
 def _first_of_largest(values: tl.tensor, ids: tl.tensor, largest: tl.tensor) -> tl.tensor:
     return tl.min(tl.where(values == largest, ids, 0x7FFFFFFF), axis=0)
-
-
-@triton.jit
-def _gumbel_noise(ids: tl.tensor, low: tl.tensor, high: tl.tensor) -> tl.tensor:
-    """Make noise from a row's keys and token ids; see `engine.sampling.sampler`."""
-    bits = _mix(ids.to(tl.uint32) ^ low)
-    bits = _mix(bits + high) & 0x7FFFFFFF
-    uniform = (bits.to(tl.int32).to(tl.float32) + 0.5) * 4.656612873077393e-10  # 2^-31
-    uniform = tl.minimum(uniform, 0.99999994)  # 1 - 2^-24
-    return -tl.log(-_log1p(-uniform))
-
-
-@triton.jit
-def _log1p(x: tl.tensor) -> tl.tensor:
-    """Compute log(1 + x), exact to rounding for small x too (Kahan; Goldberg 1991, theorem 4)."""
-    shifted = 1.0 + x
-    kept = shifted - 1.0
-    is_lost = kept == 0.0
-    kept = tl.where(is_lost, 1.0, kept)
-    return tl.where(is_lost, x, tl.log(shifted) * tl.div_rn(x, kept))
-
-
-@triton.jit
-def _row_keys(seed: tl.tensor, position: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """Hash a row's seed and position to two words of 32 bits."""
-    key = _split_mix(seed.to(tl.uint64, bitcast=True))
-    key = _split_mix(key + position.to(tl.uint64))
-    return key.to(tl.uint32), (key >> 32).to(tl.uint32)
-
-
-@triton.jit
-def _split_mix(x: tl.tensor) -> tl.tensor:
-    x = x + 0x9E3779B97F4A7C15
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB
-    return x ^ (x >> 31)
-
-
-@triton.jit
-def _mix(bits: tl.tensor) -> tl.tensor:
-    bits = (bits ^ (bits >> 16)) * 0x7FEB352D
-    bits = (bits ^ (bits >> 15)) * 0x846CA68B
-    return bits ^ (bits >> 16)

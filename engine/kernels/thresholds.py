@@ -5,163 +5,174 @@ largest are kept, so tokens that tie are kept or dropped together, as `engine.sa
 it. It is infinite where nothing is filtered, and -1 where nothing is drawn: greedy rows and failed
 ones.
 
-**How.** By the search of `engine.kernels.pivot_search`, for top-k and then for top-p: over the
-whole row until no more tokens are left than a program can hold, and over those from then on. Sums
-are made in a fixed order, so equal rows get equal reaches.
+**How.** Top-k and top-p are a limit on how far a logit may be below the largest, which
+`engine.kernels.find_limit` searches for; min-p is a reach as it stands.
 
-A program takes a row; one without top-k and top-p ends at once, so that a captured graph can
-always have this kernel in it.
-
-Source: pivots instead of a sort, after FlashInfer's sampling kernels and vLLM's Qrita.
+Sums are made in a fixed order, so equal rows get equal reaches. A program takes a row; one without
+top-k and top-p ends at once, so that a captured graph can always have this kernel in it.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.kernels.find_limit import find_limit
+from engine.kernels.gumbel_noise import row_keys
 from engine.kernels.operations import DrawColumns
-from engine.kernels.pivot_search import gather, search
+from engine.kernels.pivot_search import EVERYTHING
+from engine.kernels.scan_logits import has_top_k
 
-# Tokens that a program holds, and how many it reads at once.
-HELD = 4096
+# Groups that a program reads, tokens that it holds, and how many it reads at once where it reads
+# all. The maxima of a vocabulary of 151,936 are as many as the tokens of these groups.
+LIKELY = 256
+HELD = 2048
 BLOCK = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class RowFacts:
+    """Hold what a draw has to know of each row.
+
+    `reach`, `largest`: float32, [R]. `first`: the first group that has the largest logit, int32,
+    [R]. `keys`: what noise is made from, as `engine.kernels.gumbel_noise` has it, int32, [R, 2].
+    """
+
+    reach: Tensor
+    largest: Tensor
+    first: Tensor
+    keys: Tensor
 
 
 def find_reach(
     logits: Tensor,
     columns: DrawColumns,
     slots: Tensor,
-    partial: Tensor,
+    positions: Tensor,
+    maxima: Tensor,
+    masses: Tensor,
     *,
+    group: int,
+    likely: int = LIKELY,
     held: int = HELD,
     block: int = BLOCK,
-) -> tuple[Tensor, Tensor]:
-    """Find each row's reach and its largest logit; both float32, [R].
+) -> RowFacts:
+    """Find each row's reach, and what else follows from a row as a whole.
 
-    Args: `logits`: [R, vocab_size]. `partial`: the largest logit of each part of a row, infinite
-        where the row fails, [R, num_parts]. `held` and `block` are for tests.
+    Args: `logits`: [R, vocab_size]. `positions`: of the tokens to draw, [R]. `maxima`, `masses`: as
+        `engine.kernels.scan_logits` finds them, of groups of so many tokens. The others are for
+        tests.
     """
     num_rows, vocab_size = logits.shape
     reach = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
-    largest = torch.empty_like(reach)
-    scratch = torch.empty((num_rows, held), dtype=torch.float32, device=logits.device)
+    facts = RowFacts(
+        reach,
+        torch.empty_like(reach),
+        torch.empty_like(reach, dtype=torch.int32),
+        torch.empty((num_rows, 2), dtype=torch.int32, device=logits.device),
+    )
     _reach_kernel[(num_rows,)](
         logits,
-        partial,
+        maxima,
+        masses,
         columns.temperature,
         columns.top_k,
         columns.top_p,
         columns.min_p,
+        columns.seeds,
         slots,
-        scratch,
-        reach,
-        largest,
+        positions,
+        torch.empty((num_rows, held), dtype=torch.float32, device=logits.device),
+        torch.empty((num_rows, likely), dtype=torch.int32, device=logits.device),
+        facts.reach,
+        facts.largest,
+        facts.first,
+        facts.keys,
         logits.stride(0),
         VOCAB_SIZE=vocab_size,
-        NUM_PARTS=partial.shape[1],
-        PARTS_BLOCK=triton.next_power_of_2(partial.shape[1]),
+        NUM_PARTS=maxima.shape[1],
+        PARTS_BLOCK=triton.next_power_of_2(maxima.shape[1]),
+        GROUPS=maxima.shape[2],
+        GROUP=group,
+        LIKELY=likely,
         HELD=held,
         BLOCK=block,
         num_warps=16,
     )
-    return reach, largest
+    return facts
 
 
 @triton.jit
 def _reach_kernel(
     logits: tl.tensor,
-    partial: tl.tensor,
+    maxima: tl.tensor,
+    masses: tl.tensor,
     temperatures: tl.tensor,
     top_ks: tl.tensor,
     top_ps: tl.tensor,
     min_ps: tl.tensor,
+    seeds: tl.tensor,
     slots: tl.tensor,
+    positions: tl.tensor,
     scratch: tl.tensor,
+    likeliest: tl.tensor,
     reaches: tl.tensor,
     largests: tl.tensor,
+    firsts: tl.tensor,
+    keys: tl.tensor,
     stride: tl.tensor,
     VOCAB_SIZE: tl.constexpr,
     NUM_PARTS: tl.constexpr,
     PARTS_BLOCK: tl.constexpr,
+    GROUPS: tl.constexpr,
+    GROUP: tl.constexpr,
+    LIKELY: tl.constexpr,
     HELD: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + row).to(tl.int64)
-    parts = tl.arange(0, PARTS_BLOCK)
-    is_part = parts < NUM_PARTS
-    largest = tl.max(
-        tl.load(partial + row * NUM_PARTS + parts, mask=is_part, other=-float("inf")), axis=0
-    )
+    groups = tl.arange(0, PARTS_BLOCK * GROUPS)
+    is_group = groups < NUM_PARTS * GROUPS
+    tops = tl.load(maxima + row * (NUM_PARTS * GROUPS) + groups, mask=is_group, other=-float("inf"))
+    largest = tl.max(tops, axis=0)
     tl.store(largests + row, largest)
+    tl.store(firsts + row, tl.min(tl.where(tops == largest, groups, 0x7FFFFFFF), axis=0))
     temperature = tl.load(temperatures + slot)
     if (temperature > 0) & (tl.abs(largest) < float("inf")):
+        low, high = row_keys(tl.load(seeds + slot), tl.load(positions + row))
+        tl.store(keys + row * 2, low.to(tl.int32, bitcast=True))
+        tl.store(keys + row * 2 + 1, high.to(tl.int32, bitcast=True))
         top_k, top_p = tl.load(top_ks + slot), tl.load(top_ps + slot)
-        # The bits of infinity: no distance is beyond.
-        limit = tl.full((), 0x7F800000, tl.int32)
-        if ((top_k > 0) & (top_k < VOCAB_SIZE)) | (top_p < 1):
-            limit = _find_limit(
+        limit = tl.full((), EVERYTHING, tl.int32)
+        if has_top_k(top_k, VOCAB_SIZE) | (top_p < 1):
+            limit = find_limit(
                 logits + row * stride,
+                tl.where(is_group, largest - tops, float("nan")),
                 largest,
                 temperature,
                 top_k,
                 top_p,
+                masses + row * NUM_PARTS,
                 scratch + row * HELD,
+                likeliest + row * LIKELY,
+                NUM_PARTS,
+                PARTS_BLOCK,
+                GROUPS,
+                GROUP,
+                LIKELY,
                 HELD,
                 VOCAB_SIZE,
                 BLOCK,
             )
-        reach = limit.to(tl.float32, bitcast=True)
+        reach = tl.div_rn(limit.to(tl.float32, bitcast=True), temperature)
         min_p = tl.load(min_ps + slot)
         if min_p > 0:
             reach = tl.minimum(reach, -tl.log(min_p))
         tl.store(reaches + row, reach)
     else:
         tl.store(reaches + row, -1.0)
-
-
-@triton.jit
-def _find_limit(
-    values: tl.tensor,
-    largest: tl.tensor,
-    temperature: tl.tensor,
-    top_k: tl.tensor,
-    top_p: tl.tensor,
-    scratch: tl.tensor,
-    HELD: tl.constexpr,
-    VOCAB_SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> tl.tensor:
-    """Find the bits of the largest distance that top-k and then top-p keep."""
-    limit = tl.full((), 0x7F800000, tl.int32)
-    num_kept = tl.full((), VOCAB_SIZE, tl.int32)
-    # The mass that top-p keeps, once it is known.
-    mass = tl.full((), -1.0, tl.float32)
-    none = mass
-    has_top_k = (top_k > 0) & (top_k < VOCAB_SIZE)
-    if has_top_k:
-        limit, num_kept, _ = search(
-            values, largest, temperature, none, limit, num_kept, top_k, 0.0,
-            False, False, HELD, VOCAB_SIZE, BLOCK,
-        )  # fmt: skip
-    if (top_p < 1) & (num_kept > HELD):
-        limit, num_kept, mass = search(
-            values, largest, temperature, none, limit, num_kept, mass, top_p,
-            True, False, HELD, VOCAB_SIZE, BLOCK,
-        )  # fmt: skip
-    if num_kept <= HELD:
-        held = gather(values, largest, temperature, limit, scratch, HELD, VOCAB_SIZE, BLOCK)
-        if has_top_k:
-            limit, num_kept, _ = search(
-                values, largest, temperature, held, limit, num_kept, top_k, 0.0,
-                False, True, 0, VOCAB_SIZE, BLOCK,
-            )  # fmt: skip
-        if top_p < 1:
-            limit, num_kept, mass = search(
-                values, largest, temperature, held, limit, num_kept, mass, top_p,
-                True, True, 0, VOCAB_SIZE, BLOCK,
-            )  # fmt: skip
-    return limit

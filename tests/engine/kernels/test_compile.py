@@ -26,14 +26,14 @@ KERNELS = {
     "_combine_attention",
     "_count_kernel",
     "_decode_attention",
-    "_find_largest_kernel",
-    "_find_noisy_kernel",
     "_matvec_kernel",
     "_penalise_kernel",
     "_prefill_attention",
     "_quantize_rows_kernel",
+    "_race_kernel",
     "_reach_kernel",
     "_rotary_write_kernel",
+    "_scan_kernel",
     "_silu_mul_kernel",
 }
 # Those whose launches overlap, where that is asked for, and the one that they begin with.

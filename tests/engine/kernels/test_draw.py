@@ -20,7 +20,7 @@ Draw = Callable[[Tensor, DrawColumns, Tensor, Tensor, Tensor], Tensor]
 NUM_POSITIONS = 5000
 # Small parts, so that small vocabularies have several.
 DRAWS = [
-    pytest.param(partial(draw, part=256, block=64), id="kernel"),
+    pytest.param(partial(draw, part=256, group=8, likely=16, held=64), id="kernel"),
     pytest.param(twin.draw, id="twin"),
 ]
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.operations import DrawColumns
+from engine.kernels.scan_logits import scan_logits
 from engine.kernels.thresholds import find_reach
 
 VOCAB_SIZE = 40
@@ -25,6 +26,7 @@ def find(
     top_k: int = 0,
     top_p: float = 1.0,
     min_p: float = 0.0,
+    likely: int = 8,
     held: int = 16,
 ) -> tuple[Tensor, Tensor]:
     """Find reaches and largest logits of rows that all filter alike."""
@@ -41,8 +43,11 @@ def find(
         seeds=column(0, torch.int64),
     )
     slots = torch.arange(num_rows, dtype=torch.int32, device=logits.device)
-    partial = logits.amax(dim=-1, keepdim=True).expand(-1, 2).contiguous()
-    return find_reach(logits, columns, slots, partial, held=held, block=32)
+    maxima, masses = scan_logits(logits, columns, slots, part=16, group=2)
+    facts = find_reach(
+        logits, columns, slots, slots, maxima, masses, group=2, likely=likely, held=held, block=32
+    )
+    return facts.reach, facts.largest
 
 
 def check(row: Tensor, reach: float, temperature: float, top_k: int, top_p: float) -> None:
