@@ -16,6 +16,7 @@ from scheduler.bench.loop_lag import loop_lag
 from scheduler.bench.part import Part, Row, grow
 from scheduler.bench.report import Figure
 from scheduler.bench.roofline import Ceilings
+from scheduler.bench.sampling import sampling
 from scheduler.bench.setup import DEMO, Bench, Options, open_bench, run_conditions
 from scheduler.bench.step_profile import profile
 from scheduler.bench.step_sweep import step_sweep
@@ -41,9 +42,10 @@ WORKLOADS: Mapping[str, Workload] = {
     "host-share": host_share,
     "loop-lag": loop_lag,
     "trace": trace,
+    "sampling": sampling,
 }
 # What a GPU is measured by beside the default ones.
-GPU_WORKLOADS = ("1k1k", "64k", "uneven", "peer", "host-share", "loop-lag", "trace")
+GPU_WORKLOADS = ("1k1k", "64k", "uneven", "peer", "host-share", "loop-lag", "sampling", "trace")
 DEFAULT_WORKLOADS = ("decode-sweep", "prefill", "mixed", "shared-prefix", "nano")
 
 

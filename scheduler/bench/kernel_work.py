@@ -17,7 +17,7 @@ def work_by_launch(model: ModelWork, features: StepFeatures, num_draws: int) -> 
     work = _products(model, features.num_tokens) | _small(model, features.num_tokens, num_draws)
     inputs_bytes = num_draws * model.config.hidden_size * model.itemsize
     work["head"] = Phase(step.head.size_bytes + inputs_bytes, step.head.flop)
-    work["_find_largest_kernel"] = step.draw
+    work["_scan_kernel"] = step.draw
     decodes = StepFeatures(
         num_decode_tokens=features.num_decode_tokens,
         decode_context_tokens=features.decode_context_tokens,

@@ -51,6 +51,7 @@ def test_every_workload_beside_its_peer(tmp_path: Path, capsys: pytest.CaptureFi
         "loop_lag_demo_fp32_p99_ms",
         "trace_demo_fp32_b2_step_us",
         "trace_demo_fp32_prefill_launches",
+        "sampling_demo_fp32_top_k_top_p_b2_us",
     ):
         assert figures[name]["value"] > 0, name
     # Goals that are a GPU's are none here.

@@ -32,7 +32,7 @@ LAYER_PRODUCTS = [
     *(None, "qkv", "qkv", None, None, None, "out"),
     *(None, "gate_up", None, None, "down", "down"),
 ]
-END = (NORM, GEMM, "_find_largest_kernel", "_choose_kernel", "Memcpy DtoH (Device -> Pinned)")
+END = (NORM, GEMM, "_scan_kernel", "_choose_kernel", "Memcpy DtoH (Device -> Pinned)")
 STEP = (FIRST_KERNEL, *LAYER, *LAYER, *END)
 CEILINGS = Ceilings(copy_bytes_per_s=4e12, flop_per_s=800e12)
 

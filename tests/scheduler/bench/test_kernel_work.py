@@ -64,7 +64,7 @@ def test_small_kernels_read_and_write_activations(model: ModelWork) -> None:
     assert work["_silu_mul_kernel"] == Phase(2 * LAYERS * 8 * 3 * INTERMEDIATE)
     # Queries are read and written, keys and values as well, into the cache.
     assert work["_rotary_write_kernel"] == Phase(2 * LAYERS * 8 * 2 * (QUERY + KV))
-    assert work["_find_largest_kernel"] == Phase(2 * 8 * VOCAB)
+    assert work["_scan_kernel"] == Phase(2 * 8 * VOCAB)
 
 
 def test_eight_bits_are_counted_as_such(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_eight_bits_are_counted_as_such(tmp_path: Path) -> None:
 def test_what_finds_nothing_to_do_has_no_rate(model: ModelWork) -> None:
     """A step of prompts alone has no decodes to attend for, one that draws nothing no head."""
     work = work_by_launch(model, StepFeatures(num_prefill_tokens=100), 0)
-    assert not {"_decode_attention", "head", "_find_largest_kernel"} & set(work)
+    assert not {"_decode_attention", "head", "_scan_kernel"} & set(work)
 
 
 def test_kernels_are_called_as_the_engine_calls_them(model: ModelWork) -> None:
