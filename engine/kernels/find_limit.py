@@ -18,7 +18,7 @@ import triton.language as tl
 
 from engine.kernels.pivot_search import (
     EVERYTHING,
-    append,
+    compact,
     gather,
     is_kept,
     load_held,
@@ -81,7 +81,7 @@ def find_limit(
                 values, largest, rate, nothing, none, none, limit, top_k, scratch,
                 False, HELD, VOCAB_SIZE, BLOCK,
             )  # fmt: skip
-            limits = tl.full([1], 0, tl.int32) + limit
+            limits = tl.full([4], 0, tl.int32) + limit
             _, totals = weigh_row(values, largest, rate, limits, True, VOCAB_SIZE, BLOCK)
             total = tl.max(totals, axis=0)
     else:
@@ -97,8 +97,11 @@ def find_limit(
                 held, held_masses, nothing, none, none.to(tl.float32), upto, num_held, target, True
             )
         else:
+            # All beyond, were every token there, would not weigh what top-p leaves out.
+            far = tl.log2(VOCAB_SIZE / ((1 - top_p) * total)) / rate
+            high = tl.minimum(limit, tl.maximum(far.to(tl.int32, bitcast=True), upto + 1))
             limit = _last_of_row(
-                values, largest, rate, upto, num_held, mass_held, limit, target, scratch,
+                values, largest, rate, upto, num_held, mass_held, high, target, scratch,
                 True, HELD, VOCAB_SIZE, BLOCK,
             )  # fmt: skip
     return limit
@@ -133,7 +136,7 @@ def _hold_likeliest(
         )  # fmt: skip
         # Groups that tie are more than were asked for.
         if num_groups <= LIKELY:
-            append(tl.arange(0, gaps.shape[0]), is_kept(gaps, cut), likeliest, none, LIKELY)
+            compact(tl.arange(0, gaps.shape[0]), is_kept(gaps, cut), likeliest, LIKELY)
             # What some threads have written, others read.
             tl.debug_barrier()
             lanes = tl.arange(0, LIKELY)
@@ -141,7 +144,7 @@ def _hold_likeliest(
             ids = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
             logits = tl.load(values + ids, mask=ids < VOCAB_SIZE, other=float("nan"))
             found = tl.reshape(largest - logits.to(tl.float32), [LIKELY * GROUP])
-            num_held = append(found, is_kept(found, cut), scratch, none, HELD)
+            num_held = compact(found, is_kept(found, cut), scratch, HELD)
             if num_held <= HELD:
                 held = load_held(scratch, num_held, HELD)
                 upto = cut

@@ -112,19 +112,33 @@ def weigh_row(
     VOCAB_SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Count the tokens of the row that each of a few bits keeps, and weigh them."""
-    nums = tl.zeros([BLOCK, pivots.shape[0]], tl.int32)
-    masses = tl.zeros([BLOCK, pivots.shape[0]], tl.float32)
-    for begin in tl.range(0, VOCAB_SIZE, BLOCK, num_stages=4):
+    """Count the tokens of the row that each of four bits keeps, and weigh them."""
+    lanes = tl.arange(0, _NUM_PIVOTS)
+    # One by one: with another axis for the pivots, every thread would compute for each what is a
+    # token's.
+    first, second = _nth(pivots, lanes, 0), _nth(pivots, lanes, 1)
+    third, fourth = _nth(pivots, lanes, 2), _nth(pivots, lanes, 3)
+    num_1 = tl.zeros([BLOCK], tl.int32)
+    num_2, num_3, num_4 = num_1, num_1, num_1
+    mass_1 = tl.zeros([BLOCK], tl.float32)
+    mass_2, mass_3, mass_4 = mass_1, mass_1, mass_1
+    for begin in tl.range(0, VOCAB_SIZE, BLOCK, num_stages=3):
         gap = _load_gaps(values, largest, begin, VOCAB_SIZE, BLOCK)
-        is_in = is_kept(gap[:, None], pivots[None, :])
-        nums += is_in.to(tl.int32)
+        num_1 += is_kept(gap, first).to(tl.int32)
+        num_2 += is_kept(gap, second).to(tl.int32)
+        num_3 += is_kept(gap, third).to(tl.int32)
+        num_4 += is_kept(gap, fourth).to(tl.int32)
         if BY_MASS:
-            masses += tl.where(is_in, mass_of(gap, rate)[:, None], 0.0)
+            mass = mass_of(gap, rate)
+            mass_1 += tl.where(is_kept(gap, first), mass, 0.0)
+            mass_2 += tl.where(is_kept(gap, second), mass, 0.0)
+            mass_3 += tl.where(is_kept(gap, third), mass, 0.0)
+            mass_4 += tl.where(is_kept(gap, fourth), mass, 0.0)
+    nums = _four_sums(lanes, num_1, num_2, num_3, num_4)
     if BY_MASS:
-        return tl.sum(nums, axis=0), tl.sum(masses, axis=0)
+        return nums, _four_sums(lanes, mass_1, mass_2, mass_3, mass_4)
     else:
-        return tl.sum(nums, axis=0), tl.sum(nums, axis=0)
+        return nums, nums
 
 
 @triton.jit
@@ -138,37 +152,38 @@ def gather(
     VOCAB_SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> tl.tensor:
-    """Hold the gaps of the tokens that `high` keeps and `low` does not, in their order.
+    """Hold the gaps of the tokens that `high` keeps and `low` does not, in a fixed order.
 
     There are HELD at most. Args: `scratch`: room for them.
     """
-    num_before = tl.full((), 0, tl.int32)
-    for begin in tl.range(0, VOCAB_SIZE, BLOCK, num_stages=4):
+    # A lane's tokens lie together, behind those of the lanes before it. To count first costs a
+    # pass, but to count what is before each token would cost four.
+    num = tl.zeros([BLOCK], tl.int32)
+    for begin in tl.range(0, VOCAB_SIZE, BLOCK, num_stages=3):
+        gap = _load_gaps(values, largest, begin, VOCAB_SIZE, BLOCK)
+        num += (is_kept(gap, high) & ~is_kept(gap, low)).to(tl.int32)
+    places = tl.cumsum(num, axis=0) - num
+    for begin in tl.range(0, VOCAB_SIZE, BLOCK, num_stages=3):
         gap = _load_gaps(values, largest, begin, VOCAB_SIZE, BLOCK)
         is_between = is_kept(gap, high) & ~is_kept(gap, low)
-        num_before = append(gap, is_between, scratch, num_before, HELD)
-    return load_held(scratch, num_before, HELD)
+        tl.store(scratch + places, gap, mask=is_between & (places < HELD))
+        places += is_between.to(tl.int32)
+    return load_held(scratch, tl.sum(num, axis=0), HELD)
 
 
 @triton.jit
-def append(
-    found: tl.tensor,
-    is_one: tl.tensor,
-    scratch: tl.tensor,
-    num_before: tl.tensor,
-    HELD: tl.constexpr,
+def compact(
+    found: tl.tensor, is_one: tl.tensor, scratch: tl.tensor, MOST: tl.constexpr
 ) -> tl.tensor:
-    """Store some of a block's numbers behind those that are there; returns how many there are."""
-    num = tl.sum(is_one.to(tl.int32), axis=0)
-    if num > 0:
-        places = num_before + tl.cumsum(is_one.to(tl.int32), axis=0) - 1
-        tl.store(scratch + places, found, mask=is_one & (places < HELD))
-    return num_before + num
+    """Store some of what was found side by side, MOST at most; returns how many there are."""
+    places = tl.cumsum(is_one.to(tl.int32), axis=0) - 1
+    tl.store(scratch + places, found, mask=is_one & (places < MOST))
+    return tl.sum(is_one.to(tl.int32), axis=0)
 
 
 @triton.jit
 def load_held(scratch: tl.tensor, num: tl.tensor, HELD: tl.constexpr) -> tl.tensor:
-    """Load what was appended; NaN beyond."""
+    """Load what was stored there; NaN beyond."""
     # What some threads have written, others read.
     tl.debug_barrier()
     lanes = tl.arange(0, HELD)
@@ -188,6 +203,20 @@ def _load_gaps(
     logits = tl.load(values + ids, mask=ids < VOCAB_SIZE, other=float("nan")).to(tl.float32)
     # A NaN of positive sign, which arithmetic need not leave.
     return tl.abs(largest - logits)
+
+
+@triton.jit
+def _nth(numbers: tl.tensor, lanes: tl.tensor, n: tl.constexpr) -> tl.tensor:
+    return tl.sum(tl.where(lanes == n, numbers, 0), axis=0)
+
+
+@triton.jit
+def _four_sums(
+    lanes: tl.tensor, first: tl.tensor, second: tl.tensor, third: tl.tensor, fourth: tl.tensor
+) -> tl.tensor:
+    two = tl.where(lanes == 0, tl.sum(first, axis=0), tl.sum(second, axis=0))
+    others = tl.where(lanes == 2, tl.sum(third, axis=0), tl.sum(fourth, axis=0))
+    return tl.where(lanes < 2, two, others)
 
 
 @triton.jit

@@ -31,7 +31,7 @@ from engine.kernels.scan_logits import has_top_k
 # all. The maxima of a vocabulary of 151,936 are as many as the tokens of these groups.
 LIKELY = 256
 HELD = 2048
-BLOCK = 2048
+BLOCK = 4096
 
 
 @dataclass(frozen=True, slots=True)

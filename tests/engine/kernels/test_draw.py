@@ -14,6 +14,7 @@ from torch import Tensor
 from engine.kernels.draw import draw
 from engine.kernels.operations import DrawColumns
 from engine.kernels.twins import draw as twin
+from engine.sampling import sampler
 from engine.sampling.sampler import SamplingRows, sample
 
 Draw = Callable[[Tensor, DrawColumns, Tensor, Tensor, Tensor], Tensor]
@@ -58,6 +59,18 @@ class Batch:
             min_p=column(self.rows.min_p),
             seeds=column(self.rows.seeds.view(np.int64)),
         )
+
+    def ask(self, **columns: NDArray[np.float32] | float) -> None:
+        """Let the rows draw otherwise; by field of `DrawColumns`."""
+        for name, values in columns.items():
+            getattr(self.rows, name)[:] = values
+            column = torch.from_numpy(getattr(self.rows, name))
+            wanted = getattr(self.columns, name)
+            wanted[self.slots.long()] = column.to(wanted.device, wanted.dtype)
+
+    def noise(self) -> Tensor:
+        """Make the noise of every token, as the sampler does."""
+        return sampler._gumbel_noise(self.rows, self.logits.shape[1]).to(self.logits.device)
 
     def draw(self, how: Draw, rows: slice = slice(None)) -> list[int]:
         """Draw, and see that each token is stored in its place and nothing else is."""
@@ -124,6 +137,61 @@ def test_the_first_of_the_largest_wins(how: Draw, device: torch.device) -> None:
     for row, ties in enumerate(([10, 70, 600], [255, 256], [511, 699], [699])):
         batch.logits[row, ties] = 20.0
     assert batch.draw(how) == [10, 255, 511, 699]
+
+
+@pytest.mark.parametrize("how", DRAWS)
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_noise_decides_where_logits_do_not(how: Draw, device: torch.device) -> None:
+    """Equal logits, and logits that a temperature makes equal, draw by noise; a tiny one by logit.
+
+    Nearly every token could win then, or all that tie do.
+    """
+    batch = Batch(700, 10, device, has_ties=True)
+    batch.ask(top_k=0, top_p=1, min_p=0)
+    batch.logits[:4] = 3.25
+    temperatures = np.array([1e-30, 1e-3, 1, 1e4, 1e4, 1e9, 1e-3, 1e-6, 1e-30, 60], np.float32)
+    batch.ask(temperature=temperatures)
+    assert batch.draw(how) == batch.sample()
+
+
+@pytest.mark.parametrize("how", DRAWS)
+@pytest.mark.parametrize("others", [[9, 40], [200, 300], [300, 699]])
+def test_what_is_nearly_equal_is_told_apart(
+    how: Draw, others: list[int], device: torch.device
+) -> None:
+    """Two tokens of one part or of two, nearer to each other than bounds can tell."""
+    first, second = others
+    batch = Batch(700, 8, device, has_ties=False)
+    batch.ask(temperature=1, top_k=0, top_p=1, min_p=0)
+    noise = batch.noise()
+    batch.logits.fill_(-40)
+    wanted = []
+    for row in range(8):
+        # They alternate, and shrink to little more than a float can tell.
+        difference = (-1) ** row * 1e-4 / 2 ** (row // 2)
+        batch.logits[row, first] = 0
+        batch.logits[row, second] = noise[row, first] - noise[row, second] + difference
+        wanted.append(second if difference > 0 else first)
+    assert batch.draw(how) == wanted
+
+
+@pytest.mark.parametrize("how", DRAWS)
+def test_a_loose_bound_wins_nothing(how: Draw, device: torch.device) -> None:
+    """A token whose little noise is bounded badly loses to one of its part that has more."""
+    batch = Batch(250, 6, device, has_ties=False)
+    batch.ask(temperature=1, top_k=0, top_p=1, min_p=0)
+    noise = batch.noise()
+    batch.logits.fill_(-40)
+    wanted = []
+    for row in range(6):
+        ids = noise[row].argsort()
+        loose, tight = int(ids[row]), int(ids[240])
+        batch.logits[row, loose] = 0
+        # Its value is above the other's by a tenth of how far that is below its bound, or below.
+        lead = 0.1 if row % 2 else -0.1
+        batch.logits[row, tight] = noise[row, loose] - noise[row, tight] + lead
+        wanted.append(tight if lead > 0 else loose)
+    assert batch.draw(how) == wanted
 
 
 @pytest.mark.parametrize("how", DRAWS)

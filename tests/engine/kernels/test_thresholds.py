@@ -97,13 +97,13 @@ def test_rows_with_ties_keep_what_filters_mean(
         check(row, found, temperature, top_k, top_p)
 
 
-@pytest.mark.parametrize("top_k", [0, 1, 3, 39])
-@pytest.mark.parametrize(("top_p", "held"), [(0.5, 2), (0.5, 8), (0.95, 64), (1.0, 8), (1.0, 2)])
+@pytest.mark.parametrize("top_k", [0, 3, 39])
+@pytest.mark.parametrize(("top_p", "held"), [(0.5, 2), (0.95, 64), (1.0, 8)])
 def test_rows_without_ties_keep_what_filters_mean(
     top_k: int, top_p: float, held: int, device: torch.device
 ) -> None:
     """Real-valued rows keep exactly the tokens that top-k and top-p name."""
-    rows = torch.randn(3, VOCAB_SIZE, generator=torch.Generator().manual_seed(top_k)).to(device)
+    rows = torch.randn(2, VOCAB_SIZE, generator=torch.Generator().manual_seed(top_k)).to(device)
     reach, _ = find(rows, temperature=0.7, top_k=top_k, top_p=top_p, held=held)
     for row, found in zip(rows.cpu(), reach.tolist(), strict=True):
         check(row, found, 0.7, top_k, top_p)
