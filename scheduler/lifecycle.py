@@ -201,6 +201,8 @@ class Lifecycle:
         elif sequence in self.waiting:
             self.waiting.remove(sequence, now)
         self.charges.end(sequence, now)
+        if finish_reason is FinishReason.ERROR:
+            sequence.num_prefilled = 0
         self.waiting.expel(sequence)
         sequence.status = Status.FINISHED
         del self._sequences[sequence.request_id]
@@ -224,6 +226,7 @@ class Lifecycle:
         for sequence in evicted:
             sequence.table.forget()
             sequence.lose_kv()
+            sequence.num_prefilled = 0
         return evicted
 
     def lose_steps(

@@ -81,6 +81,10 @@ class RequestOutput(NamedTuple):
     `prompt_logprobs` come once and whole, with the first token or before it: one for each token of
     the prompt, None for the first.
 
+    The last output says how much was done of the prompt: `num_prefilled_tokens` of it were computed
+    or found in the prefix cache, each counted once, all of them if a token was drawn. What was
+    launched is computed. What a fault took is not counted, and what a preemption took only once.
+
     A named tuple, since there is one for each row of each step, and a frozen dataclass takes
     three times as long to make.
     """
@@ -93,6 +97,7 @@ class RequestOutput(NamedTuple):
     error: str | None = None
     logprobs: tuple[TokenLogprobs, ...] | None = None
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    num_prefilled_tokens: int = 0
 
 
 class RejectCode(StrEnum):

@@ -59,7 +59,8 @@ class Sequence:
     where they are not asked for, and once they are complete.
 
     `num_charged` tokens of the prompt are paid for, `num_prepaid` of the output before they are
-    drawn; `num_ran` tokens have ever been computed or found. What is expected of it when it begins
+    drawn; `num_ran` tokens have ever been computed or found, `num_prefilled` of the prompt, but for
+    what a fault took. What is expected of it when it begins
     to wait: `num_uncached` tokens to compute, `expected_output` tokens in all to draw, `service_s`
     seconds of work, the next token due at `deadline_s` and so to be begun by `start_by_s`.
     `counter` is kept by the policy that orders it. One that `is_guaranteed` runs on its band's
@@ -87,6 +88,7 @@ class Sequence:
         "num_cached_tokens",
         "num_charged",
         "num_preemptions",
+        "num_prefilled",
         "num_prepaid",
         "num_prompt_tokens",
         "num_ran",
@@ -118,7 +120,7 @@ class Sequence:
         self._num_computed = 0
         self.account = (0, 0, 0)
         self.num_cached_tokens = 0
-        self.num_charged = self.num_prepaid = self.num_ran = 0
+        self.num_charged = self.num_prepaid = self.num_ran = self.num_prefilled = 0
         self.num_preemptions = self.num_bypassed = 0
         self.first_token_s: float | None = None
         self.admitted_at_step = 0
@@ -216,7 +218,9 @@ class Sequence:
 
     def note_progress(self) -> None:
         """Remember how far it has come, before that is lost."""
-        self.num_ran = max(self.num_ran, self.num_computed)
+        num_computed = self.num_computed
+        self.num_ran = max(self.num_ran, num_computed)
+        self.num_prefilled = max(self.num_prefilled, min(num_computed, self.num_prompt_tokens))
 
     def lose_kv(self) -> None:
         """Go back to where nothing is computed; known tokens and those in flight stay."""
@@ -255,13 +259,15 @@ class Sequence:
         prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None,
     ) -> RequestOutput:
         """Report to the caller of the request."""
+        num_output_tokens = self.num_output_tokens
         return RequestOutput(
             self.request.request_id,
             token_ids,
             finish_reason,
             self.num_cached_tokens,
-            self.num_output_tokens,
+            num_output_tokens,
             error,
             logprobs,
             prompt_logprobs,
+            self.num_prompt_tokens if num_output_tokens else self.num_prefilled,
         )

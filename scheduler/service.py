@@ -69,6 +69,8 @@ class EngineService:
         self._in_flight: deque[tuple[StepPlan, object]] = deque()
         self._faults_s: deque[float] = deque(maxlen=_MAX_FAULTS)
         self._streams: dict[str, TokenStream] = {}
+        # What turns have yielded, until it is with its streams.
+        self._on_their_way: deque[list[RequestOutput]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._stopping = False
@@ -141,15 +143,18 @@ class EngineService:
         return stream
 
     def cancel(self, request_id: str) -> None:
-        """End a request now if it is live: its slot and blocks are free when this returns."""
+        """End a request now if it is live: its slot and blocks are free when this returns.
+
+        Its stream has ended then as well: by this, or because it had come to its end before.
+        """
         with self._wake:
             if self._broken:
                 return
             output = self._scheduler.cancel(request_id, self._clock())
+            last = [output] if output is not None else self._overtake(request_id)
             # Its blocks may be what others wait for.
             self._wake.notify()
-        if output is not None:
-            self._deliver([output])
+        self._deliver(last)
 
     def extend(self, request_id: str, granted_tokens: int | None) -> None:
         """Raise what a request was granted, in output tokens in all; None is no bound."""
@@ -230,12 +235,15 @@ class EngineService:
             if plan is None and not self._in_flight and not outputs:
                 self._sleep()
                 return
+            self._on_their_way.append(outputs)
         if plan is not None:
             self._launch(plan, outputs)
         if self._in_flight and (plan is None or len(self._in_flight) == self._depth):
             self._collect(outputs)
         if outputs:
-            self._hand_back(self._deliver, outputs)
+            self._hand_back(self._deliver_turn, outputs)
+        else:
+            self._on_their_way.pop()
 
     @property
     def _depth(self) -> int:
@@ -341,6 +349,15 @@ class EngineService:
             if not self._loop.is_closed():
                 raise
             self._stopping = True
+
+    def _deliver_turn(self, outputs: list[RequestOutput]) -> None:
+        self._on_their_way.popleft()
+        self._deliver(outputs)
+
+    def _overtake(self, request_id: str) -> list[RequestOutput]:
+        """Return what is on its way to a stream; the lock is held, so that nothing is added."""
+        turns = tuple(self._on_their_way)
+        return [output for turn in turns for output in turn if output.request_id == request_id]
 
     def _deliver(self, outputs: list[RequestOutput]) -> None:
         streams = self._streams

@@ -35,19 +35,21 @@ class StreamDelta:
 class TokenStream:
     """Read a request's tokens with `next`, or `async for`; call `cancel` when done, always.
 
-    `num_output_tokens` and `num_cached_tokens` are what has come, read or not.
+    `num_output_tokens` and `num_cached_tokens` are what has come, read or not; so are, once it has
+    ended, `finish_reason` and `num_prefilled_tokens`.
     """
 
     __slots__ = (
-        "_ended",
         "_latest",
         "_logprobs",
         "_on_cancel",
         "_prompt_logprobs",
         "_token_ids",
         "_waiter",
+        "finish_reason",
         "num_cached_tokens",
         "num_output_tokens",
+        "num_prefilled_tokens",
         "request_id",
     )
 
@@ -59,9 +61,10 @@ class TokenStream:
         self._prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
         self._latest: RequestOutput | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._ended = False
+        self.finish_reason: FinishReason | None = None
         self.num_output_tokens = 0
         self.num_cached_tokens = 0
+        self.num_prefilled_tokens = 0
 
     def push(self, output: RequestOutput) -> None:
         """Merge a step's output into the slot; for the service."""
@@ -76,7 +79,8 @@ class TokenStream:
         self._latest = output
         self.num_output_tokens = output.num_output_tokens
         self.num_cached_tokens = output.num_cached_tokens
-        self._ended = output.finish_reason is not None
+        self.num_prefilled_tokens = output.num_prefilled_tokens
+        self.finish_reason = output.finish_reason
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -86,7 +90,7 @@ class TokenStream:
         Raises: `StopAsyncIteration`: the last delta was taken already.
         """
         if self._latest is None:
-            if self._ended:
+            if self.finish_reason is not None:
                 raise StopAsyncIteration
             assert self._waiter is None, "a stream has one reader"
             self._waiter = asyncio.get_running_loop().create_future()
@@ -104,7 +108,7 @@ class TokenStream:
 
     def cancel(self) -> None:
         """End the request if it has not ended; may be called at any time, again and again."""
-        if not self._ended:
+        if self.finish_reason is None:
             self._on_cancel(self.request_id)
 
     def _take(self) -> StreamDelta:

@@ -176,6 +176,7 @@ class DecodingRows:
             repeat(None),
             logprobs,
             repeat(None),
+            repeat(0),
             strict=False,
         )
         return list(map(tuple.__new__, repeat(RequestOutput), fields))

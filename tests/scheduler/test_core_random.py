@@ -6,6 +6,8 @@ The engine asserts that each plan is feasible; the machine here asserts what req
 from __future__ import annotations
 
 import random
+from collections import defaultdict
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,6 +23,19 @@ BLOCK_SIZE = 2
 MAX_MODEL_LEN = 24
 
 
+@dataclass
+class Prefilled:
+    """Say how far plans brought a prompt: since the last fault, and ever; and what it found."""
+
+    since_fault: int = 0
+    ever: int = 0
+    found: int | None = None
+
+    def reach(self, num_tokens: int) -> None:
+        self.since_fault = max(self.since_fault, num_tokens)
+        self.ever = max(self.ever, num_tokens)
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     """Offers, cancels, grants and faults between steps, with hardly any room for anyone."""
 
@@ -32,6 +47,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.cancelled: set[str] = set()
         self.denied: dict[str, int] = {}
         self.granted: dict[str, int | None] = {}
+        self.prefilled: dict[str, Prefilled] = defaultdict(Prefilled)
+        self.request_of_slot: dict[int, str] = {}
+        self.num_noted = 0
+        self.told: set[str] = set()
 
     @initialize(
         depth=st.sampled_from([1, 2]),
@@ -166,6 +185,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             if plan is None:
                 return
             driver.plans.append(plan)
+        self.note_plans()
+        for prefilled in self.prefilled.values():
+            prefilled.since_fault = 0
         step_id, live = driver.plans[-1].step_id, self.live()
         if lacks_memory and driver.lack_memory(step_id):
             assert self.live() == live, "nobody ends where memory is short"
@@ -183,6 +205,26 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert tokens == expected[: len(tokens)]
             granted = self.denied.get(request_id, self.granted[request_id])
             assert granted is None or len(tokens) <= granted
+
+    @invariant()
+    def prompts_that_ended_say_what_was_done(self) -> None:
+        """All that plans computed or found of a prompt, once each; but what a fault has taken."""
+        if not self.requests:
+            return
+        self.note_plans()
+        ended = self.requests.keys() - self.told - set(self.live())
+        self.told |= ended
+        for request_id in ended:
+            done, last = self.prefilled[request_id], self.driver.last[request_id]
+            num_prompt_tokens = len(self.requests[request_id].prompt_token_ids)
+            assert last.num_cached_tokens == (done.found or 0)
+            if last.num_output_tokens:
+                assert last.num_prefilled_tokens == num_prompt_tokens
+            elif last.finish_reason is FinishReason.ERROR:
+                assert last.num_prefilled_tokens == 0
+            else:
+                assert done.since_fault <= last.num_prefilled_tokens <= done.ever
+                assert done.ever <= num_prompt_tokens
 
     @invariant()
     def blocks_are_held_by_requests_only(self) -> None:
@@ -219,6 +261,22 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert (tokens, last.finish_reason) == (expected, reason)
             num_end_tokens = reason is FinishReason.STOP
             assert last.num_output_tokens == len(tokens) + num_end_tokens
+
+    def note_plans(self) -> None:
+        """Follow every prompt through the plans that were made since the last time."""
+        for plan in self.driver.plans[self.num_noted :]:
+            for new in plan.admitted:
+                self.request_of_slot[new.slot] = new.request_id
+                prefilled = self.prefilled[new.request_id]
+                prefilled.reach(min(new.num_computed, new.num_prompt_tokens))
+                if prefilled.found is None:
+                    prefilled.found = new.num_computed
+            for chunk in plan.slices:
+                request_id = self.request_of_slot[chunk.slot]
+                num_prompt_tokens = len(self.requests[request_id].prompt_token_ids)
+                reached = min(chunk.start + chunk.n_tokens, num_prompt_tokens)
+                self.prefilled[request_id].reach(reached)
+        self.num_noted = len(self.driver.plans)
 
     def live(self) -> list[str]:
         ended = {r for r, last in self.driver.last.items() if last.finish_reason is not None}

@@ -77,7 +77,7 @@ async def test_outputs_cross_once_a_step(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def counting(callback: Callable[..., object], *args: object) -> asyncio.Handle:
         nonlocal calls
-        calls += getattr(callback, "__name__", "") == "_deliver"
+        calls += getattr(callback, "__name__", "") == "_deliver_turn"
         return call_soon_threadsafe(callback, *args)
 
     monkeypatch.setattr(loop, "call_soon_threadsafe", counting)
@@ -87,6 +87,31 @@ async def test_outputs_cross_once_a_step(monkeypatch: pytest.MonkeyPatch) -> Non
         engine.gate.set()
         await asyncio.gather(*(read_all(stream) for stream in streams))
         assert 6 <= calls <= len(engine.plans) <= 12
+
+
+async def test_a_stream_that_is_cancelled_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its request came to before that is not lost where it was still on its way."""
+    engine = StepwiseEngine(fakes.make_engine())
+    loop, posted = asyncio.get_running_loop(), asyncio.Event()
+    held: list[Callable[[], object]] = []
+
+    def hold(callback: Callable[..., object], *args: object) -> None:
+        held.append(lambda: callback(*args))
+        call_soon_threadsafe(posted.set)
+
+    call_soon_threadsafe = loop.call_soon_threadsafe
+    async with serving(engine) as service:
+        with monkeypatch.context() as patched:
+            patched.setattr(loop, "call_soon_threadsafe", hold)
+            stream = service.submit(fakes.make_request(max_tokens=1))
+            await posted.wait()
+            stream.cancel()
+        assert stream.finish_reason is FinishReason.LENGTH
+        assert (stream.num_output_tokens, stream.num_prefilled_tokens) == (1, 3)
+        for deliver in held:
+            deliver()
+        token_ids, last = await read_all(stream)
+        assert (len(token_ids), last.finish_reason) == (1, FinishReason.LENGTH)
 
 
 async def test_refusal_does_not_wait_for_a_step() -> None:
