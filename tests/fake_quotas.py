@@ -83,16 +83,21 @@ async def _flushed() -> None:
 
 
 def open_quotas(
-    rows: list[UsageRow] | None = None, counters: OpenCounters | None = None
+    rows: list[UsageRow] | None = None,
+    counters: OpenCounters | None = None,
+    price: Price | None = None,
 ) -> QuotaService:
     """Make a service that refuses nothing and writes its bills into `rows`."""
     metrics = Metrics()
     link = CounterLink(counters or OpenCounters(), time, metrics, build_s=0)
     books = Books(append=([] if rows is None else rows).append, note=lambda *told: None)
-    return QuotaService(link, NothingUsed(), FixedPrice(), books, metrics, flush_ledger=_flushed)
+    prices = FixedPrice(price)
+    return QuotaService(link, NothingUsed(), prices, books, metrics, flush_ledger=_flushed)
 
 
-def leased(inference: InferenceService, rows: list[UsageRow] | None = None) -> LeasedInference:
+def leased(
+    inference: InferenceService, rows: list[UsageRow] | None = None, price: Price | None = None
+) -> LeasedInference:
     """Let an inference service run on quotas that refuse nothing."""
-    quotas = open_quotas(rows)
+    quotas = open_quotas(rows, price=price)
     return LeasedInference(inference, quotas, Entry(quotas, short_bytes=SHORT_BODY_BYTES))

@@ -33,12 +33,16 @@ AMOUNT_AT: Final = {metric: Amounts._fields.index(metric.row.counts) for metric 
 
 
 class Told(NamedTuple):
-    """Say what a request has used so far: what is billed if nothing more is ever heard of it."""
+    """Say what a request has used so far: what is billed if nothing more is ever heard of it.
+
+    `rate_tokens` is what it counts for in rates of input, where cached tokens weigh less.
+    """
 
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
     nano_usd: int = 0
+    rate_tokens: int = 0
 
 
 class Sums(NamedTuple):

@@ -64,6 +64,16 @@ class Price:
         )
         return -(-tokens_nano * self._multiplier(tier, is_batch) // _UNIT)
 
+    def weigh_cached(self, cached_tokens: int) -> int:
+        """Return for how many tokens of input so many cached ones count, by what they cost.
+
+        Rounded up, and never for more than they are.
+        """
+        input_nano, cached_nano = self.input_nano_per_mtok, self.cached_nano_per_mtok
+        if cached_nano >= input_nano:
+            return cached_tokens
+        return -(-cached_tokens * cached_nano // input_nano)
+
     def _multiplier(self, tier: Tier, is_batch: bool) -> int:
         if is_batch:
             return self.batch_bp

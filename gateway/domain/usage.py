@@ -29,7 +29,8 @@ class UsageRow:
     """Bill one request. `(request_id, at)` is unique; `at` is when it was reserved.
 
     `cached_tokens` are among the `input_tokens`. `price_id` names the version of the price, None
-    where the model has none.
+    where the model has none. `rate_tokens` is what it counts for in rates of input: the journal has
+    it, for whoever settles it with the counters, the ledger does not.
     """
 
     request_id: UUID
@@ -48,6 +49,7 @@ class UsageRow:
     price_id: UUID | None
     outcome: Outcome
     ttft_ms: float | None = None
+    rate_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

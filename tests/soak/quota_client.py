@@ -65,16 +65,17 @@ class NoPrices:
 class Drawing:
     """Stand for a generation: it draws what it was granted."""
 
-    def __init__(self, granted: int) -> None:
+    def __init__(self, granted: int, num_prompt_tokens: int) -> None:
         self.granted = granted
         self.num_used_tokens = 0
         self.num_cached_tokens = 0
+        self._num_prompt_tokens = num_prompt_tokens
         self.ended = asyncio.Event()
         self.more = asyncio.Event()
 
     @property
-    def has_begun(self) -> bool:
-        return self.num_used_tokens > 0
+    def num_prefilled_tokens(self) -> int:
+        return self._num_prompt_tokens if self.num_used_tokens else 0
 
     def extend(self, granted_tokens: int) -> None:
         self.granted = granted_tokens
@@ -102,7 +103,7 @@ async def one(quotas: QuotaService, principal: Principal, draw: random.Random) -
         leads=[True],
     )
     lease = await quotas.reserve(terms)
-    drawing = Drawing(lease.granted[0])
+    drawing = Drawing(lease.granted[0], terms.num_prompt_tokens)
     lease.attach([drawing])
     stops_at = draw.randrange(0, max_tokens + 1)
     while drawing.num_used_tokens < stops_at and not lease.is_settled:

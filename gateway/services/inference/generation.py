@@ -67,9 +67,9 @@ class RunsRequests(Protocol):
 class Generation:
     """Read one request's text as it is computed.
 
-    Attributes: `num_prompt_tokens`; `echo`, None unless asked for; and, growing while it runs,
-    `num_cached_tokens` and `num_output_tokens`. `on_output` is told the latter as it grows, and
-    whether that was the last of it.
+    Attributes: `num_prompt_tokens`; `echo`, None unless asked for; and `num_output_tokens`, growing
+    while it is read. `on_output` is told the latter as it grows, and whether that was the last of
+    it.
     """
 
     def __init__(
@@ -94,16 +94,30 @@ class Generation:
         self._prefix = echo.text if echo else ""
         self.echo = echo
         self.num_prompt_tokens = num_prompt_tokens
-        self.num_cached_tokens = 0
         self.num_output_tokens = 0
         self.on_output: Callable[[int, bool], None] | None = None
         self._failure: GatewayError | None = None
         self._is_cut_off = True
 
     @property
-    def has_begun(self) -> bool:
-        """Tell whether the prompt has been computed."""
-        return self._stream.num_output_tokens > 0
+    def num_cached_tokens(self) -> int:
+        """Count the tokens of the prompt that were found in the prefix cache."""
+        return self._stream.num_cached_tokens
+
+    @property
+    def num_prefilled_tokens(self) -> int:
+        """Count the tokens of the prompt that were computed or found: all with the first token.
+
+        Before that it is 0 until the end, which says how far the prompt has come.
+        """
+        if self._stream.num_output_tokens:
+            return self.num_prompt_tokens
+        return self._stream.num_prefilled_tokens
+
+    @property
+    def has_failed(self) -> bool:
+        """Tell whether the engine failed it, rather than somebody ended it."""
+        return self._stream.finish_reason is FinishReason.ERROR and not self._service.stopping
 
     @property
     def num_used_tokens(self) -> int:
@@ -122,7 +136,6 @@ class Generation:
         delta = await self._stream.next()
         while self._waits_for_prompt_logprobs and _is_incomplete(delta):
             delta = await self._stream.next()
-        self.num_cached_tokens = delta.num_cached_tokens
         if self.on_output is not None:
             self.on_output(delta.num_output_tokens, delta.finish_reason is not None)
         if self._failure is not None:

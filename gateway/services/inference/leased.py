@@ -51,18 +51,23 @@ class Run:
 
     def fail(self, error: GatewayError) -> None:
         """Bill what came before an error; a fault of ours is not billed."""
-        is_ours = isinstance(error, InternalFailure)
-        self._lease.settle(Outcome.FAILED if is_ours else Outcome.CANCELLED)
+        self._end(Outcome.FAILED if isinstance(error, InternalFailure) else Outcome.CANCELLED)
 
     def close(self) -> None:
         """Free what still computes, and bill it if nobody has."""
-        self.abort()
-        self._lease.settle(Outcome.CANCELLED)
+        self._end(Outcome.CANCELLED)
 
     def abort(self) -> None:
         """Free what still computes."""
         for generation in self.generations:
             generation.close()
+
+    def _end(self, outcome: Outcome) -> None:
+        # First, as it tells how far each has come.
+        self.abort()
+        # Nobody may have been left to read of a fault.
+        has_failed = any(generation.has_failed for generation in self.generations)
+        self._lease.settle(Outcome.FAILED if has_failed else outcome)
 
 
 class LeasedInference:

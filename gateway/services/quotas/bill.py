@@ -63,4 +63,5 @@ def bill(
         price_id=meta.price_id,
         outcome=outcome,
         ttft_ms=None if ttft_s is None else ttft_s * 1000,
+        rate_tokens=told.rate_tokens,
     )

@@ -66,9 +66,9 @@ class Granted(Protocol):
     @property
     def num_used_tokens(self) -> int: ...
     @property
-    def num_cached_tokens(self) -> int: ...
+    def num_prefilled_tokens(self) -> int: ...
     @property
-    def has_begun(self) -> bool: ...
+    def num_cached_tokens(self) -> int: ...
     def extend(self, granted_tokens: int) -> None: ...
     def finish_granted(self) -> None: ...
     def fail(self, error: GatewayError) -> None: ...
@@ -99,6 +99,14 @@ class Terms:
         return self.price.nano_usd(
             self.tier, input_tokens=told[0], cached_tokens=told[1], output_tokens=told[2]
         )
+
+    def told(self, num_input: int, num_cached: int, num_output: int) -> Told:
+        """Return what so many tokens come to; without a price cached ones count for no rate."""
+        rate_tokens = num_input - num_cached
+        if self.price is not None:
+            rate_tokens += self.price.weigh_cached(num_cached)
+        nano_usd = self.nano_usd((num_input, num_cached, num_output))
+        return Told(num_input, num_cached, num_output, nano_usd, rate_tokens)
 
     def meta(self) -> Meta:
         """Return what the bill says beside numbers."""
@@ -188,17 +196,24 @@ class RequestLease:
             self._extend(index)
 
     def told(self) -> Told:
-        """Say what has been used so far."""
-        num_input = num_cached = num_output = 0
+        """Say what has been used so far: of each prompt, what the furthest of its choices has.
+
+        A prompt that is being computed tells nothing before its first token, or its end.
+        """
+        num_input = num_cached = num_output = num_prefilled = 0
         for running, leads in zip(self._running, self.terms.leads, strict=False):
             num_output += running.num_used_tokens
-            if leads and running.has_begun:
-                num_cached += running.num_cached_tokens
-        if any(running.has_begun for running in self._running):
-            num_input = self.terms.num_prompt_tokens
-        num_cached = min(num_cached, num_input)
-        nano_usd = self.terms.nano_usd((num_input, num_cached, num_output))
-        return Told(num_input, num_cached, num_output, nano_usd)
+            if leads:
+                num_prefilled = 0
+            num_more = running.num_prefilled_tokens - num_prefilled
+            if num_more <= 0:
+                continue
+            if not num_prefilled:
+                # The others find what the first of them has computed.
+                num_cached += min(running.num_cached_tokens, num_more)
+            num_prefilled += num_more
+            num_input += num_more
+        return self.terms.told(num_input, num_cached, num_output)
 
     def was_told(self, told: Told, at_s: float) -> None:
         """Learn what the counters know of its use, and since when."""
@@ -351,12 +366,12 @@ class RequestLease:
 
 
 def used_amounts(told: Told) -> Amounts:
-    """Return what limits count of a finished request; cached input costs no rate of input."""
+    """Return what limits count of a finished request."""
     if not told.input_tokens and not told.output_tokens:
         return Amounts(requests=1)
     return Amounts(
         requests=1,
-        input_tokens=told.input_tokens - told.cached_tokens,
+        input_tokens=told.rate_tokens,
         output_tokens=told.output_tokens,
         tokens=told.input_tokens + told.output_tokens,
         nano_usd=told.nano_usd,

@@ -40,5 +40,11 @@ class Recovery:
 
     def settle(self, row: UsageRow) -> None:
         """Settle a row that was taken over."""
-        told = Told(row.input_tokens, row.cached_tokens, row.output_tokens, row.nano_usd)
+        rate_tokens = row.rate_tokens
+        if rate_tokens is None:
+            # Of a release that counted cached tokens for nothing.
+            rate_tokens = row.input_tokens - row.cached_tokens
+        told = Told(
+            row.input_tokens, row.cached_tokens, row.output_tokens, row.nano_usd, rate_tokens
+        )
         self._link.post(Settle(row.request_id.hex, used_amounts(told)))

@@ -78,8 +78,9 @@ local function release(id, scopes, held, used)
   return windows
 end
 
--- A record is {scopes as they came, amounts, at, meta, told}.
-local PACKED, AMOUNTS, AT, META, TOLD = 1, 2, 3, 4, 5
+-- A record is {scopes as they came, amounts, at, meta, told, rated}: what was last told is {input,
+-- cached, output, nano}, and as how much input it counts for rates.
+local PACKED, AMOUNTS, AT, META, TOLD, RATED = 1, 2, 3, 4, 5, 6
 local NOTHING_TOLD = {0, 0, 0, 0}
 
 local function remember(id, record)
@@ -88,6 +89,12 @@ end
 
 local function renew(id, lease_us)
   call('ZADD', LEASES, now + lease_us, id)
+end
+
+-- Note what was used so far; it stands in a list from `at` on.
+local function tell(record, list, at)
+  record[TOLD] = {list[at], list[at + 1], list[at + 2], list[at + 3]}
+  record[RATED] = list[at + 4]
 end
 
 -- A record that is held, or nil; and whether it was settled.
@@ -107,8 +114,10 @@ local function reap(id)
   call('ZREM', LEASES, id)
   if not record then return end
   local use, held = record[TOLD], record[AMOUNTS]
+  -- Who told nothing, or is of an earlier release, told of no rate.
+  local rated = record[RATED] or use[1] - use[2]
   -- The request itself happened: its rate stays charged.
-  local used = {held[REQUESTS], use[1] - use[2], use[3], 0, 0, use[1] + use[3], use[4]}
+  local used = {held[REQUESTS], rated, use[3], 0, 0, use[1] + use[3], use[4]}
   release(id, scopes_of(record[PACKED]), held, used)
   call('DEL', P .. 'r:' .. id)
   call('SET', P .. 'x:' .. id, cmsgpack.pack({record[PACKED], used}), 'PX', REAPED_MS)
@@ -239,7 +248,7 @@ function ops.reserve(op)
   return {'held', now, tightest}
 end
 
--- {'extend', id, tokens, nano, lease_us, {input, cached, output, nano so far}} ->
+-- {'extend', id, tokens, nano, lease_us, {input, cached, output, nano, rate}} ->
 --   {'held', tokens}, as many of them as fit, or {'gone'}
 --   {'building', wait_us} | {'unknown', scope, entry}: load it and ask again
 function ops.extend(op)
@@ -247,7 +256,7 @@ function ops.extend(op)
   local record = recall(id)
   if not record then return {'gone'} end
   renew(id, op[5])
-  record[TOLD] = op[6]
+  tell(record, op[6], 1)
   remember(id, record)
   local scopes, all, fits = scopes_of(record[PACKED]), {}, tokens
   local cost = {[OUTPUT] = 1, [TOKENS] = 1, [NANO] = nano / tokens}
@@ -321,7 +330,7 @@ function ops.begun(op)
   return {'done'}
 end
 
--- {'keep', gateway, lease_us, {{id, input, cached, output, nano}, ...}} ->
+-- {'keep', gateway, lease_us, {{id, input, cached, output, nano, rate}, ...}} ->
 --   {'kept', gateways alive, {id, reaped?, ...} that hold nothing any more}
 function ops.keep(op)
   local gone = {}
@@ -331,7 +340,7 @@ function ops.keep(op)
     local record, is_settled = recall(id)
     if record then
       renew(id, op[3])
-      record[TOLD] = {told[2], told[3], told[4], told[5]}
+      tell(record, told, 2)
       remember(id, record)
     elseif not is_settled then
       gone[#gone + 1] = id

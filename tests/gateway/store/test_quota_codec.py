@@ -58,7 +58,7 @@ LIMITS = limits_of(
     tenant=Quota(daily_tokens=100, budget_nano_usd=7, budget_hard=False),
 )
 RPM, CONCURRENCY, DAILY, BUDGET = LIMITS.limits
-AMOUNTS, TOLD = Amounts(1, 2, 3, 4, 5, 6, 7), Told(1, 2, 3, 4)
+AMOUNTS, TOLD = Amounts(1, 2, 3, 4, 5, 6, 7), Told(1, 2, 3, 4, 5)
 ASK = Reserve("a", LIMITS, AMOUNTS, "meta", 9)
 KEY = f"sluice:q:{ScopeKind.KEY.value}:{UUID(int=1)}"
 TENANT = f"sluice:q:{ScopeKind.TENANT.value}:{UUID(int=2)}"
@@ -70,10 +70,10 @@ OPS: list[tuple[Op, list[Any]]] = [
         HoldAgain("a", LIMITS, AMOUNTS, 8, "meta", 9),
         ["assert", "a", 2, [1, 2, 3, 4, 5, 6, 7], 8, "meta", 9],
     ),
-    (Extend("a", 5, 6, 9, TOLD), ["extend", "a", 5, 6, 9, [1, 2, 3, 4]]),
+    (Extend("a", 5, 6, 9, TOLD), ["extend", "a", 5, 6, 9, [1, 2, 3, 4, 5]]),
     (Settle("a", AMOUNTS, LIMITS), ["settle", "a", [1, 2, 3, 4, 5, 6, 7]]),
     (Begun("a"), ["begun", "a"]),
-    (Keep("g", 9, [("a", TOLD)]), ["keep", "g", 9, [["a", 1, 2, 3, 4]]]),
+    (Keep("g", 9, [("a", TOLD)]), ["keep", "g", 9, [["a", 1, 2, 3, 4, 5]]]),
     (
         Load(DAILY, [5], ["a"], 2),
         ["load", TENANT, "tokens.day", DAY_S, [DAY_S, 5], ["a"], 2],
@@ -117,7 +117,7 @@ ANSWERS: list[tuple[Op, list[Any], Answer]] = [
     (
         Sweep(50),
         ["swept", 1, 2, ["a", [8, "meta", [1, 2, 3, 4]]]],
-        Swept(1, 2, [Orphan("a", 8, "meta", TOLD)]),
+        Swept(1, 2, [Orphan("a", 8, "meta", Told(1, 2, 3, 4))]),
     ),
     (Sweep(50), ["error", "a bug"], Failed("a bug")),
 ]

@@ -163,6 +163,23 @@ def test_an_abandoned_lease_is_charged_what_was_told_of_it(counters: Counters) -
     assert counters.run(Sweep(10)) == [Swept(0, 0, [])]
 
 
+def test_an_abandoned_lease_is_charged_the_rate_that_was_told(counters: Counters) -> None:
+    """Cached input at its weight; what an earlier release had told of, without its cached part."""
+    limits = limits_of(counters.now_s, tenant=Quota(input_tpm=1000))
+    for id_ in ("now", "before"):
+        counters.reserve(limits, id_, prompt=400)
+    told = Told(400, 100, 1, 7, rate_tokens=330)
+    counters.run(Keep("g", LEASE_S * 1_000_000, [("now", told), ("before", told)]))
+    record = counters.redis.get("sluice:q:r:before")
+    assert isinstance(record, bytes)
+    # In MessagePack: a list of six, the last of them 330.
+    assert (record[:1], record[-3:]) == (b"\x96", b"\xcd\x01\x4a")
+    counters.redis.set("sluice:q:r:before", b"\x95" + record[1:-3])
+    counters.now_s += LEASE_S
+    refilled = 1000 * LEASE_S // 60
+    assert counters.look(limits)[0]["used"] == 330 + 300 - refilled
+
+
 def test_a_late_settle_corrects_what_was_reaped(counters: Counters) -> None:
     """A row that was found after its process died replaces the estimate, once."""
     limits = limits_of(counters.now_s, tenant=Quota(daily_tokens=1000))

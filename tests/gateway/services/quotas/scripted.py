@@ -144,10 +144,10 @@ class NoPrices:
 class FakeRun:
     """Stand for a generation: what it has used is set, what is done to it is noted."""
 
-    def __init__(self, used: int = 0) -> None:
+    def __init__(self, used: int = 0, *, prefilled: int = 0, cached: int = 0) -> None:
         self.num_used_tokens = used
-        self.num_cached_tokens = 0
-        self.has_begun = used > 0
+        self.num_prefilled_tokens = prefilled
+        self.num_cached_tokens = cached
         self.granted: list[int] = []
         self.num_finished = 0
 
@@ -185,7 +185,7 @@ class Rig:
     async def hold(self, quota: Quota | None = None, *, used: int = 1) -> tuple[RequestLease, Any]:
         """Reserve for a request that may draw 1,000 tokens and has drawn `used`."""
         lease = await self.quotas.reserve(terms(quota or Quota(rpm=1000)))
-        run = FakeRun(used)
+        run = FakeRun(used, prefilled=lease.terms.num_prompt_tokens if used else 0)
         lease.attach([run])
         return lease, run
 
@@ -205,7 +205,14 @@ class Rig:
         return
 
 
-def terms(quota: Quota, *, num_prompt_tokens: int = 10, max_tokens: int = 1000) -> Terms:
+def terms(
+    quota: Quota,
+    *,
+    num_prompt_tokens: int = 10,
+    max_tokens: int = 1000,
+    price: Price | None = None,
+    leads: Sequence[bool] = (True,),
+) -> Terms:
     """Say what a request of the one tenant is, who has these limits now."""
     return Terms(
         request_id=uuid4(),
@@ -220,10 +227,10 @@ def terms(quota: Quota, *, num_prompt_tokens: int = 10, max_tokens: int = 1000) 
         ),
         model="demo",
         tier=Tier.DEFAULT,
-        price=None,
+        price=price,
         num_prompt_tokens=num_prompt_tokens,
-        max_tokens=[max_tokens],
-        leads=[True],
+        max_tokens=[max_tokens] * len(leads),
+        leads=leads,
     )
 
 

@@ -49,7 +49,7 @@ async def test_a_lease_is_renewed_with_what_it_has_used(rig: Rig, keeper: QuotaK
     assert rig.counters.asked(Keep)[-1].told == []
     rig.clock.now_s += 5
     await keeper.tick()
-    assert rig.counters.asked(Keep)[-1].told == [(lease.terms.request_id.hex, (10, 0, 7, 0))]
+    assert rig.counters.asked(Keep)[-1].told == [(lease.terms.request_id.hex, (10, 0, 7, 0, 10))]
     rig.clock.now_s += 1
     await keeper.tick()
     assert rig.counters.asked(Keep)[-1].told == []
