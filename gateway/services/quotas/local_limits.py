@@ -14,8 +14,8 @@ from gateway.domain.quota import Kind, Metric, Scope
 from gateway.errors import CountersUnavailable
 
 _MINUTE_S = 60.0
-# Times since 1970 are a quarter of a microsecond apart as floats, and are added up: what is over by
-# less is the arithmetic's, not the caller's.
+# Times since 1970 are a quarter of a microsecond apart as floats: what is over by less is the
+# arithmetic's, not the caller's.
 _TOLERANCE_S = 1e-4
 
 _Place = tuple[Scope, Metric]
@@ -23,10 +23,14 @@ _Place = tuple[Scope, Metric]
 
 @dataclass(slots=True)
 class LocalLimits:
-    """Keep rates (as GCRA's times) and counts by scope and metric."""
+    """Keep rates and counts by scope and metric.
+
+    A rate is how much of this process's share was used, and when: an amount means the same
+    whatever the limit, or the number of processes, becomes.
+    """
 
     num_gateways: int = 1
-    _arrivals_s: dict[_Place, float] = field(default_factory=dict)
+    _rates: dict[_Place, tuple[float, float]] = field(default_factory=dict)
     _counts: dict[_Place, int] = field(default_factory=dict)
 
     def reserve(self, limits: Limits, amounts: Amounts, now_s: float) -> Denied | None:
@@ -49,8 +53,7 @@ class LocalLimits:
         for limit in limits.limits:
             if limit.metric is Metric.OUTPUT_TPM:
                 share = limit.amount / self.num_gateways
-                ahead_s = max(self._arrivals_s.get(_key(limit), 0.0) - now_s, 0.0)
-                fits = min(fits, _whole(ahead_s, share))
+                fits = min(fits, _whole(share - self._level(limit, now_s)))
         if fits >= 1:
             self._add(limits, Amounts(output_tokens=fits), now_s)
         return max(fits, 0)
@@ -66,15 +69,13 @@ class LocalLimits:
             amount = (held if is_count else back)[AMOUNT_AT[limit.metric]]
             if is_count:
                 self._counts[_key(limit)] = max(self._counts.get(_key(limit), 0) - amount, 0)
-            elif limit.amount:
-                share = limit.amount / self.num_gateways
-                self._arrivals_s[_key(limit)] = (
-                    self._arrivals_s.get(_key(limit), now_s) - amount * _MINUTE_S / share
-                )
+            else:
+                was, at_s = self._rates.get(_key(limit), (0.0, now_s))
+                self._rates[_key(limit)] = was - amount, at_s
 
     def forget(self) -> None:
         """Begin anew: the shared counters count again."""
-        self._arrivals_s.clear()
+        self._rates.clear()
         self._counts.clear()
 
     def _refusal(self, limit: Limit, amounts: Amounts, now_s: float) -> Denied | None:
@@ -84,21 +85,30 @@ class LocalLimits:
         amount = amounts[AMOUNT_AT[limit.metric]]
         if kind is Kind.COUNT:
             # Rounded up, so that a small limit is not none at all.
-            share = -(-limit.amount // self.num_gateways)
-            used = self._counts.get(_key(limit), 0)
-            return Denied(limit, 0.0, share - used, used) if used + amount > share else None
+            places = -(-limit.amount // self.num_gateways)
+            taken = self._counts.get(_key(limit), 0)
+            return Denied(limit, 0.0, places - taken, taken) if taken + amount > places else None
         if amount == 0:
             return None
-        per_gateway = limit.amount / self.num_gateways
-        if amount > limit.amount or per_gateway == 0:
+        share = limit.amount / self.num_gateways
+        if amount > limit.amount or share == 0:
             return Denied(limit, None, 0, 0)
-        ahead_s = max(self._arrivals_s.get(_key(limit), 0.0) - now_s, 0.0)
+        used = self._level(limit, now_s)
         # One request may always have the whole of the share, else a large one never passes.
-        over_s = ahead_s + min(amount / per_gateway, 1.0) * _MINUTE_S - _MINUTE_S
+        over_s = (used + min(amount, share) - share) * _MINUTE_S / share
         if over_s > _TOLERANCE_S:
-            left = _whole(ahead_s, per_gateway)
+            left = _whole(share - used)
             return Denied(limit, over_s, left, limit.amount - left)
         return None
+
+    def _level(self, limit: Limit, now_s: float) -> float:
+        """Return what is used of this process's share of a rate.
+
+        More than all of it where one request took more; no more than that where it is smaller now.
+        """
+        was, at_s = self._rates.get(_key(limit), (0.0, now_s))
+        given_back = max(now_s - at_s, 0.0) * limit.amount / self.num_gateways / _MINUTE_S
+        return max(min(was, limit.amount) - given_back, 0.0)
 
     def _add(self, limits: Limits, amounts: Amounts, now_s: float) -> None:
         for limit in limits.limits:
@@ -108,14 +118,13 @@ class LocalLimits:
             key, amount = _key(limit), amounts[AMOUNT_AT[limit.metric]]
             if kind is Kind.COUNT:
                 self._counts[key] = self._counts.get(key, 0) + amount
-            elif limit.amount:
-                cost_s = amount * _MINUTE_S * self.num_gateways / limit.amount
-                self._arrivals_s[key] = max(self._arrivals_s.get(key, 0.0), now_s) + cost_s
+            elif amount:
+                self._rates[key] = self._level(limit, now_s) + amount, now_s
 
 
-def _whole(ahead_s: float, share: float) -> int:
-    """Return how many units a share has left."""
-    return int((_MINUTE_S - ahead_s) * share / _MINUTE_S + 1e-3)
+def _whole(left: float) -> int:
+    """Return how many whole units are left."""
+    return max(int(left + 1e-3), 0)
 
 
 def _key(limit: Limit) -> _Place:

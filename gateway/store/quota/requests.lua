@@ -22,8 +22,8 @@ local function hold(scope, values, amounts)
       values[entry.held] = values[entry.held] + amount
     elseif entry.kind == COUNT then
       values[at] = values[at] + amount
-    elseif amount ~= 0 and entry.limit > 0 then
-      values[at] = max(values[at], now) + amount * entry.each_us
+    elseif amount ~= 0 then
+      values[at], values[entry.since] = level(entry, values) + amount, now
     end
   end
   write(scope, values)
@@ -69,8 +69,8 @@ local function release(id, scopes, held, used)
         end
       elseif at and kind == COUNT then
         values[at] = max(values[at] - was, 0)
-      elseif at and was ~= is then
-        values[at] = values[at] - (was - is) * entry.each_us
+      elseif at then
+        values[at] = values[at] - was + is
       end
     end
     write(scope, values)
@@ -131,21 +131,18 @@ local function reap_expired(limit)
   return #expired
 end
 
--- Weigh an amount of a rate: its new arrival time and what is left, in fractions; or nil, then the
+-- Weigh an amount of a rate: what is used then and what is left, in fractions; or nil, then the
 -- wait, what is left and what is used.
-local function weigh_rate(entry, value, amount)
-  local limit, each_us, after = entry.limit, entry.each_us, now
-  if value > now then after = value end
-  if amount == 0 then return after, limit - (after - now) / each_us end
+local function weigh_rate(entry, values, amount)
+  local limit, used = entry.limit, level(entry, values)
+  local after = used + amount
+  if after <= limit then return after, limit - after end
   if amount > limit then return nil, -1, 0, 0 end
-  local before = after
-  after = after + amount * each_us
   -- Fractions of a microsecond are the arithmetic's, not the caller's.
-  if after - now > MINUTE_US + 0.5 then
-    local left = floor((MINUTE_US - before + now) / each_us + 1e-6)
-    return nil, ceil(after - now - MINUTE_US), left, limit - left
-  end
-  return after, (MINUTE_US - after + now) / each_us
+  local over_us = (after - limit) * entry.each_us
+  if over_us <= 0.5 then return after, 0 end
+  local left = floor(limit - used + 1e-6)
+  return nil, ceil(over_us), left, limit - left
 end
 
 -- Weigh one more of a count; as above.
@@ -172,7 +169,7 @@ end
 local function stand(scopes, s, i, left, after)
   if not s then return false end
   local entry = scopes[s].entries[i]
-  local whole_us = entry.kind == RATE and ceil(after - now) or (entry.stop - now_s) * 1000000
+  local whole_us = entry.kind == RATE and ceil(after * entry.each_us) or (entry.stop - now_s) * 1000000
   return {s, i, max(floor(left + 1e-6), 0), whole_us}
 end
 
@@ -217,7 +214,8 @@ function ops.reserve(op)
       local kind, index, at = entry.kind, entry.amount, entry.at
       local after, left, room_left, used
       if kind == RATE then
-        after, left, room_left, used = weigh_rate(entry, values[at], amounts[index])
+        after, left, room_left, used = weigh_rate(entry, values, amounts[index])
+        values[entry.since] = now
       elseif kind == WINDOW then
         after, left, room_left, used = weigh_window(entry, values, amounts[index])
         at = entry.held

@@ -3,8 +3,10 @@
 -- A scope (a key, a tenant, an organisation, the platform) is one string, so that it is read and
 -- written at once: the names of its fields in order, each followed by a space, a zero byte, and
 -- their values as doubles. For a limit called `f` its fields are
---   f            a rate: the theoretical arrival time of GCRA, in us since 2025, with fractions
---                (https://en.wikipedia.org/wiki/Generic_cell_rate_algorithm), or a count: how many
+--   f            a count: how many
+--   f:n f:t      a rate: how much was in its leaky bucket, with fractions, and when that was, in us
+--                since 2025 (https://en.wikipedia.org/wiki/Leaky_bucket). An amount and no time by
+--                which it is gone, so that it means the same whatever the limit becomes
 --   f:u:S f:h:S  a window's slot that starts at S: what was used in it and what is held
 --   f:l          the newest slot that was counted
 -- A slot is never reset: the next one has another name. A window without `f:l` has not been
@@ -72,6 +74,9 @@ local function bind(scope, layout)
       entry.at = at[entry.name .. ':l']
       if not entry.at then scope.unknown = i end
       is_whole = is_whole and entry.used and entry.held
+    elseif entry.kind == RATE then
+      entry.at, entry.since = at[entry.name .. ':n'], at[entry.name .. ':t']
+      is_whole = is_whole and entry.at
     else
       entry.at = at[entry.name]
       is_whole = is_whole and entry.at
@@ -185,6 +190,9 @@ local function read_whole(scope)
       for _, slot in ipairs({name .. ':u:' .. entry.start, name .. ':h:' .. entry.start}) do
         fields[slot] = fields[slot] or 0
       end
+    elseif entry.kind == RATE then
+      fields[name .. ':n'] = fields[name .. ':n'] or 0
+      fields[name .. ':t'] = fields[name .. ':t'] or now
     else
       fields[name] = fields[name] or 0
     end
@@ -203,13 +211,20 @@ local function sums(entry, values)
   return used, held
 end
 
+-- What of a rate is used now: what was, less what its limit has given back since. Above the limit
+-- only where that was lowered; it is full then, and no more than full, as nobody should wait longer.
+local function level(entry, values)
+  local limit, was = entry.limit, values[entry.at]
+  if was > limit then was = limit end
+  return max(was - max(now - values[entry.since], 0) / entry.each_us, 0)
+end
+
 -- What is left of a limit, and in how many us it is whole again (a window: begins anew).
 local function room(entry, values)
   local limit = entry.limit
   if entry.kind == RATE then
-    if limit == 0 then return 0, 0 end
-    local ahead = max((values[entry.at] or 0) - now, 0)
-    return floor((MINUTE_US - ahead) * limit / MINUTE_US + 1e-6), ceil(ahead)
+    local used = entry.at and level(entry, values) or 0
+    return floor(limit - used + 1e-6), ceil(used * entry.each_us)
   elseif entry.kind == COUNT then
     return max(limit - (values[entry.at] or 0), 0), 0
   end

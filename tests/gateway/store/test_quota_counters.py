@@ -54,6 +54,53 @@ def test_a_rate_lets_its_limit_through_at_once_and_then_refills(counters: Counte
     assert isinstance(counters.reserve(limits, "then"), Held)
 
 
+def test_a_rate_that_is_raised_keeps_what_was_used_of_it(counters: Counters) -> None:
+    """One request of one a minute is one of a thousand a minute, and 999 go through at once."""
+    before = limits_of(counters.now_s, key=Quota(rpm=1))
+    assert isinstance(counters.reserve(before, "a"), Held)
+    after = limits_of(counters.now_s, key=Quota(rpm=1000))
+    [row] = counters.look(after)
+    assert (row["used"], row["left"], row["whole_in_us"]) == (1, 999, 60_000)
+    for number in range(999):
+        assert isinstance(counters.reserve(after, f"r{number}"), Held)
+    assert isinstance(counters.reserve(after, "more"), Denied)
+
+
+def test_a_rate_that_is_lowered_is_full_and_no_more_than_full(counters: Counters) -> None:
+    """Who had used more than the new limit waits as everybody does, and not for what it was."""
+    before = limits_of(counters.now_s, key=Quota(input_tpm=1000))
+    assert isinstance(counters.reserve(before, "a", prompt=900), Held)
+    after = limits_of(counters.now_s, key=Quota(input_tpm=10))
+    denied = counters.reserve(after, "b", prompt=1)
+    assert isinstance(denied, Denied)
+    assert (denied.left, denied.used, denied.wait_s) == (0, 10, 6.0)
+    counters.now_s += 6
+    assert isinstance(counters.reserve(after, "c", prompt=1), Held)
+    counters.now_s += 60
+    assert isinstance(counters.reserve(after, "d", prompt=10), Held)
+
+
+def test_what_was_held_at_another_rate_comes_back_as_it_was(counters: Counters) -> None:
+    """Ninety tokens that were not used are ninety, whatever the limit is by then."""
+    before = limits_of(counters.now_s, key=Quota(output_tpm=100))
+    counters.reserve(before, "a", output=100)
+    after = limits_of(counters.now_s, key=Quota(output_tpm=1000))
+    counters.reserve(after, "b", output=400)
+    counters.run(Settle("a", used(output=10)))
+    assert [row["used"] for row in counters.look(after)] == [410]
+
+
+def test_a_clock_that_goes_back_makes_nobody_wait_longer(counters: Counters) -> None:
+    """What is used stays used, and is given back from the new time on."""
+    limits = limits_of(counters.now_s, key=Quota(rpm=1))
+    counters.reserve(limits, "a")
+    counters.now_s -= 3600
+    counters._called_s = counters.now_s
+    denied = counters.reserve(limits, "b")
+    assert isinstance(denied, Denied)
+    assert denied.wait_s == 60
+
+
 def test_all_limits_or_none(counters: Counters) -> None:
     """What one limit refuses costs nothing of the others."""
     limits = limits_of(

@@ -66,6 +66,18 @@ def test_a_large_request_has_the_whole_share_now_and_then() -> None:
     assert never.wait_s is None
 
 
+def test_a_rate_that_changes_keeps_what_was_used_of_it() -> None:
+    """Raised, one request of one is one of a thousand; lowered, it is full and no more."""
+    gateway = LocalLimits()
+    assert gateway.reserve(limits_of(rpm=1), ONE, NOON_S) is None
+    raised = limits_of(rpm=1000)
+    assert [gateway.reserve(raised, ONE, NOON_S) for _ in range(999)] == [None] * 999
+    assert gateway.reserve(raised, ONE, NOON_S) is not None
+    denied = gateway.reserve(limits_of(rpm=10), ONE, NOON_S)
+    assert denied is not None
+    assert denied.wait_s == pytest.approx(6.0)
+
+
 def test_places_are_divided_too_and_come_back() -> None:
     """Three places for two gateways are two for each; an end frees one."""
     gateway, limits = LocalLimits(2), limits_of(concurrency=3)
