@@ -14,6 +14,7 @@ from gateway.services.admin import (
 )
 from gateway.services.auth import AdminAuthenticator, Authenticator
 from gateway.services.ledger import PriceBook, PriceService
+from gateway.services.quotas import QuotaService
 from gateway.store import Store
 
 
@@ -23,8 +24,9 @@ def admin_services(
     admin_auth: AdminAuthenticator,
     running: HoldsTenants,
     prices: PriceBook,
+    quotas: QuotaService,
 ) -> AdminServices:
-    """Build the services; changes hold at once for what this process keeps in the last four."""
+    """Build the services; changes hold at once for what this process keeps in the last five."""
     epoch, organisations = store.auth_epoch, store.organisations
     tenants = TenantService(store.tenants, organisations, auth, epoch, running)
     keys = KeyService(store.keys, tenants, store.secrets, auth, epoch)
@@ -34,7 +36,7 @@ def admin_services(
         keys=keys,
         plans=plans,
         quota_settings=QuotaSettingsService(
-            store.quota_settings, tenants, keys, plans, auth, epoch
+            store.quota_settings, tenants, keys, plans, auth, epoch, load=quotas.limits_changed
         ),
         prices=PriceService(store.prices, organisations, prices, epoch),
         tokens=AdminTokenService(

@@ -148,7 +148,9 @@ async def _admin(common: _Common, local_token: Token) -> ASGIApp:
         keys=common.auth,
         grace_s=common.settings.auth_grace_s,
     )
-    services = admin_services(store, common.auth, auth, scheduling, common.prices)
+    services = admin_services(
+        store, common.auth, auth, scheduling, common.prices, common.books.quotas
+    )
     return with_errors(
         [
             *DetailedHealth(common.probes).routes(),

@@ -97,14 +97,16 @@ class HoldAgain:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Learn from the ledger what each slot of a window has seen → `Done`, `Known`, `Building`,
-    `Waiting`. Of `num_waiting` that settled unseen, the sums have `booked`.
+    """Learn from the ledger what each slot of a window has seen, and count what runs in it →
+    `Done`, `Known`, `Building`, `Waiting`.
+
+    Of those that settled unseen and that were `asked` for, the sums have `booked`.
     """
 
     limit: Limit
     used: Sequence[int]
+    asked: Sequence[str] = ()
     booked: Sequence[str] = ()
-    num_waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)

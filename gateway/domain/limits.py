@@ -62,7 +62,10 @@ _SUM_AT: Final = {Unit.REQUESTS: 0, Unit.TOKENS: 1, Unit.NANO_USD: 2}
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Name one limit of a principal; those that count windows have one, and its present slot."""
+    """Name one limit of a principal; those that count windows have one, and its present slot.
+
+    `changed_us` is when the limits of its scope were changed last (`ScopeQuota`).
+    """
 
     scope: Scope
     metric: Metric
@@ -70,6 +73,7 @@ class Limit:
     is_hard: bool = True
     window: Window | None = None
     slot: Slot | None = None
+    changed_us: int = 0
 
     def slots(self) -> range:
         """Return where each slot of the window starts, the newest last."""

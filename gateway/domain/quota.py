@@ -249,10 +249,15 @@ assert {metric.value for metric in Metric} <= {field.name for field in fields(Qu
 
 @dataclass(frozen=True, slots=True)
 class ScopeQuota:
-    """Pair a scope with the limits that hold for it now."""
+    """Pair a scope with the limits that hold for it now.
+
+    `changed_us` is when they were changed last, by the database's clock, in us since 1970: what a
+    window had counted before that may lack requests that ran without its limit.
+    """
 
     scope: Scope
     quota: Quota
+    changed_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from uuid import UUID
 
-from gateway.domain.quota import Quota, Scope
+from gateway.domain.quota import Quota, Scope, ScopeQuota
 from gateway.domain.window import Window
 
 
@@ -43,7 +43,7 @@ class QuotaState:
     holder: QuotaHolder
     quota: Quota
     override: QuotaOverride | None
-    effective: Quota
+    effective: ScopeQuota
     version: int
 
 

@@ -14,10 +14,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.domain import Organisation, Tenant, TenantSlo
 from gateway.domain.admin import Actor, AuditEntry
 from gateway.domain.page import Page, PageRequest
+from gateway.domain.quota import Scope, ScopeKind
+from gateway.domain.quota_settings import QuotaHolder
 from gateway.errors import Conflict, NotFound, VersionConflict
 from gateway.store.audit import append
 from gateway.store.database import Database
 from gateway.store.keyset import Keyset
+from gateway.store.quota_settings import note_new_plan
 from gateway.store.tables import organisations, plans, tenants
 
 _ORDER: Final = Keyset((tenants.c.name,))
@@ -99,6 +102,11 @@ class SqlTenants:
                 .where(tenants.c.id == before.id)
                 .values(**values, version=tenants.c.version + 1)
             )
+            if "plan_id" in values:
+                scope = Scope(ScopeKind.TENANT, before.id)
+                await note_new_plan(
+                    connection, QuotaHolder(scope, before.name, organisation_id, before.id)
+                )
             after = tenant_of((await connection.execute(query)).one())
             await _audit(connection, actor, "tenant.update", before, after)
         return after

@@ -125,7 +125,7 @@ def _hold_again(op: HoldAgain, arguments: list[bytes]) -> _Raw:
 
 def _load(op: Load, arguments: list[bytes]) -> _Raw:
     slots = [part for slot in zip(op.limit.slots(), op.used, strict=True) for part in slot]
-    return ("load", *_slot_name(op.limit), slots, op.booked, op.num_waiting)
+    return ("load", scope_key(op.limit.scope), _entry(op.limit), slots, op.asked, op.booked)
 
 
 def _repair(op: Repair, arguments: list[bytes]) -> _Raw:
@@ -214,7 +214,8 @@ def _entry(limit: Limit) -> list[Any]:
         # A limit of 0 has no unit; it refuses before one is asked for.
         return [*entry, _MINUTE_US / max(limit.amount, 1)] if kind is Kind.RATE else entry
     width_s = slot.end_s - slot.start_s
-    return [*entry, int(limit.is_hard), slot.start_s, slot.end_s, slot.oldest_s, width_s]
+    window = (slot.start_s, slot.end_s, slot.oldest_s, width_s)
+    return [*entry, int(limit.is_hard), *window, limit.changed_us]
 
 
 def _held(op: Op, raw: _Raw) -> Answer:

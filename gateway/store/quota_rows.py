@@ -1,24 +1,48 @@
-"""Reading limits: what a scope has set, what lies over it, and what holds for a key now."""
+"""Reading limits: what a scope has set, what lies over it, and what holds for a key now.
+
+Every change of a scope's limits moves `updated_at` of a row of its own or of its plan, and the end
+of an override is one too. So whoever counts can tell whether a limit has been there all the while.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
-from datetime import datetime
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, func, or_, select, tuple_
+from sqlalchemy import Row, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.domain.quota import PLATFORM, Quota, Scope, ScopeKind, ScopeQuota
 from gateway.domain.window import Window
 from gateway.store.tables import quotas
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _LIMITS = [field.name for field in fields(Quota)]
 
-# By scope, and whether it is the override.
-QuotaRows = Mapping[tuple[Scope, bool], Row[*tuple[Any, ...]]]
+
+@dataclass(frozen=True, slots=True)
+class QuotaRows:
+    """Hold rows by scope, and whether it is the override; and when each scope's were changed."""
+
+    rows: Mapping[tuple[Scope, bool], Row[*tuple[Any, ...]]]
+    changed_us: Mapping[Scope, int]
+
+    def effective(self, scope: Scope, plan: Scope | None) -> ScopeQuota:
+        """Lay a scope's override over its own limits, and both over those of its plan."""
+        layers: Sequence[tuple[Scope, bool] | None] = (
+            (scope, True),
+            (scope, False),
+            None if plan is None else (plan, False),
+        )
+        effective = Quota()
+        for layer in layers:
+            if layer is not None and layer in self.rows:
+                effective = effective.over(quota_of(self.rows[layer]))
+        changes = (self.changed_us.get(one, 0) for one in (scope, plan) if one is not None)
+        return ScopeQuota(scope, effective, max(changes))
 
 
 async def quotas_in_force(
@@ -42,13 +66,10 @@ async def quotas_in_force(
         PLATFORM,
     )
     rows = await quota_rows(connection, scopes if plan is None else (*scopes, plan))
-    in_force = []
-    for scope in scopes:
-        quota = effective_quota(rows, scope, plan if scope is tenant else None)
-        if not quota.is_empty:
-            in_force.append(ScopeQuota(scope, quota))
-    ends = [row.ends_at for row in rows.values() if row.ends_at is not None]
-    return tuple(in_force), min(ends, default=None)
+    effective = [rows.effective(scope, plan if scope is tenant else None) for scope in scopes]
+    in_force = tuple(one for one in effective if not one.quota.is_empty)
+    ends = [row.ends_at for row in rows.rows.values() if row.ends_at is not None]
+    return in_force, min(ends, default=None)
 
 
 def quota_of(row: Row[*tuple[Any, ...]]) -> Quota:
@@ -62,25 +83,21 @@ def quota_of(row: Row[*tuple[Any, ...]]) -> Quota:
 async def quota_rows(connection: AsyncConnection, scopes: Iterable[Scope]) -> QuotaRows:
     """Read the limits of scopes and the overrides that have not ended."""
     named = [(scope.kind.value, scope.id) for scope in scopes]
-    query = select(quotas).where(
-        tuple_(quotas.c.scope_kind, quotas.c.scope_id).in_(named),
-        or_(quotas.c.ends_at.is_(None), quotas.c.ends_at > func.now()),
+    has_ended = func.coalesce(quotas.c.ends_at <= func.now(), False).label("has_ended")
+    query = select(quotas, has_ended).where(
+        tuple_(quotas.c.scope_kind, quotas.c.scope_id).in_(named)
     )
-    return {
-        (Scope(ScopeKind(row.scope_kind), row.scope_id), row.is_override): row
-        for row in await connection.execute(query)
-    }
+    rows: dict[tuple[Scope, bool], Row[*tuple[Any, ...]]] = {}
+    changed_us: dict[Scope, int] = {}
+    for row in await connection.execute(query):
+        scope = Scope(ScopeKind(row.scope_kind), row.scope_id)
+        changed_at = max(row.updated_at, row.ends_at) if row.has_ended else row.updated_at
+        changed_us[scope] = max(changed_us.get(scope, 0), _microseconds(changed_at))
+        if not row.has_ended:
+            rows[scope, row.is_override] = row
+    return QuotaRows(rows, changed_us)
 
 
-def effective_quota(rows: QuotaRows, scope: Scope, plan: Scope | None) -> Quota:
-    """Lay a scope's override over its own limits, and both over those of its plan."""
-    layers: Sequence[tuple[Scope, bool] | None] = (
-        (scope, True),
-        (scope, False),
-        None if plan is None else (plan, False),
-    )
-    effective = Quota()
-    for layer in layers:
-        if layer is not None and layer in rows:
-            effective = effective.over(quota_of(rows[layer]))
-    return effective
+def _microseconds(at: datetime) -> int:
+    """Return an instant in microseconds since 1970, to the last of them."""
+    return (at - _EPOCH) // timedelta(microseconds=1)

@@ -21,7 +21,7 @@ from gateway.domain.quota_settings import QuotaHolder, QuotaOverride, QuotaState
 from gateway.errors import NotFound, VersionConflict
 from gateway.store.audit import append
 from gateway.store.database import Database
-from gateway.store.quota_rows import effective_quota, quota_of, quota_rows
+from gateway.store.quota_rows import quota_of, quota_rows
 from gateway.store.tables import plans, quotas
 
 Change = Callable[[AsyncConnection, QuotaState], Awaitable[None]]
@@ -111,7 +111,7 @@ class SqlQuotaSettings:
                 after=_public(after),
             )
             await append(connection, actor, entry)
-        return replace(after, version=before.version + 1)
+            return await _state(connection, holder)
 
 
 async def lock_quota(connection: AsyncConnection, holder: QuotaHolder) -> None:
@@ -131,12 +131,13 @@ async def lock_quota(connection: AsyncConnection, holder: QuotaHolder) -> None:
 
 async def write_quota(connection: AsyncConnection, holder: QuotaHolder, quota: Quota) -> None:
     """Set a scope's own limits, all of them."""
-    values = plain_quota(quota)
+    # The clock and not the transaction's beginning: what waited for the lock comes later.
+    values = {**plain_quota(quota), "updated_at": func.clock_timestamp()}
     written = upsert(quotas).values(**_place(holder, is_override=False), **values, version=0)
     await connection.execute(
         written.on_conflict_do_update(
             index_elements=[quotas.c.scope_kind, quotas.c.scope_id, quotas.c.is_override],
-            set_={**values, "updated_at": func.now()},
+            set_=values,
         )
     )
 
@@ -152,15 +153,27 @@ async def advance_quota(connection: AsyncConnection, holder: QuotaHolder) -> Non
     await connection.execute(
         update(quotas)
         .where(*_own(scope), ~quotas.c.is_override)
-        .values(version=quotas.c.version + 1)
+        .values(version=quotas.c.version + 1, updated_at=func.clock_timestamp())
+    )
+
+
+async def note_new_plan(connection: AsyncConnection, holder: QuotaHolder) -> None:
+    """Note that a tenant's limits are another plan's from now on."""
+    now = {"updated_at": func.clock_timestamp()}
+    noted = upsert(quotas).values(**_place(holder, is_override=False), **now, version=0)
+    await connection.execute(
+        noted.on_conflict_do_update(
+            index_elements=[quotas.c.scope_kind, quotas.c.scope_id, quotas.c.is_override],
+            set_=now,
+        )
     )
 
 
 async def _state(connection: AsyncConnection, holder: QuotaHolder) -> QuotaState:
     scope = holder.scope
     plan = None if holder.plan_id is None else Scope(ScopeKind.PLAN, holder.plan_id)
-    rows = await quota_rows(connection, (scope,) if plan is None else (scope, plan))
-    own, over = rows.get((scope, False)), rows.get((scope, True))
+    found = await quota_rows(connection, (scope,) if plan is None else (scope, plan))
+    own, over = found.rows.get((scope, False)), found.rows.get((scope, True))
     version: int | None = 0 if own is None else own.version
     if scope.kind is ScopeKind.PLAN:
         version = await connection.scalar(select(plans.c.version).where(plans.c.id == scope.id))
@@ -168,7 +181,7 @@ async def _state(connection: AsyncConnection, holder: QuotaHolder) -> QuotaState
         holder=holder,
         quota=Quota() if own is None else quota_of(own),
         override=None if over is None else QuotaOverride(quota_of(over), over.ends_at, over.reason),
-        effective=effective_quota(rows, scope, plan),
+        effective=found.effective(scope, plan),
         version=version or 0,
     )
 

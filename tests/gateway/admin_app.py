@@ -28,6 +28,7 @@ from gateway.services.ledger.prices import PriceBook
 from gateway.services.ledger.usage import UsageService
 from gateway.settings import Settings
 from gateway.store import Store
+from tests.fake_quotas import open_quotas
 from tests.gateway.fake_scheduling import FakeModel, FakeService
 
 ACTOR = Actor("ann", "owner", "127.0.0.1", "r1")
@@ -82,7 +83,7 @@ async def new_process(
         grace_s=60,
     )
     return Process(
-        services=admin_services(store, auth, admin_auth, running, prices),
+        services=admin_services(store, auth, admin_auth, running, prices, open_quotas()),
         auth=auth,
         admin_auth=admin_auth,
         prices=prices,
@@ -113,7 +114,7 @@ async def declared_routes(
         local_token=local_token,
         keys=auth,
     )
-    services = admin_services(store, auth, admin_auth, control, prices)
+    services = admin_services(store, auth, admin_auth, control, prices, open_quotas())
     usage = UsageService(store.usage, store.keys, store.tenants, NothingToWrite())
     return [
         *admin_routes(services, admin_auth),

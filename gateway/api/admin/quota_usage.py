@@ -21,7 +21,7 @@ from gateway.api.admin.routing import (
     admin_of,
     admin_route,
 )
-from gateway.domain.quota import ScopeKind, ScopeQuota
+from gateway.domain.quota import ScopeKind
 from gateway.services.admin import QuotaSettingsService
 from gateway.services.quotas import LimitUse, QuotaService, limit_uses
 
@@ -35,7 +35,7 @@ def quota_usage_routes(
         within = admin_of(request).tenant_id
         holder = await settings.holder(kind, request.path_params["id"], within=within)
         state = await settings.get(holder)
-        uses = await limit_uses(quotas, ScopeQuota(holder.scope, state.effective))
+        uses = await limit_uses(quotas, state.effective)
         scope = {"kind": kind.value, "id": str(holder.scope.id), "name": holder.name}
         return admin_answer({"scope": scope, "limits": [_view(use) for use in uses]})
 

@@ -171,6 +171,6 @@ def _state_view(state: QuotaState) -> QuotaStateView:
         scope=ScopeView(scope.kind.value, str(scope.id), state.holder.name),
         quota=plain_quota(state.quota),
         override=override,
-        effective=plain_quota(state.effective),
+        effective=plain_quota(state.effective.quota),
         version=state.version,
     )

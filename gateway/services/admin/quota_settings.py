@@ -1,20 +1,21 @@
 """Limits of every scope: shown, set, and laid over for a while.
 
-A change holds for the next request here and within a second in other processes. Which counters a
-limit is counted in is known to `gateway.services.quotas` alone.
+A change holds for the next request here and within a second in other processes; for requests that
+run it holds once its windows are loaded, which is tried at once and done by the next request where
+that fails. Which counters a limit is counted in is known to `gateway.services.quotas` alone.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
 from gateway.domain.admin import Actor
-from gateway.domain.quota import PLATFORM, Quota, Scope, ScopeKind
+from gateway.domain.quota import PLATFORM, Quota, Scope, ScopeKind, ScopeQuota
 from gateway.domain.quota_settings import QuotaHolder, QuotaOverride, QuotaState
 from gateway.errors import InvalidRequest, NotFound
 from gateway.ports import AuthEpoch, Clock, QuotaSettings
@@ -42,14 +43,17 @@ class QuotaSettingsService:
         authenticator: Authenticator,
         epoch: AuthEpoch,
         *,
+        load: Callable[[ScopeQuota], Awaitable[None]],
         clock: Clock = time,
     ) -> None:
+        """Begin; `load` has what runs counted in the limits of a scope, and never fails."""
         self._settings = settings
         self._tenants = tenants
         self._keys = keys
         self._plans = plans
         self._authenticator = authenticator
         self._epoch = epoch
+        self._load = load
         self._clock = clock
 
     async def holder(
@@ -95,7 +99,7 @@ class QuotaSettingsService:
         """
         quota = Quota(**checked_limits(limits, holder.scope.kind))
         state = await self._settings.put(actor, holder, quota, version=version)
-        await self._changed(holder)
+        await self._changed(state)
         return state
 
     async def patch(
@@ -112,7 +116,7 @@ class QuotaSettingsService:
         """
         changes = checked_limits(limits, holder.scope.kind)
         state = await self._settings.patch(actor, holder, changes, version=version)
-        await self._changed(holder)
+        await self._changed(state)
         return state
 
     async def override(
@@ -144,7 +148,7 @@ class QuotaSettingsService:
             Quota(**checked_limits(limits, holder.scope.kind)), ends_at, reason
         )
         state = await self._settings.override(actor, holder, override, version=version)
-        await self._changed(holder)
+        await self._changed(state)
         return state
 
     async def clear(
@@ -152,10 +156,11 @@ class QuotaSettingsService:
     ) -> QuotaState:
         """Take the override away, if there is one. Raises: `VersionConflict`."""
         state = await self._settings.clear(actor, holder, version=version)
-        await self._changed(holder)
+        await self._changed(state)
         return state
 
-    async def _changed(self, holder: QuotaHolder) -> None:
+    async def _changed(self, state: QuotaState) -> None:
+        holder = state.holder
         if holder.scope.kind is ScopeKind.KEY:
             self._authenticator.forget(holder.name)
         elif holder.scope.kind is ScopeKind.TENANT:
@@ -163,6 +168,8 @@ class QuotaSettingsService:
         else:
             self._authenticator.forget_all()
         await self._epoch.advance()
+        if holder.scope.kind is not ScopeKind.PLAN:
+            await self._load(state.effective)
 
 
 def _is_line(text: str) -> bool:

@@ -70,4 +70,5 @@ def _limit(scope: ScopeQuota, metric: Metric, amount: int, now_s: float) -> Limi
         return Limit(scope.scope, metric, amount)
     window = scope.quota.window(metric)
     is_hard = metric is not Metric.BUDGET or scope.quota.budget_hard is not False
-    return Limit(scope.scope, metric, amount, is_hard, window, window.slot(now_s))
+    slot = window.slot(now_s)
+    return Limit(scope.scope, metric, amount, is_hard, window, slot, scope.changed_us)

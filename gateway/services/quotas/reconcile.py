@@ -2,7 +2,7 @@
 
 Between a settlement and its row in the ledger a counter is ahead for less than a second; it is
 never behind. So one that is behind twice in a row has lost something (a server that failed over to
-a replica, a limit set while requests ran) and is raised by the least that was missing. One that
+a replica) and is raised by the least that was missing. One that
 stays ahead by the same amount, with nothing held, is believed for ten rounds before it is lowered:
 a gateway cut off from the database may still hold the rows.
 """

@@ -12,6 +12,7 @@ ledger first. Where the counters do not answer, see `local_limits`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
 from uuid import UUID, uuid4
@@ -30,7 +31,7 @@ from gateway.domain.counters import (
 )
 from gateway.domain.limits import BASE_S, Amounts, Denied, Limit, Limits, Sums
 from gateway.domain.price import Price
-from gateway.domain.quota import Metric, Scope, Standing
+from gateway.domain.quota import Metric, Scope, ScopeQuota, Standing
 from gateway.errors import CountersUnavailable, InternalFailure, StoreUnavailable, TenantLimited
 from gateway.services.quotas.ask import Ask, first_grant
 from gateway.services.quotas.compile import Compiler, compile_limits
@@ -202,6 +203,16 @@ class QuotaService:
                 return
         raise CountersUnavailable(detail="requests settle all the time", retry_after_s=1)
 
+    async def limits_changed(self, scope: ScopeQuota) -> None:
+        """Have what runs counted in a scope's limits as they are now.
+
+        Where the stores do not answer, the scope's next request does it.
+        """
+        limits = compile_limits((scope,), self.link.now_s())
+        if any(limit.slot is not None for limit in limits.limits):
+            with contextlib.suppress(CountersUnavailable):
+                await self._load_or_refuse(limits)
+
     async def _read_ledger(
         self, windows: Sequence[Limit], waiting: Sequence[Sequence[str]]
     ) -> list[Load]:
@@ -218,7 +229,7 @@ class QuotaService:
         for limit, listed in zip(windows, waiting, strict=True):
             seen = [used[part].of(limit.metric) for part in _slotted(limit)]
             has = [id_ for id_ in listed if UUID(hex=id_) in booked]
-            loads.append(Load(limit, seen, has, len(listed)))
+            loads.append(Load(limit, seen, listed, has))
         return loads
 
     async def _load_or_refuse(self, limits: Limits) -> None:

@@ -7,7 +7,7 @@
 -- place, so that a delayed repetition cannot hold anything again; x:<id> remembers what a reaped
 -- one was charged, so that a late settle corrects it.
 
-local LEASES, ORPHANS = P .. 'leases', P .. 'orphans'
+local LEASES, ORPHANS, ENDED = P .. 'leases', P .. 'orphans', P .. 'ended'
 local TOMBSTONE_MS, TOMBSTONE = 120000, ''
 
 local ops = {}
@@ -63,7 +63,7 @@ local function release(id, scopes, held, used)
       local was, is = held[entry.amount], used[entry.amount]
       if kind == WINDOW then
         local total = release_window(id, scope.key, entry, values, was, is)
-        if total then
+        if total and not entry.is_late then
           windows[num + 1], windows[num + 2], windows[num + 3] = s, i, total
           num = num + 3
         end
@@ -108,6 +108,13 @@ local function bury(id)
   call('SET', P .. 'r:' .. id, TOMBSTONE, 'PX', TOMBSTONE_MS)
 end
 
+-- Note what ended: a window that is loaded soon asks the ledger for it.
+local function note_end(id, record, used)
+  if record[META] ~= '' then
+    call('RPUSH', ENDED, cmsgpack.pack({id, record[AT], record[META], used[TOKENS], used[NANO]}))
+  end
+end
+
 -- End a reservation whose process no longer renews it, at what was last told of it.
 local function reap(id)
   local record = recall(id)
@@ -119,6 +126,7 @@ local function reap(id)
   -- The request itself happened: its rate stays charged.
   local used = {held[REQUESTS], rated, use[3], 0, 0, use[1] + use[3], use[4]}
   release(id, scopes_of(record[PACKED]), held, used)
+  note_end(id, record, used)
   call('DEL', P .. 'r:' .. id)
   call('SET', P .. 'x:' .. id, cmsgpack.pack({record[PACKED], used}), 'PX', REAPED_MS)
   if use[1] > 0 then call('HSET', ORPHANS, id, cmsgpack.pack({record[AT], record[META], use})) end
@@ -189,6 +197,104 @@ local function is_worse(wait, than)
   return (than >= 0 and (wait < 0 or wait > than)) or (than == -2 and wait == -1)
 end
 
+-- Windows that were loaded lately, as {scope, entry, until when}: a gateway that has not heard of
+-- their limit may still begin requests without it.
+local young, YOUNG_US, NEWS_US = {}, 15000000, 500000
+local OWNER_AT = {organisation = 1, tenant = 2, key = 3}
+
+-- Tell whether a request is a scope's, by who is billed for it.
+local function is_of(meta, key)
+  local kind, id = string.match(key, '^' .. P .. '(%a+):(.*)$')
+  if meta == '' or kind == 'platform' then return meta ~= '' end
+  return string.find(meta, id, 1, true) and cjson.decode(meta)[OWNER_AT[kind]] == id or false
+end
+
+-- The slot of a window that an instant is in, of those that start at `starts`; nil: none of them.
+local function slot_of(from, at_us)
+  local at_s = at_us / 1000000 + BASE_S
+  local oldest, stop, width = from[8], from[7], from[9]
+  if at_s < oldest or at_s >= stop then return nil end
+  return oldest + floor((at_s - oldest) / width) * width
+end
+
+-- A window as a request counts in it that began in this slot.
+local function entry_in(from, slot)
+  local entry = {}
+  for i = 1, #from do entry[i] = from[i] end
+  entry[6], entry[7], entry[8] = slot, slot + from[9], from[8] - from[6] + slot
+  return entry
+end
+
+-- Put a running request into a window whose limit was set, or changed, after it had begun.
+local function put_into(id, record, key, from)
+  local slot = slot_of(from, record[AT])
+  if not slot then return end
+  local entry, scopes, found = entry_in(from, slot), cmsgpack.unpack(record[PACKED]), nil
+  for i = 1, #scopes do
+    local sent = cmsgpack.unpack(scopes[i])
+    if sent[1] == key then found = {i, sent[2]} end
+  end
+  local entries = found and found[2] or {}
+  for i = 1, #entries do
+    local old = entries[i]
+    if old[4] == entry[4] and old[6] == slot then
+      if old[10] >= entry[10] then return end
+      entry[11], entries[i] = old[11], entry
+      scopes[found[1]] = cmsgpack.pack({key, entries})
+      record[PACKED] = cmsgpack.pack(scopes)
+      return remember(id, record)
+    end
+  end
+  entry[11] = true
+  entries[#entries + 1] = entry
+  scopes[found and found[1] or #scopes + 1] = cmsgpack.pack({key, entries})
+  record[PACKED] = cmsgpack.pack(scopes)
+  remember(id, record)
+  local scope = scope_with(key, {entry})
+  hold(scope, read_whole(scope), record[AMOUNTS])
+end
+
+-- Tell whether a request counts in a window as it is now.
+local function counts_in(scopes, key, from)
+  for s = 1, #scopes do
+    if scopes[s].key == key then
+      for _, entry in ipairs(scopes[s].entries) do
+        if entry.name == from[4] and entry.changed >= from[10] then return true end
+      end
+    end
+  end
+  return false
+end
+
+-- The young windows that a request is to count in and does not.
+local function news_for(record)
+  local news, left, scopes = {}, {}, scopes_of(record[PACKED])
+  for i = 1, #young do
+    local one = young[i]
+    if now < one[3] then
+      left[#left + 1] = one
+      if not counts_in(scopes, one[1], one[2]) and is_of(record[META], one[1]) then
+        news[#news + 1] = one
+      end
+    end
+  end
+  young = left
+  return news
+end
+
+local function has_room(news, amounts)
+  for i = 1, #news do
+    local scope = scope_with(news[i][1], {news[i][2]})
+    local values, entry = read_whole(scope), scope.entries[1]
+    if entry.is_hard and amounts[entry.amount] > room(entry, values) then return false end
+  end
+  return true
+end
+
+local function catch_up(id, record, news)
+  for i = 1, #news do put_into(id, record, news[i][1], news[i][2]) end
+end
+
 -- {'reserve', id, scopes, amounts, meta, lease_us} ->
 --   {'held', at_us, {tightest on requests, tightest on tokens}}, each {scope, entry, left,
 --   whole in us} or false
@@ -217,6 +323,7 @@ function ops.reserve(op)
         after, left, room_left, used = weigh_rate(entry, values, amounts[index])
         values[entry.since] = now
       elseif kind == WINDOW then
+        if now >= built_us and values[entry.loaded] < entry.changed then return {'unknown', s, i} end
         after, left, room_left, used = weigh_window(entry, values, amounts[index])
         at = entry.held
       else
@@ -239,9 +346,13 @@ function ops.reserve(op)
     all[s] = values
   end
   if worst then return worst end
+  local record = {packed, amounts, now, op[5], NOTHING_TOLD}
+  local news = #young > 0 and news_for(record) or nil
+  if news and not has_room(news, amounts) then return {'building', NEWS_US} end
   for s = 1, #scopes do write(scopes[s], all[s]) end
-  remember(id, {packed, amounts, now, op[5], NOTHING_TOLD})
+  remember(id, record)
   renew(id, op[6])
+  if news then catch_up(id, record, news) end
   local tightest = {stand(scopes, rs, ri, r_left, r_after), stand(scopes, ts, ti, t_left, t_after)}
   return {'held', now, tightest}
 end
@@ -288,6 +399,7 @@ function ops.settle(op)
   if record then
     local windows = release(id, scopes_of(record[PACKED]), record[AMOUNTS], used)
     call('ZREM', LEASES, id)
+    note_end(id, record, used)
     bury(id)
     return {'done', windows}
   end
@@ -359,7 +471,9 @@ function ops.assert(op)
   for _, scope in ipairs(scopes_of(argv[op[3]])) do
     hold(scope, read_whole(scope), op[4])
   end
-  remember(id, {argv[op[3]], op[4], op[5], op[6], NOTHING_TOLD})
+  local record = {argv[op[3]], op[4], op[5], op[6], NOTHING_TOLD}
+  remember(id, record)
   renew(id, op[7])
+  catch_up(id, record, news_for(record))
   return {'done'}
 end

@@ -9,9 +9,11 @@
 --                which it is gone, so that it means the same whatever the limit becomes
 --   f:u:S f:h:S  a window's slot that starts at S: what was used in it and what is held
 --   f:l          the newest slot that was counted
--- A slot is never reset: the next one has another name. A window without `f:l` has not been
--- counted here, and asks to be loaded from the ledger. What settles before it is waits in the hash
--- w:<scope>:<f>, as <id>:<slot>: the ledger that is loaded may have it or not.
+--   f:g          the change of the scope's limits that it was loaded for, in us since 1970
+-- A slot is never reset: the next one has another name. A window without `f:l`, or whose limits were
+-- changed since `f:g`, asks to be loaded from the ledger: requests may have run without it. What
+-- settles in a window without `f:l` waits in the hash w:<scope>:<f>, as <id>:<slot>: the ledger that
+-- is loaded may have it or not.
 --
 -- Where each name stands is worked out once and kept until the names change, which they do when a
 -- window begins its next slot and when limits come or go. So a check costs two calls for a scope,
@@ -19,7 +21,7 @@
 --
 -- Numbers are doubles: exact up to 2^53, which bounds every amount (`MAX_AMOUNT`).
 
-local P = 'sluice:q:'
+local P, BASE_S = 'sluice:q:', 1735689600
 local MINUTE_US = 60000000
 local RATE, COUNT, WINDOW = 1, 2, 3
 local REQUESTS, INPUT, OUTPUT, QUEUED, TOKENS, NANO = 1, 2, 3, 5, 6, 7
@@ -71,8 +73,8 @@ local function bind(scope, layout)
         entry.all_used[#entry.all_used + 1], entry.all_held[#entry.all_held + 1] = used, held
         entry.used, entry.held = used, held
       end
-      entry.at = at[entry.name .. ':l']
-      if not entry.at then scope.unknown = i end
+      entry.at, entry.loaded = at[entry.name .. ':l'], at[entry.name .. ':g']
+      if not (entry.at and entry.loaded) then scope.unknown = i end
       is_whole = is_whole and entry.used and entry.held
     elseif entry.kind == RATE then
       entry.at, entry.since = at[entry.name .. ':n'], at[entry.name .. ':t']
@@ -87,7 +89,8 @@ end
 
 -- It is good from `start` until `stop`, while all of its windows are in the slot that they name.
 -- It is sent as {key, {entry, ...}}, an entry being {kind, amount's index, limit, name}, for a rate also {us for
--- each of its units}, for a window {hard, start, end, oldest slot, width of a slot}.
+-- each of its units}, for a window {hard, start, end, oldest slot, width of a slot, when the scope's
+-- limits were changed}; of one that a running request was put into, also whether it was new to it.
 local scope_of = kept(function(packed)
   local sent = cmsgpack.unpack(packed)
   local scope = {key = sent[1], entries = {}, has_hard = false, start = 0, stop = HUGE}
@@ -98,6 +101,7 @@ local scope_of = kept(function(packed)
     elseif entry.kind == WINDOW then
       entry.is_hard, entry.start, entry.stop = from[5] == 1, from[6], from[7]
       entry.oldest, entry.width = from[8], from[9]
+      entry.changed, entry.is_late = from[10], from[11]
       scope.has_hard = scope.has_hard or entry.is_hard
       scope.start, scope.stop = math.max(scope.start, entry.start), math.min(scope.stop, entry.stop)
     end
@@ -116,6 +120,11 @@ end)
 
 local function head_of(stored)
   return sub(stored, 1, string.find(stored, '\0', 1, true))
+end
+
+-- A scope that lists these entries, where they are bound to.
+local function scope_with(key, entries)
+  return scope_of(cmsgpack.pack({key, entries}))
 end
 
 -- Read a scope's values, where its limits are bound to.

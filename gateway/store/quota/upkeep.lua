@@ -6,8 +6,10 @@
 -- {epoch, built_us, now_us, {answer, ...}}, or {false, 0, now_us, {}} where there is no epoch, which
 -- means that what was counted here is lost. `gateway.store.quota_codec` is the other end.
 
-local EPOCH, BASE_S = P .. 'epoch', 1735689600
+local EPOCH = P .. 'epoch'
 local REPAIRED_MS = 30000
+-- What ended lately, of everybody: more than the ledger is ever behind while it answers.
+local MAX_ENDED = 5000
 local reaped, reap_us, REAP_EVERY_US = 0, 0, 100000
 -- After a silence nobody could renew, or settle: nothing is reaped until everybody had the time to.
 local called_us, back_us = 0, 0
@@ -18,42 +20,66 @@ local function may_reap()
   return now >= back_us or now < back_us - RETURN_US
 end
 
--- {'load', scope, field, start, {slot, used, ...}, {id, ...}, waiting}: learn from the ledger what
--- was used, once; it has these ids of those that wait, which are so many ->
+-- What settled in a window and may not be in the ledger yet: {id = {slot = amount}}.
+local function unseen_in(key, from)
+  local unseen = {}
+  local found = call('HGETALL', P .. 'w:' .. key .. ':' .. from[4])
+  for i = 1, #found, 2 do
+    local id, slot = string.match(found[i], '^([^:]*):(.*)$')
+    unseen[id] = unseen[id] or {}
+    unseen[id][slot] = tonumber(found[i + 1])
+  end
+  local ended = call('LRANGE', ENDED, 0, -1)
+  for i = 1, #ended do
+    local one = cmsgpack.unpack(ended[i])
+    local slot, amount = slot_of(from, one[2]), one[from[2] == NANO and 5 or 4]
+    if slot and amount > 0 and is_of(one[3], key) then
+      unseen[one[1]] = unseen[one[1]] or {}
+      unseen[one[1]][tostring(slot)] = amount
+    end
+  end
+  return unseen
+end
+
+-- {'load', scope, entry, {slot, used, ...}, {id, ...}, {id, ...}}: learn from the ledger what was
+-- used. The first ids are those that it was asked for, the others those of them that it has. What
+-- runs is put into the window ->
 --   {'done'} | {'known'} | {'building', wait_us}
 --   {'waiting', {id, ...}}: read again, and say which of these the ledger has
 function ops.load(op)
-  local key, name, start = op[2], op[3], op[4]
+  local key, from = op[2], op[3]
+  local name, start, changed = from[4], from[6], from[10]
   if now < built_us then return {'building', built_us - now} end
   local fields = read_named(key)
-  local last = fields[name .. ':l']
-  if last and last >= start then return {'known'} end
-  local used, has = {}, {}
-  for i = 1, #op[5], 2 do used[tostring(op[5][i])] = op[5][i + 1] end
-  local waiting = P .. 'w:' .. key .. ':' .. name
-  local found = call('HGETALL', waiting)
-  if #found / 2 ~= (op[7] or 0) then
-    local ids = {}
-    for i = 1, #found, 2 do ids[#ids + 1] = string.match(found[i], '^[^:]*') end
-    return {'waiting', ids}
+  local last, loaded = fields[name .. ':l'], fields[name .. ':g']
+  if last and last >= start and loaded and loaded >= changed then return {'known'} end
+  local asked, ids, used, unseen = {}, {}, {}, unseen_in(key, from)
+  for _, id in ipairs(op[5]) do asked[id] = true end
+  local num_new = 0
+  for id in pairs(unseen) do
+    ids[#ids + 1] = id
+    if not asked[id] then num_new = num_new + 1 end
   end
-  for _, id in ipairs(op[6] or {}) do has[id] = true end
-  for i = 1, #found, 2 do
-    local id, slot = string.match(found[i], '^([^:]*):(.*)$')
-    if used[slot] and not has[id] then used[slot] = used[slot] + tonumber(found[i + 1]) end
+  if num_new > 0 then return {'waiting', ids} end
+  for _, id in ipairs(op[6]) do unseen[id] = nil end
+  for i = 1, #op[4], 2 do used[tostring(op[4][i])] = op[4][i + 1] end
+  for _, slots in pairs(unseen) do
+    for slot, amount in pairs(slots) do
+      if used[slot] then used[slot] = used[slot] + amount end
+    end
   end
-  fields[name .. ':l'] = start
-  for slot, amount in pairs(used) do fields[name .. ':u:' .. slot] = amount end
+  fields[name .. ':l'], fields[name .. ':g'] = max(last or 0, start), changed
+  for slot, amount in pairs(used) do
+    -- What was counted all the while is never behind the ledger.
+    fields[name .. ':u:' .. slot] = max(fields[name .. ':u:' .. slot] or 0, amount)
+  end
   write_named(key, fields)
-  call('DEL', waiting)
-  return {'done'}
-end
-
--- {'forget', scope, field}: what was used is to be loaded anew; what is held stays.
-function ops.forget(op)
-  local fields = read_named(op[2])
-  fields[op[3] .. ':l'] = nil
-  write_named(op[2], fields)
+  call('DEL', P .. 'w:' .. key .. ':' .. name)
+  young[#young + 1] = {key, from, now + YOUNG_US}
+  for _, id in ipairs(call('ZRANGE', LEASES, 0, -1)) do
+    local record = recall(id)
+    if record and is_of(record[META], key) then put_into(id, record, key, from) end
+  end
   return {'done'}
 end
 
@@ -152,6 +178,7 @@ local function run(_, args)
   called_us, reaped = now, 0
   if may_reap() and (now >= reap_us or now < reap_us - REAP_EVERY_US) then
     reaped, reap_us = reap_expired(16), now + REAP_EVERY_US
+    call('LTRIM', ENDED, -MAX_ENDED, -1)
   end
   local answers = {}
   for i = 1, #todo do

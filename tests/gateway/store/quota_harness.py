@@ -72,11 +72,18 @@ class Counters:
         return reply.answers
 
     def reserve(
-        self, limits: Limits, id_: str, *, prompt: int = 0, output: int = 0, nano_usd: int = 0
+        self,
+        limits: Limits,
+        id_: str,
+        *,
+        prompt: int = 0,
+        output: int = 0,
+        nano_usd: int = 0,
+        meta: str = "{}",
     ) -> Answer:
         """Reserve, loading windows as empty where they are unknown."""
         amounts = Amounts(1, prompt, output, 1, 0, prompt + output, nano_usd)
-        op = Reserve(id_, limits, amounts, "{}", LEASE_S * 1_000_000)
+        op = Reserve(id_, limits, amounts, meta, LEASE_S * 1_000_000)
         while True:
             [answer] = self.run(op)
             if not isinstance(answer, Unknown):
@@ -100,10 +107,10 @@ class Counters:
         ]
 
 
-def limits_of(now_s: float, **scopes: Quota) -> Limits:
+def limits_of(now_s: float, changed_us: int = 0, **scopes: Quota) -> Limits:
     """Compile limits by the kind of their scope."""
     quotas = tuple(
-        ScopeQuota(Scope(ScopeKind(kind), UUID(int=number)), quota)
+        ScopeQuota(Scope(ScopeKind(kind), UUID(int=number)), quota, changed_us)
         for number, (kind, quota) in enumerate(scopes.items(), 1)
     )
     return compile_limits(quotas, now_s)

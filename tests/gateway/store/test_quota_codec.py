@@ -63,6 +63,9 @@ ASK = Reserve("a", LIMITS, AMOUNTS, "meta", 9)
 KEY = f"sluice:q:{ScopeKind.KEY.value}:{UUID(int=1)}"
 TENANT = f"sluice:q:{ScopeKind.TENANT.value}:{UUID(int=2)}"
 
+# Kind, amount, limit, name; hard or not, its slot, the oldest, a slot's width, the last change.
+DAILY_SENT = [3, 6, 100, "tokens.day", 1, DAY_S, DAY_S + 86_400, DAY_S, 86_400, 0]
+
 OPS: list[tuple[Op, list[Any]]] = [
     (Found("e", 3), ["found", "e", 3]),
     (ASK, ["reserve", "a", 2, [1, 2, 3, 4, 5, 6, 7], "meta", 9]),
@@ -75,8 +78,8 @@ OPS: list[tuple[Op, list[Any]]] = [
     (Begun("a"), ["begun", "a"]),
     (Keep("g", 9, [("a", TOLD)]), ["keep", "g", 9, [["a", 1, 2, 3, 4, 5]]]),
     (
-        Load(DAILY, [5], ["a"], 2),
-        ["load", TENANT, "tokens.day", DAY_S, [DAY_S, 5], ["a"], 2],
+        Load(DAILY, [5], ["a", "b"], ["a"]),
+        ["load", TENANT, DAILY_SENT, [DAY_S, 5], ["a", "b"], ["a"]],
     ),
     (Repair(DAILY, None, 5), ["repair", TENANT, "tokens.day", DAY_S, -1, 5]),
     (Repair(DAILY, 4, -5), ["repair", TENANT, "tokens.day", DAY_S, 4, -5]),
@@ -154,8 +157,8 @@ def test_limits_are_sent_by_scope_as_packed_strings() -> None:
         [
             TENANT,
             [
-                [3, 6, 100, "tokens.day", 1, DAY_S, DAY_S + 86_400, DAY_S, 86_400],
-                [3, 7, 7, "usd.month", 0, *_february()],
+                DAILY_SENT,
+                [3, 7, 7, "usd.month", 0, *_february(), 0],
             ],
         ],
     ]

@@ -47,10 +47,10 @@ class Emptied:
     def settle(self, id_: str, tokens: int) -> None:
         self.counters.run(Settle(id_, used(output=tokens)))
 
-    def load(self, ledger: int, booked: Sequence[str] = (), num_waiting: int = 0) -> Answer:
+    def load(self, ledger: int, asked: Sequence[str] = (), booked: Sequence[str] = ()) -> Answer:
         """Tell what the ledger has."""
         [limit] = self.limits.limits
-        [answer] = self.counters.run(Load(limit, [ledger], booked, num_waiting))
+        [answer] = self.counters.run(Load(limit, [ledger], asked, booked))
         return answer
 
     def extend(self, id_: str, tokens: int) -> Answer:
@@ -95,7 +95,7 @@ def test_what_settles_before_the_load_is_counted_once(
     answer = emptied.load(50)
     assert isinstance(answer, Waiting)
     assert sorted(answer.request_ids) == ["a", "b"]
-    assert emptied.load(50, booked, 2) == Done()
+    assert emptied.load(50, ["a", "b"], booked) == Done()
     assert emptied.stands == (expected, 0)
     emptied.settle("a", 70)
     assert emptied.stands == (expected, 0)
@@ -107,7 +107,7 @@ def test_what_settles_between_reading_and_loading_makes_it_read_again(emptied: E
         emptied.come_back(id_, 100)
     emptied.settle("a", 70)
     emptied.settle("b", 42)
-    answer = emptied.load(50, ["a"], 1)
+    answer = emptied.load(50, ["a"], ["a"])
     assert isinstance(answer, Waiting)
     assert sorted(answer.request_ids) == ["a", "b"]
     assert emptied.stands == (0, 0)
@@ -119,7 +119,7 @@ def test_what_was_reaped_before_the_load_waits_too(emptied: Emptied) -> None:
     emptied.counters.run(Keep("gateway", LEASE_US, [("a", Told(10, 0, 20, 0))]))
     emptied.counters.now_s += LEASE_S + 1
     emptied.counters.run(Sweep(50))
-    assert emptied.load(50, [], 1) == Done()
+    assert emptied.load(50, ["a"]) == Done()
     assert emptied.stands == (80, 0)
     emptied.settle("a", 45)
     assert emptied.stands == (95, 0)
@@ -129,7 +129,7 @@ def test_a_second_load_changes_nothing(emptied: Emptied) -> None:
     """The first to come is believed, and nothing is added twice."""
     emptied.come_back("a", 100)
     emptied.settle("a", 70)
-    assert emptied.load(50, [], 1) == Done()
+    assert emptied.load(50, ["a"]) == Done()
     assert emptied.load(999) == Known()
     assert emptied.stands == (120, 0)
 
@@ -180,5 +180,5 @@ def test_a_soft_budget_refuses_nothing_meanwhile(emptied: Emptied) -> None:
 
 def _load(counters: Counters, limits: Limits, ledger: int) -> Answer:
     [limit] = limits.limits
-    [answer] = counters.run(Load(limit, [ledger], [], 1))
+    [answer] = counters.run(Load(limit, [ledger], ["a"]))
     return answer

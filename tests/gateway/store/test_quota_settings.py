@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -62,7 +63,14 @@ class Scopes:
     async def met(self) -> tuple[ScopeQuota, ...]:
         record = await self.store.keys.find(self.api_key.kid)
         assert record is not None
-        return record.principal.quotas
+        return tuple(replace(one, changed_us=0) for one in record.principal.quotas)
+
+    async def changed_us(self) -> int:
+        """Say when the limits of the one scope that has any were changed."""
+        record = await self.store.keys.find(self.api_key.kid)
+        assert record is not None
+        [one] = record.principal.quotas
+        return one.changed_us
 
 
 @pytest.fixture
@@ -117,16 +125,51 @@ async def test_an_override_ends_by_itself(scopes: Scopes) -> None:
     assert (await settings.get(scopes.key)).override is None
 
 
+async def test_every_change_of_a_tenants_limits_is_later_than_all_before(scopes: Scopes) -> None:
+    """Its own, its override's and its end, its plan's, and that it is on another plan."""
+    store, tenant = scopes.store, scopes.tenant
+    settings, seen = store.quota_settings, []
+    organisation = await store.organisations.default()
+
+    async def move(plan: str | None) -> None:
+        await store.tenants.update(ACTOR, organisation.id, "acme", {"plan": plan})
+
+    await settings.put(ACTOR, tenant, Quota(rpm=1))
+    seen.append(await scopes.changed_us())
+    await settings.put(ACTOR, tenant, Quota())
+    await settings.put(ACTOR, tenant, Quota(rpm=1))
+    seen.append(await scopes.changed_us())
+    over = QuotaOverride(Quota(rpm=9), datetime.now(UTC) + timedelta(hours=1))
+    await settings.override(ACTOR, tenant, over)
+    seen.append(await scopes.changed_us())
+    await settings.clear(ACTOR, tenant)
+    seen.append(await scopes.changed_us())
+    soon = QuotaOverride(Quota(rpm=9), datetime.now(UTC) + timedelta(seconds=0.1))
+    await settings.override(ACTOR, tenant, soon)
+    seen.append(await scopes.changed_us())
+    await asyncio.sleep(0.15)
+    seen.append(await scopes.changed_us())
+    for name in ("gold", "silver"):
+        await store.plans.add(ACTOR, organisation.id, name, Quota(input_tpm=5))
+    for plan in ("gold", "silver", "gold"):
+        await move(plan)
+        seen.append(await scopes.changed_us())
+    await store.plans.update(ACTOR, organisation.id, "gold", {"input_tpm": 6})
+    seen.append(await scopes.changed_us())
+    assert seen == sorted(set(seen))
+    assert await scopes.changed_us() == seen[-1]
+
+
 async def test_an_override_is_taken_back(scopes: Scopes) -> None:
     """Clearing leaves what the scope has set; clearing nothing changes nothing."""
     settings = scopes.store.quota_settings
     await settings.put(ACTOR, scopes.key, Quota(rpm=1))
     ends_at = datetime.now(UTC) + timedelta(hours=1)
     laid = await settings.override(ACTOR, scopes.key, QuotaOverride(Quota(rpm=9), ends_at, "x"))
-    assert (laid.quota, laid.effective) == (Quota(rpm=1), Quota(rpm=9))
+    assert (laid.quota, laid.effective.quota) == (Quota(rpm=1), Quota(rpm=9))
     assert laid.override == QuotaOverride(Quota(rpm=9), ends_at, "x")
     cleared = await settings.clear(ACTOR, scopes.key)
-    assert (cleared.override, cleared.effective, cleared.version) == (None, Quota(rpm=1), 3)
+    assert (cleared.override, cleared.effective.quota, cleared.version) == (None, Quota(rpm=1), 3)
     assert await settings.clear(ACTOR, scopes.key) == cleared
 
 

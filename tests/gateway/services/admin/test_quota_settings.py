@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.domain.quota import MAX_AMOUNT, Metric, Quota, ScopeKind
+from gateway.domain.quota import MAX_AMOUNT, Metric, Quota, ScopeKind, ScopeQuota
 from gateway.domain.window import Window
 from gateway.errors import InvalidRequest, NotFound
+from gateway.services.admin import QuotaSettingsService
+from gateway.services.auth import Authenticator
 from gateway.store import Store
 from tests.gateway.admin_app import ACTOR, Process, new_process
 
@@ -61,6 +63,37 @@ async def test_a_change_holds_for_the_next_request(store: Store, ours: Process) 
     assert await met(ours, issued.token) == [5, 8, 3, 2]
 
 
+async def test_a_change_is_told_to_whoever_counts(store: Store) -> None:
+    """With the limits that hold now, plans aside, which nobody counts in."""
+    loaded: list[ScopeQuota] = []
+
+    async def load(scope: ScopeQuota) -> None:
+        loaded.append(scope)
+
+    services = (await new_process(store)).services
+    auth = Authenticator(store.keys, store.secrets)
+    settings = QuotaSettingsService(
+        store.quota_settings,
+        services.tenants,
+        services.keys,
+        services.plans,
+        auth,
+        store.auth_epoch,
+        load=load,
+    )
+    await services.plans.create(ACTOR, "gold", {"rpm": 1})
+    acme = await settings.holder(ScopeKind.TENANT, "acme")
+    await settings.put(ACTOR, acme, {"daily_tokens": 5})
+    await settings.patch(ACTOR, acme, {"rpm": 6})
+    await settings.override(ACTOR, acme, {"rpm": 7}, ends_in_s=60)
+    await settings.clear(ACTOR, acme)
+    await settings.put(ACTOR, await settings.holder(ScopeKind.PLAN, "gold"), {"rpm": 8})
+    assert [one.quota.rpm for one in loaded] == [None, 6, 7, 6]
+    changes = [one.changed_us for one in loaded]
+    assert changes == sorted(set(changes))
+    assert loaded[-1] == (await settings.get(acme)).effective
+
+
 async def test_a_plan_shows_in_what_holds_for_its_tenant(ours: Process) -> None:
     """A tenant's own limits are its own; what holds has the plan's beneath them."""
     await ours.services.plans.create(ACTOR, "gold", {"rpm": 1, "concurrency": 2})
@@ -69,7 +102,7 @@ async def test_a_plan_shows_in_what_holds_for_its_tenant(ours: Process) -> None:
     holder = await settings.holder(ScopeKind.TENANT, "acme")
     state = await settings.put(ACTOR, holder, {"rpm": 5, "budget_window": "24h"})
     assert state.quota == Quota(rpm=5, budget_window=Window("24h"))
-    assert state.effective == Quota(rpm=5, concurrency=2, budget_window=Window("24h"))
+    assert state.effective.quota == Quota(rpm=5, concurrency=2, budget_window=Window("24h"))
 
 
 async def test_a_scope_holds_only_the_limits_that_are_for_it(

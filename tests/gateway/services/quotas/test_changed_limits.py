@@ -1,0 +1,113 @@
+"""Caps that are set, taken off and set again over two gateways that serve meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.domain.usage import Outcome
+from gateway.errors import CountersUnavailable, TenantLimited
+from gateway.store import Store
+from tests.gateway.services.quotas.fleet import PROMPT, Gateway, Tenant, gateway
+
+pytestmark = pytest.mark.anyio
+
+CAP = 2000
+
+
+@pytest.fixture
+def tenant(store: Store) -> Tenant:
+    return Tenant(store)
+
+
+@pytest.fixture
+async def gateways(tenant: Tenant, tmp_path: Path) -> AsyncIterator[list[Gateway]]:
+    """Run two gateways."""
+    async with gateway(tenant, tmp_path / "a") as one, gateway(tenant, tmp_path / "b") as other:
+        yield [one, other]
+
+
+async def test_a_cap_that_is_set_again_counts_what_was_used_without_it(
+    tenant: Tenant, gateways: list[Gateway]
+) -> None:
+    """What ended a moment ago is in no ledger yet, and counts all the same."""
+    one, other = gateways
+    await tenant.set(daily_tokens=CAP)
+    await one.serve(390)
+    await tenant.set()
+    await other.serve(490)
+    await one.serve(490)
+    await tenant.set(daily_tokens=CAP)
+    used = 400 + 500 + 500 + await _use_up(other)
+    for each in gateways:
+        await each.told()
+    assert await tenant.billed() == used <= CAP
+
+
+async def test_a_cap_that_is_set_while_requests_run_is_theirs_too(
+    tenant: Tenant, gateways: list[Gateway]
+) -> None:
+    """What they were granted is held of it, and they end where it does."""
+    one, other = gateways
+    running = [await one.begin(900) for _ in range(3)]
+    await tenant.set(daily_tokens=CAP)
+    used = await _use_up(other)
+    await asyncio.gather(*(one.generate(lease, run) for lease, run in running))
+    for lease, run in running:
+        used += PROMPT + run.num_used_tokens
+        lease.settle(Outcome.COMPLETED)
+    for each in gateways:
+        await each.told()
+    assert await tenant.billed() == used <= CAP
+    assert [lease.stop_causes for lease, _ in running] == [{0: "quota"}] * 3
+
+
+async def test_a_cap_that_is_set_ends_what_runs_though_nobody_else_comes(
+    tenant: Tenant, gateways: list[Gateway]
+) -> None:
+    """Whoever changes it has what runs counted in it."""
+    one, other = gateways
+    lease, run = await one.begin(CAP)
+    await tenant.set(daily_tokens=500)
+    [scope] = (await tenant.principal()).quotas
+    await other.quotas.limits_changed(scope)
+    await one.generate(lease, run)
+    lease.settle(Outcome.COMPLETED)
+    assert PROMPT + run.num_used_tokens == 500
+
+
+async def test_a_gateway_that_hears_of_a_cap_late_does_not_pass_it(
+    tenant: Tenant, gateways: list[Gateway]
+) -> None:
+    """It goes on by the limits that it knows, and is told to wait where they do not fit."""
+    one, other = gateways
+    unlimited = await tenant.principal()
+    await tenant.set(daily_tokens=CAP)
+    used, begun = await other.serve(990), []
+    while len(begun) < 10:
+        try:
+            begun.append(await one.begin(200, unlimited))
+        except CountersUnavailable:
+            break
+    for lease, run in begun:
+        await one.generate(lease, run)
+        lease.settle(Outcome.COMPLETED)
+        used += PROMPT + run.num_used_tokens
+    for each in gateways:
+        await each.told()
+    assert len(begun) == 4
+    assert await tenant.billed() == used <= CAP
+
+
+async def _use_up(one: Gateway) -> int:
+    """Serve requests until the cap refuses; return the tokens that they used."""
+    used = 0
+    while used < 10 * CAP:
+        try:
+            used += await one.serve(90)
+        except TenantLimited:
+            break
+    return used

@@ -1,0 +1,253 @@
+"""Limits that are set, taken off, set again and changed while requests run: none is passed."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import pytest
+from redis import Redis
+
+from gateway.domain.counters import (
+    Answer,
+    Building,
+    Done,
+    Extend,
+    Extended,
+    Held,
+    HoldAgain,
+    Keep,
+    Load,
+    Reserve,
+    Settle,
+    Sweep,
+    Unknown,
+    Waiting,
+)
+from gateway.domain.limits import NO_LIMITS, Amounts, Denied, Limits, Told
+from gateway.domain.quota import Quota
+from gateway.domain.tier import Tier
+from gateway.domain.window import Window
+from gateway.services.quotas.bill import Meta
+from tests.gateway.store.quota_harness import LEASE_S, Counters, limits_of, used
+
+LEASE_US = LEASE_S * 1_000_000
+TENANT, OTHER = UUID(int=1), UUID(int=99)
+
+
+class World:
+    """A tenant whose limits change, and another one beside it that has none."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.counters = Counters(redis)
+        self.num_changes = 0
+
+    def set(self, **limits: int | Window | bool) -> Limits:
+        """Return the tenant's limits after a change of them."""
+        self.num_changes += 1
+        quota = Quota(**limits)  # type: ignore[arg-type]
+        return limits_of(self.counters.now_s, self.num_changes, tenant=quota)
+
+    def ask(self, limits: Limits, tokens: int, *, tenant: UUID = TENANT) -> tuple[str, Answer]:
+        """Reserve for a request, loading nothing; return its id and the answer."""
+        id_ = uuid4().hex
+        amounts = Amounts(1, 0, tokens, 1, 0, tokens, 10 * tokens)
+        meta = Meta(UUID(int=50), tenant, UUID(int=60), "demo", Tier.DEFAULT, None).packed()
+        [answer] = self.counters.run(Reserve(id_, limits, amounts, meta, LEASE_US))
+        return id_, answer
+
+    def begin(self, limits: Limits, tokens: int, *, tenant: UUID = TENANT) -> str:
+        """Reserve for a request that is let through; return its id."""
+        id_, answer = self.ask(limits, tokens, tenant=tenant)
+        assert isinstance(answer, Held), answer
+        return id_
+
+    def settle(self, id_: str, tokens: int) -> None:
+        self.counters.run(Settle(id_, used(output=tokens, nano_usd=10 * tokens)))
+
+    def serve(self, limits: Limits, tokens: int) -> str:
+        """Begin a request and end it."""
+        id_ = self.begin(limits, tokens)
+        self.settle(id_, tokens)
+        return id_
+
+    def load(
+        self, limits: Limits, ledger: int, asked: tuple[str, ...] = (), booked: tuple[str, ...] = ()
+    ) -> Answer:
+        [limit] = limits.limits
+        sums = [0] * (len(limit.slots()) - 1) + [ledger]
+        [answer] = self.counters.run(Load(limit, sums, asked, booked))
+        return answer
+
+    def stands(self, limits: Limits) -> tuple[int, int]:
+        """Return what is used and what is held."""
+        [row] = self.counters.look(limits)
+        return row["used"], row["held"]
+
+
+@pytest.fixture
+def world(redis_url: str) -> World:
+    return World(Redis.from_url(redis_url))
+
+
+def test_a_limit_that_is_set_again_counts_what_ran_without_it(world: World) -> None:
+    """It asks for the ledger, which has both; until then it lets nothing through."""
+    before = world.set(daily_tokens=1000)
+    world.load(before, 0)
+    first = world.serve(before, 400)
+    world.set()
+    second = world.serve(NO_LIMITS, 500)
+    again = world.set(daily_tokens=1000)
+    assert world.ask(again, 1)[1] == Unknown()
+    waiting = world.load(again, 900)
+    assert isinstance(waiting, Waiting)
+    assert set(waiting.request_ids) == {first, second}
+    assert world.load(again, 900, (first, second), (first, second)) == Done()
+    assert world.stands(again) == (900, 0)
+    assert isinstance(world.ask(again, 101)[1], Denied)
+    world.begin(again, 100)
+
+
+@pytest.mark.parametrize("num_booked", [0, 1, 2])
+def test_what_ended_before_the_load_is_counted_once(world: World, num_booked: int) -> None:
+    """Whether or not its row was in the sums; that of another tenant is not asked for."""
+    ids = [world.serve(NO_LIMITS, 100), world.serve(NO_LIMITS, 100)]
+    world.begin(NO_LIMITS, 70, tenant=OTHER)
+    limits = world.set(daily_tokens=1000)
+    booked = tuple(ids[:num_booked])
+    waiting = world.load(limits, 100 * num_booked)
+    assert isinstance(waiting, Waiting)
+    assert set(waiting.request_ids) == set(ids)
+    assert world.load(limits, 100 * num_booked, tuple(ids), booked) == Done()
+    assert world.stands(limits) == (200, 0)
+
+
+def test_what_runs_when_a_limit_is_set_is_held_in_it(world: World) -> None:
+    """All of what it was granted; its end, and what it asks for, are the limit's too."""
+    running = world.begin(NO_LIMITS, 300)
+    world.begin(NO_LIMITS, 70, tenant=OTHER)
+    limits = world.set(daily_tokens=1000)
+    assert world.load(limits, 600) == Done()
+    assert world.stands(limits) == (600, 300)
+    assert isinstance(world.ask(limits, 101)[1], Denied)
+    more = Extend(running, 256, 0, LEASE_US, Told())
+    assert world.counters.run(more) == [Extended(100)]
+    world.settle(running, 350)
+    assert world.stands(limits) == (950, 0)
+
+
+def test_its_end_tells_of_no_window_that_its_gateway_does_not_know(world: World) -> None:
+    """Windows are named by their place in the limits that it began with."""
+    began = world.set(rpm=10, daily_tokens=1000)
+    world.counters.load(began)
+    running = world.begin(began, 300)
+    limits = limits_of(
+        world.counters.now_s, 9, tenant=Quota(rpm=10, daily_tokens=400, monthly_tokens=400)
+    )
+    world.counters.load(limits)
+    [done] = world.counters.run(Settle(running, used(output=300), began))
+    assert isinstance(done, Done)
+    assert [(one.limit, one.used) for one in done.windows] == [(began.limits[1], 300)]
+    assert [row["used"] for row in world.counters.look(limits)][1:] == [300, 300]
+
+
+def test_a_limit_that_is_lowered_holds_for_what_runs(world: World) -> None:
+    """A request is granted no more than fits the limit as it is now, and held as it was."""
+    before = world.set(daily_tokens=10_000)
+    world.load(before, 0)
+    running = world.begin(before, 300)
+    lowered = world.set(daily_tokens=400)
+    assert world.load(lowered, 0) == Done()
+    assert world.stands(lowered) == (0, 300)
+    more = Extend(running, 256, 0, LEASE_US, Told())
+    assert world.counters.run(more) == [Extended(100)]
+
+
+def test_a_gateway_that_has_not_heard_of_a_limit_passes_it_no_more(world: World) -> None:
+    """What it begins without the limit is held in it; what does not fit has to wait."""
+    limits = world.set(daily_tokens=1000)
+    world.load(limits, 700)
+    late = world.begin(NO_LIMITS, 200)
+    assert world.stands(limits) == (700, 200)
+    assert isinstance(world.ask(NO_LIMITS, 101)[1], Building)
+    world.begin(NO_LIMITS, 500, tenant=OTHER)
+    world.settle(late, 150)
+    assert world.stands(limits) == (850, 0)
+    # By then every gateway has: the limit was taken off.
+    world.counters.now_s += 16
+    world.begin(NO_LIMITS, 500)
+
+
+def test_a_gateway_with_the_limit_as_it_was_passes_it_no_more(world: World) -> None:
+    """The new one is lower."""
+    before, lowered = world.set(daily_tokens=10_000), world.set(daily_tokens=400)
+    world.load(lowered, 300)
+    assert isinstance(world.ask(before, 101)[1], Building)
+    world.begin(before, 100)
+    assert world.stands(lowered) == (300, 100)
+
+
+def test_what_is_held_again_is_held_in_a_young_limit_too(world: World) -> None:
+    """By a gateway that had not heard of it when it came back."""
+    limits = world.set(daily_tokens=1000)
+    world.load(limits, 700)
+    meta = Meta(UUID(int=50), TENANT, UUID(int=60), "demo", Tier.DEFAULT, None).packed()
+    at_us = int(world.counters.now_s * 1e6) - 1_735_689_600_000_000
+    amounts = Amounts(1, 0, 200, 1, 0, 200, 0)
+    world.counters.run(HoldAgain("a", NO_LIMITS, amounts, at_us, meta, LEASE_US))
+    assert world.stands(limits) == (700, 200)
+
+
+def test_a_change_of_another_limit_loses_nothing_that_was_counted(world: World) -> None:
+    """Loaded anew from a ledger that lags behind, the window is never behind itself."""
+    before = world.set(daily_tokens=1000)
+    world.load(before, 0)
+    ended = world.serve(before, 400)
+    running = world.begin(before, 100)
+    after = world.set(daily_tokens=2000)
+    assert world.load(after, 0, (ended,)) == Done()
+    assert world.stands(after) == (400, 100)
+    world.settle(running, 100)
+    assert world.stands(after) == (500, 0)
+
+
+def test_what_began_before_a_window_is_not_of_it(world: World) -> None:
+    """It counts in the day that it began in."""
+    yesterday = world.begin(NO_LIMITS, 300)
+    ended = world.begin(NO_LIMITS, 100)
+    for _ in range(9):
+        world.counters.now_s += 9_600
+        world.counters.run(Keep("g", LEASE_US, [(yesterday, Told()), (ended, Told())]))
+    world.settle(ended, 100)
+    limits = world.set(daily_tokens=1000)
+    assert world.load(limits, 0) == Done()
+    assert world.stands(limits) == (0, 0)
+    world.settle(yesterday, 300)
+    assert world.stands(limits) == (0, 0)
+
+
+def test_a_rolling_budget_holds_what_runs_in_the_hour_that_it_began(world: World) -> None:
+    """And lets go of it there."""
+    running = world.begin(NO_LIMITS, 30)
+    for _ in range(160):
+        world.counters.now_s += LEASE_S - 5
+        world.counters.run(Keep("g", LEASE_US, [(running, Told())]))
+    limits = world.set(budget_nano_usd=1000, budget_window=Window("24h"))
+    assert world.load(limits, 600) == Done()
+    assert world.stands(limits) == (600, 300)
+    [row] = world.counters.look(limits)
+    assert row["used_now"] == 600
+    world.settle(running, 20)
+    assert world.stands(limits) == (800, 0)
+    assert world.counters.look(limits)[0]["used_now"] == 600
+
+
+def test_what_was_reaped_lately_is_asked_for_as_well(world: World) -> None:
+    """Its bill is on its way to the ledger."""
+    dead = world.begin(NO_LIMITS, 100)
+    world.counters.run(Keep("g", LEASE_US, [(dead, Told(0, 0, 40, 400))]))
+    world.counters.now_s += LEASE_S + 1
+    world.counters.run(Sweep(50))
+    limits = world.set(daily_tokens=1000)
+    assert world.load(limits, 0) == Waiting([dead])
+    assert world.load(limits, 0, (dead,)) == Done()
+    assert world.stands(limits) == (40, 0)
