@@ -147,7 +147,7 @@ class Settings(BaseSettings):
         description="Seconds that gateways get to come back to a Redis that forgot everything.",
     )
     redis_timeout_s: float = Field(
-        default=0.05, gt=0, description="Seconds that one check of the limits may take."
+        default=0.05, gt=0, description="Seconds that a first try at checking limits may take."
     )
     quota_thresholds: Annotated[tuple[int, ...], NoDecode] = Field(
         default=(50, 80, 100),

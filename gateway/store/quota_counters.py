@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from typing import Final
 
@@ -15,6 +16,8 @@ from gateway.errors import CountersUnavailable
 from gateway.store.quota_codec import decode, encode
 from gateway.store.redis_pipe import PipeClosed, RedisPipe
 
+# A request waits so long for its limits before it is refused, or served without them.
+PATIENCE_S: Final = 0.5
 _PARTS: Final = ("scopes", "requests", "upkeep")
 SCRIPT: Final = "\n".join(
     resources.files("gateway.store").joinpath("quota", f"{part}.lua").read_text() for part in _PARTS
@@ -44,11 +47,13 @@ class RedisQuotaCounters:
     """Implement `QuotaCounters`.
 
     A call that failed is sent once more, as each operation is safe to repeat: where the first was
-    done and its answer lost, the second finds it done.
+    done and its answer lost, the second finds it done. It waits longer: on a machine that is busy
+    Redis itself may not run for a while, which is no reason to refuse a request.
     """
 
-    def __init__(self, pipe: RedisPipe) -> None:
+    def __init__(self, pipe: RedisPipe, *, patience_s: float = PATIENCE_S) -> None:
         self._pipe = pipe
+        self._patience_s = patience_s
 
     async def run(self, ops: Sequence[Op]) -> CounterReply:
         arguments = encode(ops)
@@ -56,17 +61,18 @@ class RedisQuotaCounters:
             try:
                 answer = await self._call(arguments)
             except PipeClosed:
-                answer = await self._call(arguments)
+                answer = await self._call(arguments, patience_s=self._patience_s)
         except (PipeClosed, RedisError, OSError) as exc:
             raise CountersUnavailable(detail=str(exc), retry_after_s=1) from exc
         return decode(ops, answer)
 
-    async def _call(self, arguments: Sequence[bytes]) -> bytes:
+    async def _call(self, arguments: Sequence[bytes], *, patience_s: float | None = None) -> bytes:
+        call = partial(self._pipe.call, patience_s=patience_s)
         try:
-            answer: bytes = await self._pipe.call("FCALL", _LIBRARY.name, 0, *arguments)
+            answer: bytes = await call("FCALL", _LIBRARY.name, 0, *arguments)
         except ResponseError as exc:
             if "Function not found" not in str(exc):
                 raise
-            await self._pipe.call("FUNCTION", "LOAD", "REPLACE", _LIBRARY.source)
-            answer = await self._pipe.call("FCALL", _LIBRARY.name, 0, *arguments)
+            await call("FUNCTION", "LOAD", "REPLACE", _LIBRARY.source)
+            answer = await call("FCALL", _LIBRARY.name, 0, *arguments)
         return answer

@@ -10,7 +10,8 @@ can be repeated may be sent here.
 
 A connection that ended is made again for the next call. After one that could not be made, or on
 which nothing was answered, calls fail at once for a moment: a server that is gone costs each of
-them nothing.
+them nothing. A call with patience waits longer, also for a connection; while one waits on it, a
+connection is not dropped for those that have none.
 """
 
 from __future__ import annotations
@@ -53,24 +54,29 @@ class RedisPipe:
         self._timeout_s = timeout_s
         self._connection: AbstractConnection | None = None
         self._waiting: deque[Answer] = deque()
+        # When the most patient of those that wait on the connection gives up.
+        self._patient_until_s = float("-inf")
         self._connecting: asyncio.Task[None] | None = None
         self._reader: asyncio.Task[None] | None = None
         self._closed = False
         self._failed_s = float("-inf")
 
-    async def call(self, *command: str | bytes | int) -> Any:
-        """Send a command and wait for its answer, for the time limit at most.
+    async def call(self, *command: str | bytes | int, patience_s: float | None = None) -> Any:
+        """Send a command and wait for its answer, for the time limit or `patience_s` at most.
 
         Raises: `PipeClosed`: down, or no answer in time; `NoScriptError`, `ResponseError`.
         """
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + self._timeout_s
+        deadline_s = loop.time() + (patience_s or self._timeout_s)
         connection = self._connection
         if connection is None:
-            connection = await self._connected(deadline_s)
+            connection = await self._connected(deadline_s, is_patient=patience_s is not None)
+        if patience_s is not None:
+            self._patient_until_s = max(self._patient_until_s, deadline_s)
         answer: Answer = loop.create_future()
         self._waiting.append(answer)
-        timer = loop.call_at(deadline_s, self._check, answer, deadline_s)
+        drops = patience_s is not None
+        timer = loop.call_at(deadline_s, self._check, answer, deadline_s, drops)
         try:
             await connection.send_packed_command(
                 connection.pack_command(*command), check_health=False
@@ -92,13 +98,13 @@ class RedisPipe:
         if self._reader is not None:
             await asyncio.gather(self._reader, return_exceptions=True)
 
-    async def _connected(self, deadline_s: float) -> AbstractConnection:
+    async def _connected(self, deadline_s: float, *, is_patient: bool) -> AbstractConnection:
         """Wait for a connection that is being made, for as long as a call may take."""
         loop = asyncio.get_running_loop()
         if self._closed:
             raise PipeClosed("closed")
         if self._connecting is None:
-            if loop.time() - self._failed_s < _RECONNECT_S:
+            if not is_patient and loop.time() - self._failed_s < _RECONNECT_S:
                 raise PipeClosed("not connected")
             self._connecting = loop.create_task(self._connect())
         await asyncio.wait([self._connecting], timeout=max(deadline_s - loop.time(), 0.001))
@@ -146,27 +152,36 @@ class RedisPipe:
         except asyncio.CancelledError:
             pass
 
-    def _check(self, answer: Answer, deadline_s: float) -> None:
-        """Give an answer up whose time has passed, unless it was the loop that was late."""
+    def _check(self, answer: Answer, deadline_s: float, drops: bool) -> None:
+        """Give an answer up whose time has passed, unless it was the loop that was late.
+
+        With `drops` the connection goes with it, whoever else waits.
+        """
         if answer.done():
             return
         loop = asyncio.get_running_loop()
         if loop.time() - deadline_s > _LATE_S:
             again_s = loop.time() + _LATE_S
-            loop.call_at(again_s, self._check, answer, again_s)
+            loop.call_at(again_s, self._check, answer, again_s, drops)
             return
-        self._give_up(answer, _TURNS)
+        self._give_up(answer, drops, _TURNS)
 
-    def _give_up(self, answer: Answer, num_turns: int) -> None:
-        """Drop the connection, unless the loop finds the answer in its next turns."""
+    def _give_up(self, answer: Answer, drops: bool, num_turns: int) -> None:
+        """Give an answer up, unless the loop finds it in its next turns."""
         if answer.done():
             return
         loop = asyncio.get_running_loop()
         if num_turns:
-            loop.call_soon(self._give_up, answer, num_turns - 1)
+            loop.call_soon(self._give_up, answer, drops, num_turns - 1)
             return
-        self._failed_s = loop.time()
-        self._drop(TimeoutError(f"no answer within {self._timeout_s:g} s"))
+        now_s = loop.time()
+        error = TimeoutError(f"no answer within {self._timeout_s:g} s")
+        if not drops and now_s < self._patient_until_s:
+            # Its place in the queue stays, as its answer may still come.
+            answer.set_exception(PipeClosed(str(error)))
+            return
+        self._failed_s = now_s
+        self._drop(error)
 
     def _drop(self, error: BaseException | None, only: AbstractConnection | None = None) -> None:
         """End the connection, and with it every call that waits; `only` if it is that one."""
@@ -174,6 +189,7 @@ class RedisPipe:
             return
         connection, self._connection = self._connection, None
         waiting, self._waiting = self._waiting, deque()
+        self._patient_until_s = float("-inf")
         for answer in waiting:
             if not answer.done():
                 answer.set_exception(PipeClosed(str(error or "closed")))

@@ -144,6 +144,51 @@ async def test_a_late_event_loop_is_no_silence(redis_url: str, busy_s: float) ->
         assert await call == b"there"
 
 
+async def test_a_call_with_patience_outwaits_a_silence(redis_url: str) -> None:
+    """So do the others that have it; a fresh connection is made for them at once."""
+    async with piped(redis_url, timeout_s=0.05) as (proxy, pipe):
+        await _eventually(pipe, "warm")
+        proxy.fault = Fault(blackhole=True)
+        with pytest.raises(PipeClosed):
+            await pipe.call("PING")
+        calls = [
+            asyncio.create_task(pipe.call("ECHO", str(n), patience_s=PATIENCE_S)) for n in range(9)
+        ]
+        await asyncio.sleep(0.2)
+        proxy.fault = Fault()
+        assert await asyncio.gather(*calls) == [str(n).encode() for n in range(9)]
+
+
+async def test_who_has_no_patience_takes_nothing_from_who_has(redis_url: str) -> None:
+    """It is given up by itself, and its answer goes to nobody else."""
+    async with piped(redis_url, timeout_s=0.05) as (proxy, pipe):
+        await _eventually(pipe, "warm")
+        proxy.fault = Fault(blackhole=True)
+        patient = asyncio.create_task(pipe.call("ECHO", "patient", patience_s=PATIENCE_S))
+        await asyncio.sleep(0)
+        accepted = proxy.counts.accepted
+        for _ in range(3):
+            with pytest.raises(PipeClosed):
+                await pipe.call("ECHO", "impatient")
+        later = asyncio.create_task(pipe.call("ECHO", "later", patience_s=PATIENCE_S))
+        await asyncio.sleep(0)
+        proxy.fault = Fault()
+        assert (await patient, await later) == (b"patient", b"later")
+        assert proxy.counts.accepted == accepted
+
+
+async def test_a_silence_ends_patience_too(redis_url: str) -> None:
+    """With the connection, however many came since that have some left."""
+    async with piped(redis_url, timeout_s=0.02) as (proxy, pipe):
+        await _eventually(pipe, "warm")
+        proxy.fault = Fault(blackhole=True)
+        first = asyncio.create_task(pipe.call("PING", patience_s=0.1))
+        await asyncio.sleep(0.05)
+        second = asyncio.create_task(pipe.call("PING", patience_s=PATIENCE_S))
+        answers = await asyncio.gather(first, second, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [PipeClosed] * 2
+
+
 async def test_nothing_is_called_after_the_end(redis_url: str) -> None:
     """A pipe that was closed fails its calls and connects no more."""
     async with piped(redis_url) as (proxy, pipe):

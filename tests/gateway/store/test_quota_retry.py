@@ -1,0 +1,55 @@
+"""Checks of limits while Redis is slow, as it is on a machine that does other things too."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from gateway.domain.counters import Found, Settle
+from gateway.domain.limits import Amounts
+from gateway.store.quota_counters import RedisQuotaCounters
+from gateway.store.redis import connect_for_pipe
+from gateway.store.redis_pipe import RedisPipe
+from tests.faults.proxy import Fault, FaultProxy
+
+pytestmark = pytest.mark.anyio
+
+TIMEOUT_S, STALL_S = 0.05, 0.2
+SETTLE = Settle("a", Amounts())
+
+
+class Checked:
+    """Counters behind a proxy; a first try has as long as a server's has by default."""
+
+    def __init__(self, proxy: FaultProxy, pipe: RedisPipe) -> None:
+        self.proxy = proxy
+        self.counters = RedisQuotaCounters(pipe, patience_s=10)
+
+    async def check(self) -> object:
+        return (await self.counters.run([SETTLE])).epoch
+
+
+@pytest.fixture
+async def checked(redis_url: str) -> AsyncIterator[Checked]:
+    async with FaultProxy(unquote(urlsplit(redis_url).path), None) as proxy:
+        client = connect_for_pipe(f"redis://127.0.0.1:{proxy.port}")
+        pipe = RedisPipe(client, timeout_s=TIMEOUT_S)
+        checked = Checked(proxy, pipe)
+        await checked.counters.run([Found("e", 0)])
+        yield checked
+        await pipe.close()
+        await client.aclose()
+
+
+async def test_a_redis_that_does_not_run_for_a_while_refuses_nobody(checked: Checked) -> None:
+    """Neither who asked before it nor who came meanwhile."""
+    checks = []
+    checked.proxy.fault = Fault(blackhole=True)
+    for _ in range(20):
+        checks += [asyncio.create_task(checked.check()) for _ in range(5)]
+        await asyncio.sleep(STALL_S / 20)
+    checked.proxy.fault = Fault()
+    assert await asyncio.gather(*checks) == ["e"] * 100
