@@ -8,11 +8,11 @@ import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from gateway.http.guarded import guarded
 from gateway.http.limits import Connections, HttpLimits
+from gateway.http.options import HttpOptions
+from gateway.http.server import ApiServer
 
 QUICK = HttpLimits(
     header_bytes=1024,
@@ -63,25 +63,15 @@ async def echo(served: Served, scope: Scope, receive: Receive, send: Send) -> No
 @contextlib.asynccontextmanager
 async def serve_guarded(limits: HttpLimits) -> AsyncIterator[Served]:
     """Serve `echo` within limits."""
-    connections = Connections(limits)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        served = Served(listener.getsockname()[1], connections, [])
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await echo(served, scope, receive, send)
 
-        config = uvicorn.Config(
-            app,  # type: ignore[arg-type]
-            http=guarded(limits, connections),
-            lifespan="off",
-            log_config=None,
-            server_header=False,
-            date_header=False,
-        )
-        server = uvicorn.Server(config)
-        running = asyncio.create_task(server._serve(sockets=[listener]))
-        while not server.started:
-            await asyncio.sleep(0.01)
+        server = ApiServer(app, HttpOptions(limits=limits))
+        served = Served(listener.getsockname()[1], server.connections, [])
+        running = asyncio.create_task(server.serve([listener]))
+        await server.wait_started()
         try:
             yield served
         finally:

@@ -16,10 +16,7 @@ import gc
 import socket
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
-
-import uvicorn
-from starlette.types import ASGIApp
+from typing import Any
 
 from gateway.api.front import Front
 from gateway.api.health import DetailedHealth, Health
@@ -28,12 +25,10 @@ from gateway.app.drain import Drain, caught_signals
 from gateway.app.gateway import open_gateway
 from gateway.domain import IssuedKey
 from gateway.http.options import HttpOptions
+from gateway.http.server import ApiServer
 from gateway.services.auth import announced
 from gateway.services.health import Heartbeat, Lifecycle, Probes
 from gateway.settings import Settings
-
-# For the last answers to be written, once nothing computes any more.
-_CLOSE_S: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,42 +156,6 @@ def listening(host: str, port: int) -> Generator[socket.socket]:
         except OSError as exc:
             raise OSError(exc.errno, f"cannot listen on {host}:{port}: {exc.strerror}") from None
         yield sock
-
-
-class ApiServer(uvicorn.Server):
-    """Leave signals to us, and say when the port answers."""
-
-    def __init__(self, app: ASGIApp, http: HttpOptions | None = None) -> None:
-        options = http or HttpOptions()
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=options.protocol(),
-                proxy_headers=bool(options.trusted_proxies),
-                forwarded_allow_ips=[str(network) for network in options.trusted_proxies],
-                ssl_certfile=options.tls_cert,
-                ssl_keyfile=options.tls_key,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=_CLOSE_S,
-                backlog=4096,
-            )
-        )
-        self._listening = asyncio.Event()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._listening.set()
-
-    async def wait_started(self) -> None:
-        await self._listening.wait()
 
 
 def url_of(sock: socket.socket, scheme: str = "http") -> str:

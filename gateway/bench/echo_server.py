@@ -21,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from gateway.app.serving import listening
-from gateway.http.options import HttpOptions
+from gateway.http.server import ApiServer
 
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":" token"}}]}\n\n'
 
@@ -78,7 +78,7 @@ async def _serve(*, is_guarded: bool) -> None:
     with listening("127.0.0.1", 0) as listener:
         config = uvicorn.Config(
             app,
-            http=HttpOptions().protocol() if is_guarded else "httptools",
+            http="httptools",
             proxy_headers=False,
             ws="none",
             lifespan="off",
@@ -89,7 +89,8 @@ async def _serve(*, is_guarded: bool) -> None:
         )
         sys.stdout.write(f"{listener.getsockname()[1]}\n")
         sys.stdout.flush()
-        await uvicorn.Server(config).serve(sockets=[listener])
+        server = ApiServer(app) if is_guarded else uvicorn.Server(config)
+        await server.serve(sockets=[listener])
 
 
 def main() -> None:

@@ -8,8 +8,9 @@ answers a parser's error in plain text in the midst of another response. Here
   count;
 - a client that takes nothing while it is owed something is cut off, upon which the application
   sees it disconnect;
-- connections are counted, in all and by address;
 - a head that can be read in two ways is refused before a route sees it.
+
+Connections are counted before any of this, where they are accepted: see `accept`.
 
 A refusal has the API's shape and ends the connection. Requests that came whole before it are
 answered first, in their turn; nothing that comes after it is read.
@@ -21,7 +22,6 @@ looked at after each piece. A connection has one timer for what it sends and one
 from __future__ import annotations
 
 import asyncio
-import functools
 import uuid
 from typing import Any
 
@@ -39,10 +39,9 @@ from gateway.errors import (
     GatewayError,
     HeadTooLarge,
     MalformedRequest,
-    Overloaded,
     RequestTimedOut,
 )
-from gateway.http.limits import Connections, HttpLimits
+from gateway.http.limits import HttpLimits, Place
 from gateway.http.request_head import check_headers, check_target
 
 
@@ -51,7 +50,7 @@ class _Refused(Exception):
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """Serve one connection within `limits`; `connections` is what all of them share."""
+    """Serve one connection within `limits`; at its end it leaves its `place`."""
 
     def __init__(
         self,
@@ -61,13 +60,12 @@ class GuardedProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         limits: HttpLimits,
-        connections: Connections,
+        place: Place,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
-        self._shared = connections
+        self._place = place
         self._max_headers, self._max_head_bytes = limits.num_headers, limits.header_bytes
-        self._address: str | None = None
         # Requests that were not answered yet when another came behind them.
         self._overtaken: list[RequestResponseCycle] = []
         self._refusal: GatewayError | None = None
@@ -84,17 +82,11 @@ class GuardedProtocol(HttpToolsProtocol):
         self, transport: asyncio.Transport
     ) -> None:
         super().connection_made(transport)
-        self._address = self.client[0] if self.client else None
         transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
-        if self._shared.open(self._address):
-            self._sending = self.loop.call_later(
-                self._limits.header_timeout_s, self._give_up_sending
-            )
-        else:
-            self._refuse(Overloaded("Too many connections are open.", code="too_many_connections"))
+        self._sending = self.loop.call_later(self._limits.header_timeout_s, self._give_up_sending)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._shared.close(self._address)
+        self._place.leave()
         self._stop_sending_timer()
         if self._taking is not None:
             self._taking.cancel()
@@ -238,18 +230,12 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if refusal is not None:
-            self.transport.write(_response(refusal))
+            self.transport.write(refusal_bytes(refusal))
         self.transport.close()
 
 
-def guarded(limits: HttpLimits, connections: Connections) -> type[asyncio.Protocol]:
-    """Return what uvicorn's `Config` takes as `http`: a protocol within `limits`."""
-    protocol: Any = functools.partial(GuardedProtocol, limits=limits, connections=connections)
-    made: type[asyncio.Protocol] = protocol
-    return made
-
-
-def _response(refusal: GatewayError) -> bytes:
+def refusal_bytes(refusal: GatewayError) -> bytes:
+    """Return the whole answer that refuses a request and ends its connection."""
     status, _ = classify(refusal)
     body = error_body(refusal)
     head = (

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import ip_address
 
-Network = IPv4Network | IPv6Network
+from gateway.domain.address import Network, counted_as, plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
     """Bound one connection, and all of an address.
 
-    `header_bytes` counts the request line too. `header_timeout_s` runs from the first byte, or
-    from the connection's start, to the last header; `body_idle_s` between two parts of a body and
-    `body_timeout_s` over all of it. A client that takes nothing for `write_stall_s`, with
-    `write_buffer_bytes` waiting for it, is cut off.
+    `handshake_s` is all the time that TLS gets before there is HTTP. `header_bytes` counts the
+    request line too. `header_timeout_s` runs from the first byte, or from the connection's start,
+    to the last header; `body_idle_s` between two parts of a body and `body_timeout_s` over all of
+    it. A client that takes nothing for `write_stall_s`, with `write_buffer_bytes` waiting for it,
+    is cut off.
     """
 
+    handshake_s: float = 5.0
     header_bytes: int = 32 << 10
     num_headers: int = 100
     header_timeout_s: float = 10.0
@@ -32,7 +34,10 @@ class HttpLimits:
 
 
 class Connections:
-    """Count open connections, in all and by address; those of `unlimited` networks in all alone."""
+    """Count open connections, in all and by address; those of `unlimited` networks in all alone.
+
+    An address is counted as `gateway.domain.address` says: an IPv6 client by its /64.
+    """
 
     def __init__(self, limits: HttpLimits, unlimited: Sequence[Network] = ()) -> None:
         self._limits = limits
@@ -40,23 +45,42 @@ class Connections:
         self._by_address: Counter[str] = Counter()
         self.num_open = 0
 
-    def open(self, address: str | None) -> bool:
-        """Count a connection; returns whether there was room for it. Close it in either case."""
+    def take(self, address: str) -> Place | None:
+        """Count a connection until its place is left; None where there is no room for it."""
+        if self.num_open >= self._limits.max_connections:
+            return None
+        counted = counted_as(address)
+        is_at_bound = self._by_address[counted] >= self._limits.max_connections_per_address
+        if is_at_bound and not self._is_unlimited(address):
+            return None
         self.num_open += 1
-        if address is None:
-            return self.num_open <= self._limits.max_connections
-        self._by_address[address] += 1
-        if self.num_open > self._limits.max_connections:
-            return False
-        if self._by_address[address] <= self._limits.max_connections_per_address:
-            return True
-        return any(ip_address(address) in network for network in self._unlimited)
+        self._by_address[counted] += 1
+        return Place(self, counted)
 
-    def close(self, address: str | None) -> None:
-        """Forget a connection that `open` has counted."""
+    def give_back(self, counted: str) -> None:
+        """Forget a connection; for `Place` alone."""
         self.num_open -= 1
-        if address is None:
-            return
-        self._by_address[address] -= 1
-        if not self._by_address[address]:
-            del self._by_address[address]
+        self._by_address[counted] -= 1
+        if not self._by_address[counted]:
+            del self._by_address[counted]
+
+    def _is_unlimited(self, address: str) -> bool:
+        client = plain(ip_address(address))
+        return any(client in network for network in self._unlimited)
+
+
+class Place:
+    """One connection that is counted; whoever ends it leaves, and once counts."""
+
+    __slots__ = ("_connections", "_counted", "_is_left")
+
+    def __init__(self, connections: Connections, counted: str) -> None:
+        self._connections = connections
+        self._counted = counted
+        self._is_left = False
+
+    def leave(self) -> None:
+        """Make room for another."""
+        if not self._is_left:
+            self._is_left = True
+            self._connections.give_back(self._counted)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway.http.guarded import guarded
-from gateway.http.limits import Connections, HttpLimits, Network
+from gateway.domain.address import Network
+from gateway.http.limits import HttpLimits
 from gateway.settings import Settings
 
 
@@ -33,7 +32,3 @@ class HttpOptions:
             tls_cert=settings.tls_cert,
             tls_key=settings.tls_key,
         )
-
-    def protocol(self) -> type[asyncio.Protocol]:
-        """Make the protocol of one server; its connections are counted together."""
-        return guarded(self.limits, Connections(self.limits, self.trusted_proxies))

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gateway.app.gateway import open_gateway
-from gateway.app.serving import ApiServer, listening, url_of
+from gateway.app.serving import listening, url_of
+from gateway.http.server import ApiServer
 from gateway.services.inference.models import ServedModel
 from gateway.settings import Settings
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import ip_address, ip_network
 from typing import Final
 
+from gateway.domain.address import Network, plain
 from gateway.errors import InvalidRequest
 
 _ENTRIES_MAX: Final = 100
 _MODEL_CHARS_MAX: Final = 200
-
-Network = IPv4Network | IPv6Network
 
 
 def checked_models(models: object) -> tuple[str, ...] | None:
@@ -45,7 +44,7 @@ def admits(cidrs: tuple[str, ...] | None, address: str | None) -> bool:
     if address is None:
         return False
     try:
-        client = _plain(ip_address(address))
+        client = plain(ip_address(address))
     except ValueError:
         return False
     return any(client in network for network in _networks(cidrs))
@@ -62,12 +61,6 @@ def _entries(values: object, param: str) -> tuple[str, ...] | None:
             param=param,
         )
     return tuple(dict.fromkeys(values))
-
-
-def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """Take an IPv4 client of a listener that speaks both for what it is."""
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return address if mapped is None else mapped
 
 
 @lru_cache(maxsize=1024)

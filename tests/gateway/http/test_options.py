@@ -13,8 +13,9 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from gateway.app.serving import ApiServer, listening
+from gateway.app.serving import listening
 from gateway.http.options import HttpOptions
+from gateway.http.server import ApiServer
 
 pytestmark = pytest.mark.anyio
 
