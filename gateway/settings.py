@@ -65,9 +65,15 @@ class Settings(BaseSettings):
         default=(),
         description="Networks whose `x-forwarded-for` is believed, as `10.0.0.0/8`, by commas.",
     )
-    max_connections: int = Field(default=4096, ge=1, description="Open connections at most.")
+    max_connections: int = Field(
+        default=4096,
+        ge=1,
+        description="Open connections at most; fewer where the process may not open as many files.",
+    )
     max_connections_per_address: int = Field(
-        default=256, ge=1, description="Open connections of one address; proxies are exempt."
+        default=256,
+        ge=1,
+        description="Open connections of one address, or one IPv6 /64; proxies are exempt.",
     )
     body_memory_mib: int = Field(
         default=256,

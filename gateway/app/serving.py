@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import socket
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -24,11 +25,14 @@ from gateway.app.assembly import Gateway
 from gateway.app.drain import Drain, caught_signals
 from gateway.app.gateway import open_gateway
 from gateway.domain import IssuedKey
+from gateway.http.open_files import make_room
 from gateway.http.options import HttpOptions
 from gateway.http.server import ApiServer
 from gateway.services.auth import announced
 from gateway.services.health import Heartbeat, Lifecycle, Probes
 from gateway.settings import Settings
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +57,18 @@ async def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     heartbeat = Heartbeat()
     probes = Probes(Lifecycle(), heartbeat)
     public, admin = Front(Health(probes)), Front(DetailedHealth(probes))
+    room = make_room(settings.max_connections)
+    if (shortage := room.shortage(settings.max_connections)) is not None:
+        log.warning(shortage)
     with (
         listening(settings.host, settings.port) as public_socket,
         listening(settings.admin_host, settings.admin_port) as admin_socket,
         caught_signals() as signals,
     ):
-        servers = (ApiServer(public, HttpOptions.of(settings)), ApiServer(admin))
+        servers = (
+            ApiServer(public, HttpOptions.of(settings, room)),
+            ApiServer(admin, HttpOptions.of_admin(room)),
+        )
         sockets = ([public_socket], [admin_socket])
         async with heartbeat.beating(), _serving(servers, sockets) as running:
             first = signals.next()

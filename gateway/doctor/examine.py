@@ -16,6 +16,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield from _guarded("processor", lambda: [machine.check_processor()])
     yield from _guarded("operators", lambda: [machine.check_operators(settings)])
     yield from _guarded("gpu", lambda: [machine.check_gpu(settings)])
+    yield from _guarded("open files", lambda: [machine.check_open_files(settings)])
     yield from _guarded("data directory", lambda: [place.check_data_dir(settings.data_dir)])
     yield from _guarded("disk", lambda: [place.check_disk(settings.data_dir)])
     yield from _guarded("server", lambda: _server_and_stores(settings))

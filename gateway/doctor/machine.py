@@ -1,15 +1,17 @@
-"""The processor, the compiled operators, the accelerator and the memory."""
+"""The processor, the compiled operators, the accelerator, the memory and the open files."""
 
 from __future__ import annotations
 
 import os
 import platform
+import resource
 import sys
 from pathlib import Path
 from typing import Final
 
 from engine.config import DEFAULT_KV_CACHE_BYTES
 from gateway.doctor.finding import Finding, broken, ok, warning
+from gateway.http.open_files import files_for, raised_limit, room_within
 from gateway.settings import Settings
 
 # What -march=native and torch's kernels gain most from, best last.
@@ -81,6 +83,20 @@ def check_memory(settings: Settings, weights_bytes: int, *, is_running: bool) ->
     if needed > available and not is_running:
         return warning("memory", what, mend)
     return ok("memory", what)
+
+
+def check_open_files(settings: Settings, limits: tuple[int, int] | None = None) -> Finding:
+    """Check that all connections fit what a process may open; `limits` are the soft and the hard
+    one, by default those that a server started from here would have.
+    """
+    name, wanted = "open files", settings.max_connections
+    needed = files_for(wanted)
+    max_files = raised_limit(*(limits or resource.getrlimit(resource.RLIMIT_NOFILE)), needed)
+    shortage = room_within(max_files, wanted).shortage(wanted)
+    if shortage is None:
+        return ok(name, f"{wanted} connections fit, with {needed} files")
+    mend = f"raise the limit to {needed} (ulimit -Hn, LimitNOFILE=), or set SLUICE_MAX_CONNECTIONS"
+    return warning(name, shortage, mend)
 
 
 def _memory_bytes() -> tuple[int, int]:

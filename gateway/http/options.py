@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gateway.domain.address import Network
 from gateway.http.limits import HttpLimits
+from gateway.http.open_files import Room
 from gateway.settings import Settings
 
 
@@ -20,10 +21,10 @@ class HttpOptions:
     tls_key: Path | None = None
 
     @classmethod
-    def of(cls, settings: Settings) -> HttpOptions:
-        """Read those of the public port."""
+    def of(cls, settings: Settings, room: Room) -> HttpOptions:
+        """Read those of the public port, for as many connections as there is room for."""
         limits = HttpLimits(
-            max_connections=settings.max_connections,
+            max_connections=room.public,
             max_connections_per_address=settings.max_connections_per_address,
         )
         return cls(
@@ -32,3 +33,8 @@ class HttpOptions:
             tls_cert=settings.tls_cert,
             tls_key=settings.tls_key,
         )
+
+    @classmethod
+    def of_admin(cls, room: Room) -> HttpOptions:
+        """Return those of the admin port."""
+        return cls(limits=HttpLimits(max_connections=room.admin))

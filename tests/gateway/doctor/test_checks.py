@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.doctor.finding import Finding, Level
-from gateway.doctor.machine import check_memory, check_processor
+from gateway.doctor.machine import check_memory, check_open_files, check_processor
 from gateway.doctor.model import check_model
 from gateway.doctor.place import check_data_dir, check_port, find_running, lock_holder
 from gateway.doctor.requirements import check_packages, satisfies
@@ -89,6 +89,18 @@ def test_memory_must_hold_weights_and_cache(tmp_path: Path) -> None:
     small = settings_of(tmp_path, kv_cache_bytes=1 << 20)
     assert check_memory(small, 0, is_running=False).level is Level.OK
     assert check_memory(small, 1 << 60, is_running=True).level is Level.BROKEN
+
+
+def test_connections_must_fit_the_open_files(tmp_path: Path) -> None:
+    """What the hard limit allows is well, whatever the soft one is; below it there are fewer."""
+    settings = settings_of(tmp_path, max_connections=1000)
+    assert check_open_files(settings, (64, 4096)).level is Level.OK
+    assert check_open_files(settings, (64, -1)).level is Level.OK
+    few = check_open_files(settings, (64, 1024))
+    assert (few.level, is_mendable(few)) == (Level.WARNING, True)
+    assert "576 connections at most" in few.found
+    assert few.mend is not None
+    assert "1768" in few.mend
 
 
 def test_a_data_directory_is_private(tmp_path: Path) -> None:
