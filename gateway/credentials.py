@@ -1,10 +1,15 @@
 """What a token looks like, and the keys that prove it.
 
 A token is `<prefix><kid:12><secret:32><crc:6>` in base62. `kid` is public: it names the row to
-look up and may be logged. The secret has 190 bits, so that a fast MAC protects it (a slow hash
-would only cost the server). The checksum is CRC-32 of everything before it, as GitHub's tokens
+look up and may be logged. The secret has 154 bits at least, so that a fast MAC protects it (a slow
+hash would only cost the server). The checksum is CRC-32 of everything before it, as GitHub's tokens
 have it: scanners verify a find offline and typing errors never reach the database. It is no
-security.
+security: anyone can compute it.
+
+The last six characters of a secret that we issue are a tag, a MAC of what stands before them. Only
+who holds the root secret can make one, so a stranger's token is told from ours without asking the
+database. Tokens that were made without it, before there were tags or elsewhere, are good too, and
+are told otherwise (`gateway.services.auth.issued`); to whatever knows no tags, these look alike.
 
 Stored is `HMAC-SHA256(pepper, token)`, never the token. All keys of the process come from one
 root secret, each by a label of its own (HKDF-Expand, RFC 5869, one block): no key serves two
@@ -25,7 +30,7 @@ KEY_PREFIX = "sluice_live_"
 ADMIN_PREFIX = "sluice_admin_"
 
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_KID_CHARS, _SECRET_CHARS, _CRC_CHARS = 12, 32, 6
+_KID_CHARS, _SECRET_CHARS, _TAG_CHARS, _CRC_CHARS = 12, 32, 6, 6
 _BODY = re.compile(r"[0-9A-Za-z]{50}", re.ASCII)
 _KID = re.compile(r"[0-9A-Za-z]{12}", re.ASCII)
 
@@ -38,11 +43,10 @@ class Token:
     text: str = field(repr=False)
 
 
-def new_token(prefix: str, kid: str | None = None) -> Token:
-    """Draw a token from the system's random source; with `kid`, another of the same name."""
-    kid = kid or _draw(_KID_CHARS)
-    unsigned = prefix + kid + _draw(_SECRET_CHARS)
-    return Token(kid=kid, text=unsigned + _checksum(unsigned))
+def new_token(prefix: str) -> Token:
+    """Draw a token from the system's random source, as who has no root secret can."""
+    kid = _draw(_KID_CHARS)
+    return _token(kid, prefix + kid + _draw(_SECRET_CHARS))
 
 
 def parse_token(text: str, prefix: str) -> Token | None:
@@ -67,10 +71,18 @@ def _draw(length: int) -> str:
     return "".join(chars[:length])
 
 
+def _token(kid: str, unsigned: str) -> Token:
+    return Token(kid=kid, text=unsigned + _checksum(unsigned))
+
+
 def _checksum(unsigned: str) -> str:
-    value = zlib.crc32(unsigned.encode("ascii"))
+    return _base62(zlib.crc32(unsigned.encode("ascii")), _CRC_CHARS)
+
+
+def _base62(value: int, length: int) -> str:
+    """Write the last `length` digits of a number."""
     chars = []
-    for _ in range(_CRC_CHARS):
+    for _ in range(length):
         value, digit = divmod(value, 62)
         chars.append(_ALPHABET[digit])
     return "".join(reversed(chars))
@@ -98,6 +110,10 @@ class Secrets:
         return self._derive("admin-token-pepper")
 
     @cached_property
+    def tag_key(self) -> bytes:
+        return self._derive("token-tag")
+
+    @cached_property
     def kv_salt_key(self) -> bytes:
         return self._derive("kv-cache-salt")
 
@@ -109,6 +125,18 @@ class Secrets:
     def pepper_id(self) -> str:
         return self._derive("pepper-id").hex()[:16]
 
+    def issue(self, prefix: str, kid: str | None = None) -> Token:
+        """Draw a token with our tag; with `kid`, another of the same name."""
+        kid = kid or _draw(_KID_CHARS)
+        drawn = prefix + kid + _draw(_SECRET_CHARS - _TAG_CHARS)
+        return _token(kid, drawn + self._tag(drawn))
+
+    def is_tagged(self, token: Token) -> bool:
+        """Tell whether a token has our tag: one that has not may still be ours."""
+        drawn = token.text[: -_TAG_CHARS - _CRC_CHARS]
+        tag = token.text[-_TAG_CHARS - _CRC_CHARS : -_CRC_CHARS]
+        return hmac.compare_digest(tag, self._tag(drawn))
+
     def key_mac(self, token: Token) -> bytes:
         """Compute what the store keeps of an API key."""
         return hmac.digest(self.pepper, token.text.encode("ascii"), "sha256")
@@ -116,6 +144,10 @@ class Secrets:
     def admin_mac(self, token: Token) -> bytes:
         """Compute what the store keeps of an admin token."""
         return hmac.digest(self.admin_pepper, token.text.encode("ascii"), "sha256")
+
+    def _tag(self, drawn: str) -> str:
+        mac = hmac.digest(self.tag_key, drawn.encode("ascii"), "sha256")
+        return _base62(int.from_bytes(mac[:8], "big"), _TAG_CHARS)
 
     def _derive(self, label: str) -> bytes:
         return hmac.digest(self.root, b"sluice/1/" + label.encode("ascii") + b"\x01", "sha256")

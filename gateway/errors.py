@@ -10,6 +10,7 @@
     │   ├── RequestTimedOut     its head or body did not come to its end
     │   └── IdempotencyMismatch its Idempotency-Key came before with another body
     ├── AuthenticationFailed    no key, or not a live one: one text for every cause
+    │   └── TooManyFailures     so from this address again and again
     ├── PermissionDenied
     ├── NotFound
     │   └── ModelNotFound
@@ -118,6 +119,13 @@ class AuthenticationFailed(GatewayError):
 
     code = "invalid_api_key"
     message = "Incorrect API key provided. Send a live key as 'Authorization: Bearer <key>'."
+
+
+class TooManyFailures(AuthenticationFailed):
+    """Wait `retry_after_s`, or send a live key: one is taken at any time."""
+
+    code = "too_many_failures"
+    message = "Too many requests without a live key come from your address. Check the key."
 
 
 class PermissionDenied(GatewayError):

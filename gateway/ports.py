@@ -275,6 +275,14 @@ class AuditStore(Protocol):
         ...
 
 
+class UntaggedTokenStore(Protocol):
+    async def made_since(self, at: datetime | None) -> tuple[Collection[bytes], datetime]:
+        """Return the first 8 bytes of the MAC of each key and admin token that has no tag, was
+        made then or later, or ever; and the store's time, before which no more will be made.
+        """
+        ...
+
+
 class AuthEpoch(Protocol):
     """Count revocations of keys and changes of tenants, for all processes. It fails open: one that
     cannot read it is bound by the life of its cache alone."""

@@ -1,5 +1,6 @@
 """The one place where exceptions become HTTP statuses and OpenAI's error shape.
 
+Handlers are coroutines: Starlette would call others on a thread of a few, a hop for each refusal.
 The body is always `{"error": {"message", "type", "param", "code"}}`. The most specific class in
 `STATUS` along an exception's MRO decides; a test proves that every `GatewayError` is listed.
 """
@@ -18,6 +19,7 @@ from starlette.responses import Response
 from gateway import errors
 from gateway.api.ratelimits import DEGRADED, ratelimit_headers
 from gateway.api.token_usage import Usage
+from gateway.services.auth import Failures
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ STATUS: Final[dict[type[errors.GatewayError], tuple[int, str]]] = {
     errors.RequestTimedOut: (408, "invalid_request_error"),
     errors.IdempotencyMismatch: (422, "invalid_request_error"),
     errors.AuthenticationFailed: (401, "authentication_error"),
+    errors.TooManyFailures: (429, "rate_limit_error"),
     errors.PermissionDenied: (403, "permission_error"),
     errors.NotFound: (404, "invalid_request_error"),
     errors.ModelNotFound: (404, "invalid_request_error"),
@@ -53,7 +56,7 @@ STATUS: Final[dict[type[errors.GatewayError], tuple[int, str]]] = {
 # After these the rest of a body may still be on its way, and nobody wants it.
 _ENDS_CONNECTION: Final = (errors.BodyTooLarge, errors.BodiesTooLarge, errors.Saturated)
 # SDKs would send these again, by their status, and only ever get the same answer.
-_NEVER_RETRY: Final = (errors.AnswerNotKept,)
+_NEVER_RETRY: Final = (errors.AnswerNotKept, errors.TooManyFailures)
 
 
 class ErrorDetail(msgspec.Struct):
@@ -120,7 +123,19 @@ def error_response(exc: errors.GatewayError) -> Response:
     return Response(error_body(exc), status, headers, media_type="application/json")
 
 
-def on_gateway_error(request: Request, exc: Exception) -> Response:
+class OnAuthenticationFailed:
+    """Handle what no key opened: count it by the client that the request comes from."""
+
+    def __init__(self, failures: Failures) -> None:
+        self._failures = failures
+
+    async def __call__(self, request: Request, exc: Exception) -> Response:
+        assert isinstance(exc, errors.AuthenticationFailed)
+        client = request.scope.get("client")
+        return error_response(await self._failures.answer(client[0] if client else None, exc))
+
+
+async def on_gateway_error(request: Request, exc: Exception) -> Response:
     """Handle what the gateway raised on purpose; the internal detail goes to the log alone."""
     assert isinstance(exc, errors.GatewayError)
     if exc.detail is not None:
@@ -130,7 +145,7 @@ def on_gateway_error(request: Request, exc: Exception) -> Response:
     return error_response(exc)
 
 
-def on_http_exception(request: Request, exc: Exception) -> Response:
+async def on_http_exception(request: Request, exc: Exception) -> Response:
     """Give the router's own refusals (404, 405) the same shape."""
     assert isinstance(exc, HTTPException)
     method, path = request.scope["method"], request.scope["path"]
@@ -149,6 +164,6 @@ def on_http_exception(request: Request, exc: Exception) -> Response:
     )
 
 
-def on_unexpected(request: Request, exc: Exception) -> Response:
+async def on_unexpected(request: Request, exc: Exception) -> Response:
     """Tell a caller nothing of our bug but that it is ours; the server logs the traceback."""
     return error_response(errors.InternalFailure())

@@ -13,7 +13,12 @@ from gateway.api import openapi
 from gateway.api.access import Authenticates, public, tenant_only
 from gateway.api.body_room import Bodies
 from gateway.api.entrance import Entrance
-from gateway.api.errors import on_gateway_error, on_http_exception, on_unexpected
+from gateway.api.errors import (
+    OnAuthenticationFailed,
+    on_gateway_error,
+    on_http_exception,
+    on_unexpected,
+)
 from gateway.api.health import Health
 from gateway.api.idempotent import Idempotent
 from gateway.api.openai.catalogue import Catalogue
@@ -22,7 +27,8 @@ from gateway.api.openai.completions import Completions
 from gateway.api.openai.endpoint import AnswerKind, InferenceEndpoint
 from gateway.api.request_id import RequestId
 from gateway.api.usage import usage_routes
-from gateway.errors import GatewayError
+from gateway.errors import AuthenticationFailed, GatewayError
+from gateway.services.auth import Failures
 from gateway.services.health import OverloadWatch
 from gateway.services.inference import IdempotencyService, LeasedInference, ModelRegistry
 from gateway.services.ledger import UsageService
@@ -36,6 +42,7 @@ def public_app(
     auth: Authenticates,
     health: Health,
     version: str,
+    failures: Failures | None = None,
     usage: UsageService | None = None,
     idempotency: IdempotencyService | None = None,
     bodies: Bodies | None = None,
@@ -65,14 +72,18 @@ def public_app(
     ]
     own = Route("/openapi.json", lambda request: None)
     routes.append(public(own.path, openapi.endpoint([*routes, own], version=version)))
-    return with_errors(routes)
+    return with_errors(routes, failures)
 
 
-def with_errors(routes: list[Route]) -> ASGIApp:
-    """Wrap routes so that every answer has an id and every error OpenAI's shape."""
+def with_errors(routes: list[Route], failures: Failures | None = None) -> ASGIApp:
+    """Wrap routes so that every answer has an id and every error OpenAI's shape.
+
+    `failures` counts what no key opened; both ports may have one together.
+    """
     app = Starlette(
         routes=routes,
         exception_handlers={
+            AuthenticationFailed: OnAuthenticationFailed(failures or Failures()),
             GatewayError: on_gateway_error,
             HTTPException: on_http_exception,
             Exception: on_unexpected,

@@ -22,7 +22,14 @@ from gateway.app.accounting import Accounting, open_accounting
 from gateway.app.administration import admin_services
 from gateway.credentials import Token
 from gateway.services.admin import SchedulerControl
-from gateway.services.auth import AdminAuthenticator, Authenticator, AuthUpkeep, new_local_token
+from gateway.services.auth import (
+    AdminAuthenticator,
+    Authenticator,
+    AuthUpkeep,
+    Failures,
+    IssuedTokens,
+    new_local_token,
+)
 from gateway.services.fair_pool import FairPool
 from gateway.services.health import OverloadWatch, Probes
 from gateway.services.inference import (
@@ -61,6 +68,8 @@ class _Common:
     prices: PriceBook
     books: Accounting
     auth: Authenticator
+    issued: IssuedTokens
+    failures: Failures
     overload: OverloadWatch
     usage: UsageService
 
@@ -77,13 +86,28 @@ async def assemble(
     prices = PriceBook(store.prices)
     await stack.enter_async_context(prices.running())
     books = await stack.enter_async_context(open_accounting(settings, store, prices))
-    auth = await _authenticator(stack, settings, store, books, prices)
+    issued = IssuedTokens(store.untagged, store.secrets)
+    await stack.enter_async_context(issued.running())
+    auth = Authenticator(store.keys, store.secrets, issued=issued, grace_s=settings.auth_grace_s)
+    await _follow_changes(stack, auth, store, books, prices)
     overload = OverloadWatch([model.service for model in models])
     await stack.enter_async_context(overload.watching())
     probes.watch_overload(overload)
     probes.watch_spool(lambda: books.spool.fill)
     usage = UsageService(store.usage, store.keys, store.tenants, books.writer)
-    common = _Common(settings, store, models, probes, prices, books, auth, overload, usage)
+    common = _Common(
+        settings=settings,
+        store=store,
+        models=models,
+        probes=probes,
+        prices=prices,
+        books=books,
+        auth=auth,
+        issued=issued,
+        failures=Failures(),
+        overload=overload,
+        usage=usage,
+    )
     local_token = new_local_token()
     return Gateway(
         version=version,
@@ -95,11 +119,10 @@ async def assemble(
     )
 
 
-async def _authenticator(
-    stack: AsyncExitStack, settings: Settings, store: Store, books: Accounting, prices: PriceBook
-) -> Authenticator:
-    """Build what knows keys, and what follows their changes."""
-    auth = Authenticator(store.keys, store.secrets, grace_s=settings.auth_grace_s)
+async def _follow_changes(
+    stack: AsyncExitStack, auth: Authenticator, store: Store, books: Accounting, prices: PriceBook
+) -> None:
+    """Have what is known of keys follow their changes."""
     books.metrics.auth_degraded.set_function(lambda: auth.degraded)
     key_watch = KeyWatch(auth, books.quotas)
     await stack.enter_async_context(key_watch.running())
@@ -107,7 +130,6 @@ async def _authenticator(
     changes = [key_watch.keys_changed, prices.refresh]
     upkeep = AuthUpkeep(auth, store.keys, store.auth_epoch, on_change=changes)
     await stack.enter_async_context(upkeep.running())
-    return auth
 
 
 async def _public(stack: AsyncExitStack, common: _Common, version: str) -> ASGIApp:
@@ -129,6 +151,7 @@ async def _public(stack: AsyncExitStack, common: _Common, version: str) -> ASGIA
         overload=common.overload,
         auth=common.auth,
         health=Health(common.probes),
+        failures=common.failures,
         version=version,
         idempotency=idempotency,
         bodies=Bodies(common.settings.body_memory_mib << 20),
@@ -146,6 +169,7 @@ async def _admin(common: _Common, local_token: Token) -> ASGIApp:
         store.admin_epoch,
         local_token=local_token,
         keys=common.auth,
+        issued=common.issued,
         grace_s=common.settings.auth_grace_s,
     )
     services = admin_services(
@@ -161,5 +185,6 @@ async def _admin(common: _Common, local_token: Token) -> ASGIApp:
             metrics_route(common.books.metrics, auth),
             overload_route(common.overload, auth),
             config_route(common.settings, auth),
-        ]
+        ],
+        common.failures,
     )

@@ -146,11 +146,15 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class KeySecret:
-    """Hold what the store keeps of a token; `expires_at` ends it before its key (a rotation)."""
+    """Hold what the store keeps of a token; `expires_at` ends it before its key (a rotation).
+
+    `is_tagged`: the token shows by itself that we issued it; only what is stored has to know.
+    """
 
     pepper_id: str
     mac: bytes = field(repr=False)
     expires_at: datetime | None = None
+    is_tagged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ class AdminTokenDraft:
     role: AdminRole
     tenant_id: UUID | None = None
     expires_at: datetime | None = None
+    is_tagged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from uuid import uuid4
 
 from sqlalchemy import insert, select
@@ -19,7 +20,6 @@ from gateway.credentials import (
     KEY_PREFIX,
     Secrets,
     Token,
-    new_token,
     parse_token,
 )
 from gateway.domain import FirstStart, IssuedKey, KeyDraft, KeySecret, TenantSlo, is_name
@@ -46,15 +46,15 @@ _FIRST_PRICE = PriceDraft(
 
 @dataclass(frozen=True, slots=True)
 class FirstStartPlan:
-    """Say what to make: tenants, each with its key, and the admin token."""
+    """Say what to make: tenants, each with its key, and the admin token; None is to be drawn."""
 
     organisation: str
-    tenants: Sequence[tuple[str, Token]] = field(repr=False)
-    admin_token: Token
+    tenants: Sequence[tuple[str, Token | None]] = field(repr=False)
+    admin_token: Token | None
 
 
 def plan_first_start(settings: Settings) -> FirstStartPlan:
-    """Read the plan from `SLUICE_INIT_*`, drawing what they leave out.
+    """Read the plan from `SLUICE_INIT_*`.
 
     Raises: `StartupFailed`: a given token is malformed, or keys and tenants do not pair up.
     """
@@ -72,16 +72,14 @@ def plan_first_start(settings: Settings) -> FirstStartPlan:
             )
     if len(set(names)) != len(names):
         raise StartupFailed("SLUICE_INIT_TENANTS names a tenant twice")
-    tokens = [
-        _given(secret.get_secret_value(), KEY_PREFIX, "SLUICE_INIT_KEYS") for secret in given
-    ] or [new_token(KEY_PREFIX) for _ in names]
-    if len({token.kid for token in tokens}) != len(tokens):
+    tokens = [_given(secret.get_secret_value(), KEY_PREFIX, "SLUICE_INIT_KEYS") for secret in given]
+    if len({token.kid for token in tokens}) != len(given):
         raise StartupFailed("SLUICE_INIT_KEYS gives two tenants the same key")
     admin = settings.init_admin_token
     return FirstStartPlan(
         organisation=settings.init_organisation,
-        tenants=tuple(zip(names, tokens, strict=True)),
-        admin_token=new_token(ADMIN_PREFIX)
+        tenants=tuple(zip_longest(names, tokens)),
+        admin_token=None
         if admin is None
         else _given(admin.get_secret_value(), ADMIN_PREFIX, "SLUICE_INIT_ADMIN_TOKEN"),
     )
@@ -119,22 +117,29 @@ async def _fill(connection: AsyncConnection, secrets: Secrets, plan: FirstStartP
         insert(organisations).values(id=organisation_id, name=plan.organisation)
     )
     issued = []
-    for name, token in plan.tenants:
+    for name, given in plan.tenants:
+        token = given or secrets.issue(KEY_PREFIX)
         tenant = await insert_tenant(connection, SYSTEM, organisation_id, name, 1.0, TenantSlo())
-        secret = KeySecret(pepper_id=secrets.pepper_id, mac=secrets.key_mac(token))
+        secret = KeySecret(
+            pepper_id=secrets.pepper_id,
+            mac=secrets.key_mac(token),
+            is_tagged=secrets.is_tagged(token),
+        )
         draft = KeyDraft(kid=token.kid, name="default", secret=secret)
         key = await insert_key(connection, SYSTEM, tenant, draft)
         issued.append(IssuedKey(key=key, token=token.text))
+    admin = plan.admin_token or secrets.issue(ADMIN_PREFIX)
     first_admin = AdminTokenDraft(
-        kid=plan.admin_token.kid,
+        kid=admin.kid,
         pepper_id=secrets.pepper_id,
-        mac=secrets.admin_mac(plan.admin_token),
+        mac=secrets.admin_mac(admin),
         name="first",
         role=AdminRole.OWNER,
+        is_tagged=secrets.is_tagged(admin),
     )
     await insert_admin_token(connection, SYSTEM, organisation_id, first_admin)
     await insert_price(connection, SYSTEM, organisation_id, _FIRST_PRICE)
-    return FirstStart(admin_token=plan.admin_token.text, keys=tuple(issued))
+    return FirstStart(admin_token=admin.text, keys=tuple(issued))
 
 
 def _given(text: str, prefix: str, variable: str) -> Token:

@@ -72,6 +72,7 @@ async def insert_secret(
             pepper_id=secret.pepper_id,
             mac=secret.mac,
             expires_at=secret.expires_at,
+            is_tagged=secret.is_tagged,
         )
     )
 

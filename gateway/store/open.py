@@ -40,6 +40,7 @@ from gateway.store.redis import (
 )
 from gateway.store.redis_pipe import RedisPipe
 from gateway.store.secrets import open_secrets
+from gateway.store.untagged import SqlUntaggedTokens
 from gateway.store.usage_queries import SqlUsage
 
 # For a database that is not there, and for one that says that it is starting or full.
@@ -63,6 +64,7 @@ class Store:
     prices: SqlPrices
     audit: SqlAudit
     admin_tokens: SqlAdminTokens
+    untagged: SqlUntaggedTokens
     auth_epoch: RedisAuthEpoch
     admin_epoch: RedisAuthEpoch
     idempotency: SqlIdempotency
@@ -128,6 +130,7 @@ async def open_store(
             prices=SqlPrices(database),
             audit=SqlAudit(database),
             admin_tokens=SqlAdminTokens(database),
+            untagged=SqlUntaggedTokens(database),
             auth_epoch=RedisAuthEpoch(redis, AUTH_EPOCH),
             admin_epoch=RedisAuthEpoch(redis, ADMIN_EPOCH),
             idempotency=SqlIdempotency(database),

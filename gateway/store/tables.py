@@ -103,7 +103,13 @@ key_secrets = Table(
     Column("mac", LargeBinary, nullable=False),
     Column("created_at", _TIME, nullable=False, server_default=_NOW),
     Column("expires_at", _TIME),
+    Column("is_tagged", Boolean, nullable=False, server_default="false"),
     CheckConstraint("length(mac) = 32", name="mac"),
+    Index(
+        "ix_key_secrets_untagged_created_at",
+        "created_at",
+        postgresql_where=text("NOT is_tagged"),
+    ),
 )
 
 admin_tokens = Table(
@@ -119,6 +125,7 @@ admin_tokens = Table(
     Column("tenant_id", ForeignKey("tenants.id")),
     Column("expires_at", _TIME),
     Column("revoked_at", _TIME),
+    Column("is_tagged", Boolean, nullable=False, server_default="false"),
     CheckConstraint("length(mac) = 32", name="mac"),
 )
 

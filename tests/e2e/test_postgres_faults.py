@@ -16,6 +16,7 @@ import pytest
 
 from gateway.credentials import KEY_PREFIX, new_token
 from gateway.store.postgres_server import DATABASE, OWNER
+from gateway.store.secrets import open_secrets
 from tests.faults.postgres import FULL, STARTING, PostgresProxy
 from tests.faults.replica import is_ready
 from tests.passable import passable_directory
@@ -37,6 +38,7 @@ class Refused:
 
     known: Counter[int] = field(default_factory=Counter)
     unknown: Counter[int] = field(default_factory=Counter)
+    strangers: Counter[int] = field(default_factory=Counter)
     unready_s: float = float("inf")
     keyed: bytes = b""
     retried_here: bytes = b""
@@ -140,10 +142,13 @@ async def see_refusals(on: Ground, sqlstate: str) -> Refused:
     seen.keyed = keyed.content
     for number in range(KNOWN):
         seen.known[(await on.ask(number % 2, completion(8, 2))).status_code] += 1
+    secrets = open_secrets(on.fleet.replicas[0].data_dir)
     for number in range(UNKNOWN):
-        stranger = new_token(KEY_PREFIX).text
-        answer = await on.ask(number % 2, completion(8, 2), key=stranger)
+        unknown, stranger = secrets.issue(KEY_PREFIX).text, new_token(KEY_PREFIX).text
+        answer = await on.ask(number % 2, completion(8, 2), key=unknown)
         seen.unknown[answer.status_code] += 1
+        answer = await on.ask(number % 2, completion(8, 2), key=stranger)
+        seen.strangers[answer.status_code] += 1
     seen.retried_here = await on.retry(0, name)
     seen.retried_elsewhere = (await on.ask(1, LONG, name=name)).status_code
 
@@ -203,9 +208,12 @@ def seen() -> Iterator[Seen]:
 
 @pytest.mark.parametrize("code", CODES)
 def test_known_keys_are_served_and_others_told_to_wait(seen: Seen, code: str) -> None:
-    """Within the grace every known key gets its answer; who is not known gets a 503, never 500."""
+    """Within the grace every known key gets its answer; one that is not known gets a 503, never a
+    500, unless it cannot be ours: then it is refused as ever.
+    """
     assert seen.refused[code].known == {200: KNOWN}
     assert seen.refused[code].unknown == {503: UNKNOWN}
+    assert seen.refused[code].strangers == {401: UNKNOWN}
 
 
 @pytest.mark.parametrize("code", CODES)

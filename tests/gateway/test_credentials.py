@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hmac
 import re
+import zlib
 
 import pytest
 from hypothesis import assume, given
@@ -12,6 +14,7 @@ from gateway.credentials import (
     ADMIN_PREFIX,
     KEY_PREFIX,
     Secrets,
+    Token,
     new_token,
     parse_token,
 )
@@ -26,6 +29,47 @@ def test_a_new_token_has_the_promised_form_and_parses(prefix: str) -> None:
     assert re.fullmatch(prefix + "[0-9A-Za-z]{50}", token.text)
     assert token.kid == token.text[len(prefix) :][:12]
     assert parse_token(token.text, prefix) == token
+
+
+@pytest.mark.parametrize("prefix", [KEY_PREFIX, ADMIN_PREFIX])
+def test_an_issued_token_shows_that_it_is_ours(prefix: str) -> None:
+    """It has the form that all have, and a tag that no other root and no stranger makes."""
+    token = SECRETS.issue(prefix)
+    assert parse_token(token.text, prefix) == token
+    assert SECRETS.is_tagged(token)
+    assert not Secrets(bytes(32)).is_tagged(token)
+    assert not any(SECRETS.is_tagged(new_token(prefix)) for _ in range(1000))
+    renewed = SECRETS.issue(prefix, token.kid)
+    assert renewed.kid == token.kid
+    assert renewed.text != token.text
+    assert SECRETS.is_tagged(renewed)
+
+
+def test_a_tag_is_of_everything_before_it() -> None:
+    """Whatever character of a token is another, with its checksum right, the tag is wrong."""
+    token = SECRETS.issue(KEY_PREFIX)
+    begin, end = len(KEY_PREFIX), len(token.text) - 6
+    for position in range(begin, end):
+        other = "a" if token.text[position] != "a" else "b"
+        unsigned = token.text[:position] + other + token.text[position + 1 : end]
+        forged = Token(token.kid, unsigned + base62(zlib.crc32(unsigned.encode())))
+        assert parse_token(forged.text, KEY_PREFIX) is not None
+        assert not SECRETS.is_tagged(forged)
+    as_admin = ADMIN_PREFIX + token.text[begin:end]
+    assert not SECRETS.is_tagged(Token(token.kid, as_admin + "000000"))
+
+
+def test_the_tag_is_fixed() -> None:
+    """A token that was issued stays ours: six base62 digits of an HMAC under a key of its own."""
+    unsigned = f"{KEY_PREFIX}{'a' * 12}{'b' * 26}"
+    mac = hmac.digest(SECRETS.tag_key, unsigned.encode(), "sha256")
+    tag = base62(int.from_bytes(mac[:8], "big"))
+    assert SECRETS.is_tagged(Token("a" * 12, f"{unsigned}{tag}000000"))
+
+
+def base62(value: int) -> str:
+    digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+    return "".join(digits[value // 62**place % 62] for place in reversed(range(6)))
 
 
 @given(st.data())
@@ -61,9 +105,9 @@ def test_derived_keys_differ_by_purpose_and_root() -> None:
     derived = [
         key
         for secrets in (SECRETS, other)
-        for key in (secrets.pepper, secrets.admin_pepper, secrets.kv_salt_key)
+        for key in (secrets.pepper, secrets.admin_pepper, secrets.tag_key, secrets.kv_salt_key)
     ]
-    assert len(set(derived)) == 6
+    assert len(set(derived)) == 8
     assert {len(key) for key in derived} == {32}
     assert SECRETS.root not in derived
     assert SECRETS.pepper_id != other.pepper_id

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
-from gateway.credentials import KEY_PREFIX, Secrets, Token, is_kid, new_token
+from gateway.credentials import KEY_PREFIX, Secrets, Token, is_kid
 from gateway.domain import ApiKey, IssuedKey, KeyDraft, KeyRef, KeySecret, Tier
 from gateway.domain.admin import Actor
 from gateway.domain.page import Page, PageRequest
@@ -69,7 +69,7 @@ class KeyService:
         expires_at = expiry(expires_in_s, self._clock)
         models_of, cidrs_of = checked_models(models), checked_cidrs(cidrs)
         owner = await self._tenants.get(tenant, within=within)
-        token = new_token(KEY_PREFIX)
+        token = self._secrets.issue(KEY_PREFIX)
         draft = KeyDraft(
             kid=token.kid,
             name=name,
@@ -143,7 +143,7 @@ class KeyService:
             )
         ref = await self._ref(key_id, within)
         key = _found(await self._keys.get(ref))
-        token = new_token(KEY_PREFIX, key.kid)
+        token = self._secrets.issue(KEY_PREFIX, key.kid)
         ends_at = None
         if grace_s > 0:
             ends_at = datetime.fromtimestamp(self._clock.time() + grace_s, UTC)
@@ -170,7 +170,11 @@ class KeyService:
         await self._epoch.advance()
 
     def _secret(self, token: Token) -> KeySecret:
-        return KeySecret(pepper_id=self._secrets.pepper_id, mac=self._secrets.key_mac(token))
+        return KeySecret(
+            pepper_id=self._secrets.pepper_id,
+            mac=self._secrets.key_mac(token),
+            is_tagged=self._secrets.is_tagged(token),
+        )
 
 
 def expiry(expires_in_s: float | None, clock: Clock) -> datetime | None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from gateway.credentials import ADMIN_PREFIX, Secrets, is_kid, new_token
+from gateway.credentials import ADMIN_PREFIX, Secrets, is_kid
 from gateway.domain.admin import (
     Actor,
     Admin,
@@ -82,7 +82,7 @@ class AdminTokenService:
         tenant_id = None
         if tenant is not None:
             tenant_id = (await self._tenants.get(tenant, within=admin.tenant_id)).id
-        token = new_token(ADMIN_PREFIX)
+        token = self._secrets.issue(ADMIN_PREFIX)
         draft = AdminTokenDraft(
             kid=token.kid,
             pepper_id=self._secrets.pepper_id,
@@ -91,6 +91,7 @@ class AdminTokenService:
             role=role,
             tenant_id=tenant_id,
             expires_at=expires_at,
+            is_tagged=self._secrets.is_tagged(token),
         )
         made = await self._tokens.add(actor, admin.organisation_id, draft)
         return IssuedAdminToken(made, token.text)

@@ -2,6 +2,8 @@
 
 from gateway.services.auth.admin_authenticator import AdminAuthenticator
 from gateway.services.auth.authenticator import Authenticator
+from gateway.services.auth.failures import Failures
+from gateway.services.auth.issued import IssuedTokens
 from gateway.services.auth.key_scopes import admits, checked_cidrs, checked_models
 from gateway.services.auth.local_access import (
     LocalAccess,
@@ -15,6 +17,8 @@ __all__ = [
     "AdminAuthenticator",
     "AuthUpkeep",
     "Authenticator",
+    "Failures",
+    "IssuedTokens",
     "LocalAccess",
     "admits",
     "announced",

@@ -3,7 +3,8 @@
 Three credentials open the admin API: tokens in the store, each with its role; the one that this
 process made for its own machine, an owner's; and keys of tenants that have `admin_read`, which
 read what a viewer of their tenant may. Every refusal is the same `AuthenticationFailed`. A token is
-looked up every time, so one that is revoked is dead at once, everywhere.
+looked up every time, so one that is revoked is dead at once, everywhere; but for one that we cannot
+have issued (`issued`).
 
 Metrics alone are watched most while the store does not answer. A caller that says so gets what was
 known of a token when it last did, for a grace time, unless a token was revoked since, here or
@@ -26,6 +27,7 @@ from gateway.domain.admin import Admin, AdminRole, AdminTokenRecord
 from gateway.errors import AuthenticationFailed, StoreUnavailable
 from gateway.ports import AdminTokenStore, AuthEpoch, Clock
 from gateway.services.auth.authenticator import Authenticator
+from gateway.services.auth.issued import IssuedTokens
 from gateway.services.one_flight import OneFlight
 
 LOCAL: Final = "local"
@@ -45,8 +47,9 @@ class _Seen:
 class AdminAuthenticator:
     """Tell who an admin token speaks for.
 
-    `keys` lets in tenants' keys with `admin_read`; without it there are tokens alone. `grace_s` is
-    how long a token that the store knew opens what may be read from memory.
+    `keys` lets in tenants' keys with `admin_read`; without it there are tokens alone. `issued`
+    knows which tokens may be ours; without it every well-formed one is asked for. `grace_s` is how
+    long a token that the store knew opens what may be read from memory.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class AdminAuthenticator:
         *,
         local_token: Token | None = None,
         keys: Authenticator | None = None,
+        issued: IssuedTokens | None = None,
         clock: Clock = time,
         grace_s: float = 0.0,
     ) -> None:
@@ -67,6 +71,7 @@ class AdminAuthenticator:
         self._epoch = epoch
         self._local_mac = None if local_token is None else secrets.admin_mac(local_token)
         self._keys = keys
+        self._issued = issued
         self._clock = clock
         self._grace_s = grace_s
         self._seen: dict[str, _Seen] = {}
@@ -86,6 +91,8 @@ class AdminAuthenticator:
         mac = self._secrets.admin_mac(token)
         if self._local_mac is not None and hmac.compare_digest(mac, self._local_mac):
             return Admin(LOCAL, AdminRole.OWNER, self._organisation_id)
+        if self._issued is not None and not self._issued.may_hold(token, mac):
+            raise AuthenticationFailed(detail=f"not an admin token of ours: {token.kid}")
         find = self._find_or_remember if from_memory else self._tokens.find
         record = await find(token.kid)
         same = hmac.compare_digest(mac, bytes(32) if record is None else record.mac)

@@ -1,10 +1,10 @@
 """From a token to a `Principal`: the first thing that happens to every request.
 
 A token passes, in this order: form and checksum (no I/O), the cache of refused tokens, the
-cache of live ones, one query. Both caches are keyed by SHA-256 of the whole token, so tokens
-that differ in one byte never share an entry; they are separate, so a flood of wrong tokens
-cannot push out the live ones. Requests that miss together wait for one query. It all runs on
-the event loop's thread.
+cache of live ones, its tag (`issued`: what we never issued is asked of nobody), one query. Both
+caches are keyed by SHA-256 of the whole token, so tokens that differ in one byte never share an
+entry; they are separate, so a flood of wrong tokens cannot push out the live ones. Requests that
+miss together wait for one query. It all runs on the event loop's thread.
 
 A revocation, or a change of a tenant, empties its entries at once here (`forget`), within a second
 in other processes (the epoch, see `upkeep`), and after the cache's life at the latest (less
@@ -37,6 +37,7 @@ from gateway.credentials import KEY_PREFIX, Secrets, Token, parse_token, token_d
 from gateway.domain import KeyRecord, KeySecret, Principal
 from gateway.errors import AuthenticationFailed, StoreUnavailable
 from gateway.ports import Clock, KeyStore
+from gateway.services.auth.issued import IssuedTokens
 from gateway.services.expiring_cache import ExpiringCache
 from gateway.services.one_flight import OneFlight
 
@@ -61,14 +62,22 @@ class _Live:
 class Authenticator:
     """Tell on whose behalf a token speaks.
 
+    `issued` knows which tokens may be ours; without it every well-formed one is asked for.
     `grace_s` is how long a cached key is good past its life while the store does not answer.
     """
 
     def __init__(
-        self, keys: KeyStore, secrets: Secrets, clock: Clock = time, *, grace_s: float = GRACE_S
+        self,
+        keys: KeyStore,
+        secrets: Secrets,
+        clock: Clock = time,
+        *,
+        issued: IssuedTokens | None = None,
+        grace_s: float = GRACE_S,
     ) -> None:
         self._keys = keys
         self._secrets = secrets
+        self._issued = issued
         self._clock = clock
         self._live: ExpiringCache[_Live] = ExpiringCache(
             max_entries=_LIVE_ENTRIES, ttl_s=_LIVE_TTL_S + grace_s
@@ -103,6 +112,7 @@ class Authenticator:
             raise AuthenticationFailed(detail=f"refused before: {token.kid}")
         live = self._live.get(digest, now)
         if live is None:
+            self._require_issued(token)
             live = await self._load_once(digest, token)
         elif self._is_stale(live, now):
             live = await self._confirm(digest, token, live)
@@ -148,6 +158,11 @@ class Authenticator:
         for kid in dead:
             self.forget(kid)
         return dead
+
+    def _require_issued(self, token: Token) -> None:
+        if self._issued is None or self._issued.may_hold(token, self._secrets.key_mac(token)):
+            return
+        raise AuthenticationFailed(detail=f"not a key of ours: {token.kid}")
 
     def _is_stale(self, live: _Live, now: float) -> bool:
         is_doubted = live.num_doubts != self._num_doubts

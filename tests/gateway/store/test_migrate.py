@@ -21,6 +21,7 @@ from gateway.errors import StartupFailed
 from gateway.store.database import Database
 from gateway.store.migrate import HEAD, downgrade, upgrade
 from gateway.store.tables import metadata, quotas
+from gateway.store.untagged import SqlUntaggedTokens
 
 pytestmark = pytest.mark.anyio
 
@@ -126,6 +127,44 @@ async def test_0003_suits_the_code_before_it(empty: Database) -> None:
         await downgrade(empty, "0002")
     async with empty.platform() as connection:
         assert await connection.scalar(text("SELECT count(*) FROM keys")) == 3
+
+
+async def test_0005_suits_the_code_before_it(empty: Database) -> None:
+    """Keys and tokens of the older code have no tag, those that it inserts afterwards neither."""
+    tenant, key = "00000000-0000-0000-0000-00000000000", "10000000-0000-0000-0000-00000000000"
+
+    async def insert_as_before(number: int) -> None:
+        mac = f"decode(repeat('0{number}', 32), 'hex')"
+        async with empty.platform() as connection:
+            for statement in (
+                f"INSERT INTO keys (id, tenant_id, kid, name) "
+                f"VALUES ('{key}{number}', '{tenant}1', 'k{number}', 'n')",
+                f"INSERT INTO key_secrets (id, key_id, tenant_id, pepper_id, mac) "
+                f"VALUES ('{key}{number}', '{key}{number}', '{tenant}1', 'p', {mac})",
+                f"INSERT INTO admin_tokens (id, kid, pepper_id, mac) "
+                f"VALUES ('{key}{number}', 'a{number}', 'p', {mac})",
+            ):
+                await connection.execute(text(statement))
+
+    await upgrade(empty)
+    await downgrade(empty, "0003")
+    async with empty.platform() as connection:
+        await connection.execute(
+            text(f"INSERT INTO organisations (id, name) VALUES ('{tenant}0', 'o')")
+        )
+        await connection.execute(
+            text(
+                "INSERT INTO tenants (id, organisation_id, name, weight) "
+                f"VALUES ('{tenant}1', '{tenant}0', 't', 2)"
+            )
+        )
+    await insert_as_before(1)
+    for number in (2, 3):
+        await upgrade(empty)
+        await insert_as_before(number)
+        macs, _ = await SqlUntaggedTokens(empty).made_since(None)
+        assert sorted(macs) == sorted([bytes([n]) * 8 for n in range(1, number + 1)] * 2)
+        await downgrade(empty, "0003")
 
 
 @pytest.mark.parametrize(

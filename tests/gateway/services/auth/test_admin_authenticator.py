@@ -237,7 +237,7 @@ async def test_a_wrong_secret_of_a_known_token_is_refused(
 ) -> None:
     """The public part of a token opens nothing."""
     issued = await ours.services.tokens.create(owner, ACTOR, name="ci", role=AdminRole.OWNER)
-    forged = new_token(ADMIN_PREFIX, issued.admin_token.kid)
+    forged = store.secrets.issue(ADMIN_PREFIX, issued.admin_token.kid)
     with pytest.raises(AuthenticationFailed):
         await (await authenticator(store, ours)).authenticate(forged.text)
 
