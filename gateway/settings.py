@@ -147,6 +147,11 @@ class Settings(BaseSettings):
     )
     prefix_caching: bool = Field(default=True, description="Share KV blocks of equal prefixes.")
 
+    read_rpm: int = Field(
+        default=600,
+        ge=1,
+        description="Reads a minute of a tenant at each gateway; a look at usage is ten.",
+    )
     quota_build_s: float = Field(
         default=3.0,
         ge=0,

@@ -13,6 +13,7 @@ from gateway.domain import Principal
 from gateway.errors import AuthenticationFailed, InvalidRequest, PermissionDenied
 from gateway.services.auth import admits
 from gateway.services.inference import ServedModel
+from gateway.services.read_rate import ReadRate
 
 
 class Authenticates(Protocol):
@@ -24,10 +25,20 @@ def public(path: str, endpoint: Any) -> Route:
     return Route(path, endpoint, methods=["GET"])
 
 
-def tenant_only(path: str, app: ASGIApp | Any, auth: Authenticates, *, method: str) -> Route:
-    """Declare a route that a tenant's key opens; `app` is ASGI or a `request → response`."""
+def tenant_only(
+    path: str,
+    app: ASGIApp | Any,
+    auth: Authenticates,
+    *,
+    method: str,
+    reads: ReadRate | None = None,
+) -> Route:
+    """Declare a route that a tenant's key opens; `app` is ASGI or a `request → response`.
+
+    With `reads` each request is one of them.
+    """
     asgi = request_response(app) if inspect.isroutine(app) else app
-    return Route(path, TenantOnly(asgi, auth), methods=[method])
+    return Route(path, TenantOnly(asgi, auth, reads), methods=[method])
 
 
 class TenantOnly:
@@ -35,16 +46,20 @@ class TenantOnly:
 
     Runs before the body is read, so that a stranger costs no memory. An answer to a secret that a
     rotation lets live on says until when, in a `warning` header.
-    Raises: `AuthenticationFailed`; `PermissionDenied`: the client is in no network of its key.
+    Raises: `AuthenticationFailed`; `PermissionDenied`: the client is in no network of its key;
+    `TenantLimited`: its tenant reads too often.
     """
 
-    def __init__(self, app: ASGIApp, auth: Authenticates) -> None:
+    def __init__(self, app: ASGIApp, auth: Authenticates, reads: ReadRate | None = None) -> None:
         self._app = app
         self._auth = auth
+        self._reads = reads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         principal = await self._auth.authenticate(credential(scope))
         check_address(scope, principal.cidrs)
+        if self._reads is not None:
+            self._reads.charge(principal.tenant_id)
         scope.setdefault("state", {})["principal"] = principal
         if principal.secret_ends_at is not None:
             send = _warning(send, principal.secret_ends_at)

@@ -32,6 +32,7 @@ from gateway.services.auth import Failures
 from gateway.services.health import OverloadWatch
 from gateway.services.inference import IdempotencyService, LeasedInference, ModelRegistry
 from gateway.services.ledger import UsageService
+from gateway.services.read_rate import ReadRate
 
 
 def public_app(
@@ -46,11 +47,12 @@ def public_app(
     usage: UsageService | None = None,
     idempotency: IdempotencyService | None = None,
     bodies: Bodies | None = None,
+    reads: ReadRate | None = None,
 ) -> ASGIApp:
     """Assemble the API. Every route says who may reach it.
 
     Without `usage` there is no route that tells it; without `idempotency` the header
-    `Idempotency-Key` is not looked at.
+    `Idempotency-Key` is not looked at; without `reads` nobody reads too often.
     """
     catalogue = Catalogue(models)
     room = bodies or Bodies()
@@ -64,11 +66,11 @@ def public_app(
     routes = [
         tenant_only("/v1/chat/completions", endpoint(Chat()), auth, method="POST"),
         tenant_only("/v1/completions", endpoint(Completions()), auth, method="POST"),
-        tenant_only("/v1/models", catalogue.list, auth, method="GET"),
+        tenant_only("/v1/models", catalogue.list, auth, method="GET", reads=reads),
         # A model's name may hold slashes.
-        tenant_only("/v1/models/{model:path}", catalogue.show, auth, method="GET"),
+        tenant_only("/v1/models/{model:path}", catalogue.show, auth, method="GET", reads=reads),
         *health.routes(),
-        *(usage_routes(usage, auth) if usage is not None else ()),
+        *(usage_routes(usage, auth, reads) if usage is not None else ()),
     ]
     own = Route("/openapi.json", lambda request: None)
     routes.append(public(own.path, openapi.endpoint([*routes, own], version=version)))

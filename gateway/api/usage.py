@@ -6,11 +6,13 @@
 both included, or times, of which `to` is not; they hold for when a request began. Without them it
 is the last 30 days. `key` (a kid) and `model` choose.
 
-No quota is asked, so that a client that is throttled can see why.
+No quota is asked, so that a client that is throttled can see why; a tenant has a rate of its reads,
+of which this is ten.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
@@ -22,11 +24,17 @@ from starlette.routing import Route
 from gateway.api.access import Authenticates, tenant_only
 from gateway.api.usage_params import read_usage_params
 from gateway.domain import Principal
-from gateway.domain.usage import UsageBy, UsageSum, UsageTotals
+from gateway.domain.usage import UsageBy, UsageQuestion, UsageSum
 from gateway.services.ledger import UsageService
+from gateway.services.read_rate import ReadRate
 
 BY: Final = (UsageBy.DAY, UsageBy.HOUR, UsageBy.MODEL, UsageBy.KEY, UsageBy.TIER)
 DEFAULT_BY: Final = (UsageBy.DAY, UsageBy.MODEL, UsageBy.KEY, UsageBy.TIER)
+
+
+# What one costs of the reads of a tenant: it is a walk through the ledger.
+READS: Final = 10
+_FEW_ROWS: Final = 200
 
 
 class UsageTotalsView(msgspec.Struct, kw_only=True):
@@ -50,34 +58,45 @@ class UsageRowView(msgspec.Struct, kw_only=True):
     requests: int
 
 
+Row = TypeVar("Row", bound=UsageRowView)
+
+
 class UsageView(msgspec.Struct):
     total: UsageTotalsView
     rows: list[UsageRowView]
 
 
-def usage_routes(usage: UsageService, auth: Authenticates) -> list[Route]:
+def usage_routes(
+    usage: UsageService, auth: Authenticates, reads: ReadRate | None = None
+) -> list[Route]:
     """Declare the route; mount it in an application that handles `GatewayError`."""
 
     async def show(request: Request) -> Response:
         asked = read_usage_params(request.query_params, by=BY, default=DEFAULT_BY, more=set())
         principal: Principal = request.state.principal
+        if reads is not None:
+            reads.charge(principal.tenant_id, READS)
         question = await usage.question(
             asked, organisation_id=principal.organisation_id, tenant_id=principal.tenant_id
         )
-        total, sums = await usage.answer(question)
-        view = UsageView(totals_view(total), usage_rows(UsageRowView, question.by, sums))
-        headers = {"cache-control": "no-store"}
-        return Response(msgspec.json.encode(view), headers=headers, media_type="application/json")
+        return await usage_answer(usage, question, UsageView, UsageRowView)
 
     return [tenant_only("/v1/usage", show, auth, method="GET")]
 
 
-def totals_view(totals: UsageTotals) -> UsageTotalsView:
-    """Show totals."""
-    return msgspec.convert(totals, UsageTotalsView, from_attributes=True)
+async def usage_answer(
+    usage: UsageService, question: UsageQuestion, document: type[msgspec.Struct], row: type[Row]
+) -> Response:
+    """Answer with a document of the total and its rows; one that is long is made on a thread."""
+    total, sums = await usage.answer(question)
 
+    def encoded() -> bytes:
+        view = msgspec.convert(total, UsageTotalsView, from_attributes=True)
+        return msgspec.json.encode(document(view, usage_rows(row, question.by, sums)))
 
-Row = TypeVar("Row", bound=UsageRowView)
+    body = encoded() if len(sums) <= _FEW_ROWS else await asyncio.to_thread(encoded)
+    headers = {"cache-control": "no-store"}
+    return Response(body, headers=headers, media_type="application/json")
 
 
 def usage_rows(kind: type[Row], by: Sequence[UsageBy], sums: Sequence[UsageSum]) -> list[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import Final
 
 from starlette.types import ASGIApp
 
@@ -39,10 +40,13 @@ from gateway.services.inference import (
     LeasedInference,
     ModelRegistry,
 )
-from gateway.services.ledger import PriceBook, UsageService
+from gateway.services.ledger import Exports, PriceBook, UsageService
 from gateway.services.quotas import Entry
+from gateway.services.read_rate import ReadRate
 from gateway.settings import Settings
 from gateway.store import FirstStart, Store
+
+EXPORTS_DIR: Final = "exports"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ class _Common:
     failures: Failures
     overload: OverloadWatch
     usage: UsageService
+    reads: ReadRate
 
 
 async def assemble(
@@ -94,7 +99,8 @@ async def assemble(
     await stack.enter_async_context(overload.watching())
     probes.watch_overload(overload)
     probes.watch_spool(lambda: books.spool.fill)
-    usage = UsageService(store.usage, store.keys, store.tenants, books.writer)
+    exports = Exports(settings.data_dir / EXPORTS_DIR)
+    usage = UsageService(store.usage, store.keys, store.tenants, books.writer, exports=exports)
     common = _Common(
         settings=settings,
         store=store,
@@ -107,6 +113,7 @@ async def assemble(
         failures=Failures(),
         overload=overload,
         usage=usage,
+        reads=ReadRate(settings.read_rpm),
     )
     local_token = new_local_token()
     return Gateway(
@@ -155,6 +162,7 @@ async def _public(stack: AsyncExitStack, common: _Common, version: str) -> ASGIA
         version=version,
         idempotency=idempotency,
         bodies=Bodies(common.settings.body_memory_mib << 20),
+        reads=common.reads,
     )
 
 
@@ -171,6 +179,7 @@ async def _admin(common: _Common, local_token: Token) -> ASGIApp:
         keys=common.auth,
         issued=common.issued,
         grace_s=common.settings.auth_grace_s,
+        reads=common.reads,
     )
     services = admin_services(
         store, common.auth, auth, scheduling, common.prices, common.books.quotas

@@ -21,6 +21,7 @@ from gateway.store.diagnosis import (
 )
 from gateway.store.embedded import EmbeddedServers
 from gateway.store.migrate import HEAD
+from gateway.store.pools import CONNECTIONS
 
 # The first that know what Sluice's statements and scripts ask for.
 _POSTGRES_MIN, _REDIS_MIN, _VALKEY_MIN = 14, (6, 2), (7, 2)
@@ -57,7 +58,11 @@ def judge_database(state: DatabaseState) -> Finding:
     if state.is_superuser:
         mend = f'as another superuser: ALTER ROLE "{state.role}" NOSUPERUSER CREATEROLE'
         return warning("database", f"{found}: a superuser, whom no policy binds", mend)
-    return ok("database", found)
+    if state.max_connections < CONNECTIONS:
+        mend = f"raise max_connections: each gateway opens at most {CONNECTIONS}"
+        return warning("database", f"{found}: room for {state.max_connections} connections", mend)
+    room = state.max_connections // CONNECTIONS
+    return ok("database", f"{found}, room for {room} gateway{'s' if room > 1 else ''}")
 
 
 def judge_redis(state: RedisState) -> Finding:

@@ -27,6 +27,7 @@ from gateway.domain.admin import Actor, AuditEntry, AuditFilter, AuditRecord, Au
 from gateway.domain.page import Page, PageRequest
 from gateway.store.database import Database
 from gateway.store.keyset import Keyset
+from gateway.store.pools import Purpose
 from gateway.store.tables import audit_heads, audit_log
 
 _NO_HASH: Final = bytes(32)
@@ -52,13 +53,13 @@ class SqlAudit:
             audit_log.c.organisation_id == organisation_id, *_conditions(chosen)
         )
         if chosen.tenant_id is None:
-            async with self._database.platform() as connection:
+            async with self._database.platform(Purpose.REPORTS) as connection:
                 return await _NEWEST_FIRST.page(connection, query, request, _record_of)
-        async with self._database.tenant(chosen.tenant_id) as connection:
+        async with self._database.tenant(chosen.tenant_id, Purpose.REPORTS) as connection:
             return await _NEWEST_FIRST.page(connection, query, request, _record_of)
 
     async def verify(self, organisation_id: UUID) -> AuditVerdict:
-        async with self._database.platform() as connection:
+        async with self._database.platform(Purpose.REPORTS) as connection:
             # One statement, so that a record appended meanwhile is not taken for a forged one.
             last = select(func.max(audit_log.c.seq)).where(
                 audit_log.c.organisation_id == organisation_id

@@ -8,6 +8,9 @@ every other transaction steps down first, for its own length only, with the effe
   security shows it that tenant alone, whatever the statement forgot to say;
 - `platform()` to `sluice_platform`, for admins, the lookup of keys and background work.
 
+Each takes a connection of what it is for (`Purpose`, see `pools`); what names no purpose is for
+settings.
+
 A transaction commits when its block ends and rolls back on an exception. Errors that say how the
 server is (away, starting, full, too slow: `sql_faults` has the table) become `StoreUnavailable`;
 errors of a statement pass as they are.
@@ -17,26 +20,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from uuid import UUID
 
 import asyncpg
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.errors import StoreUnavailable
+from gateway.store.pools import RULES, PoolRules, Purpose, open_pool
 from gateway.store.sql_faults import SILENCE, SILENT, fault_of, unavailable
 
 logger = logging.getLogger(__name__)
 
 APP_ROLE, PLATFORM_ROLE = "sluice_app", "sluice_platform"
 
-_CONNECT_TIMEOUT_S = 5.0
-_COMMAND_TIMEOUT_S = 30.0
 _ASK_AGAIN_S = 0.2
-_POOL_SIZE, _POOL_OVERFLOW, _POOL_TIMEOUT_S = 5, 10, 5.0
 
 # One round trip for role and tenant; the third argument makes both local to the transaction.
 _STEP_DOWN = text(
@@ -45,66 +46,51 @@ _STEP_DOWN = text(
 
 
 class Database:
-    """Hold the pool of connections to one PostgreSQL database."""
+    """Hold the pools of connections to one PostgreSQL database."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, rules: Mapping[Purpose, PoolRules] = RULES) -> None:
         dsn = plain_url(url)
-
-        async def connect() -> asyncpg.Connection:
-            return await asyncpg.connect(
-                dsn,
-                timeout=_CONNECT_TIMEOUT_S,
-                command_timeout=_COMMAND_TIMEOUT_S,
-                server_settings={"application_name": "sluice"},
-            )
-
-        # A creator, not a URL: asyncpg understands all of libpq's options (sslmode, service,
-        # several hosts) where SQLAlchemy's translation knows some.
-        self._engine = create_async_engine(
-            "postgresql+asyncpg://",
-            async_creator=connect,
-            pool_size=_POOL_SIZE,
-            max_overflow=_POOL_OVERFLOW,
-            pool_timeout=_POOL_TIMEOUT_S,
-            pool_pre_ping=True,
-            hide_parameters=True,  # an error's text goes to the log, a MAC must not
-        )
+        self._pools = {purpose: open_pool(dsn, purpose, rules[purpose]) for purpose in Purpose}
 
     @asynccontextmanager
     async def owner(self) -> AsyncIterator[AsyncConnection]:
         """Open a transaction as the URL's own user; for migrations alone."""
+        async with self._begun(Purpose.LEDGER) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def platform(self, purpose: Purpose = Purpose.SETTINGS) -> AsyncIterator[AsyncConnection]:
+        """Open a transaction that sees every tenant. Raises: `StoreUnavailable`."""
+        async with self._begun(purpose) as connection:
+            await connection.execute(_STEP_DOWN, {"role": PLATFORM_ROLE, "tenant_id": ""})
+            yield connection
+
+    @asynccontextmanager
+    async def tenant(
+        self, tenant_id: UUID, purpose: Purpose = Purpose.SETTINGS
+    ) -> AsyncIterator[AsyncConnection]:
+        """Open a transaction that sees one tenant. Raises: `StoreUnavailable`."""
+        async with self._begun(purpose) as connection:
+            await connection.execute(_STEP_DOWN, {"role": APP_ROLE, "tenant_id": str(tenant_id)})
+            yield connection
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for pool in self._pools.values():
+            await pool.dispose()
+
+    @asynccontextmanager
+    async def _begun(self, purpose: Purpose) -> AsyncIterator[AsyncConnection]:
         try:
-            async with self._engine.begin() as connection:
+            async with self._pools[purpose].begin() as connection:
                 yield connection
         except (DBAPIError, asyncpg.PostgresError, *SILENCE) as exc:
             fault = fault_of(exc)
             if fault is None:
                 raise
             if fault.is_elsewhere:
-                await self._engine.dispose()
+                await self.close()
             raise unavailable(exc, fault) from exc
-
-    @asynccontextmanager
-    async def platform(self) -> AsyncIterator[AsyncConnection]:
-        """Open a transaction that sees every tenant. Raises: `StoreUnavailable`."""
-        async with self._stepped_down(PLATFORM_ROLE, "") as connection:
-            yield connection
-
-    @asynccontextmanager
-    async def tenant(self, tenant_id: UUID) -> AsyncIterator[AsyncConnection]:
-        """Open a transaction that sees one tenant. Raises: `StoreUnavailable`."""
-        async with self._stepped_down(APP_ROLE, str(tenant_id)) as connection:
-            yield connection
-
-    async def close(self) -> None:
-        """Close every connection."""
-        await self._engine.dispose()
-
-    @asynccontextmanager
-    async def _stepped_down(self, role: str, tenant_id: str) -> AsyncIterator[AsyncConnection]:
-        async with self.owner() as connection:
-            await connection.execute(_STEP_DOWN, {"role": role, "tenant_id": tenant_id})
-            yield connection
 
 
 def plain_url(url: str) -> str:

@@ -19,12 +19,16 @@ from gateway.store.valkey_server import SOCKET as VALKEY_SOCKET
 
 @dataclass(frozen=True, slots=True)
 class DatabaseState:
-    """Describe a database; `revision` is None where it has no schema yet."""
+    """Describe a database; `revision` is None where it has no schema yet.
+
+    `max_connections` are those that its server has for anybody.
+    """
 
     version: str
     role: str
     is_superuser: bool
     revision: str | None
+    max_connections: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +49,15 @@ async def describe_database(url: str) -> DatabaseState:
             row = (
                 await connection.execute(
                     text(
-                        "SELECT current_setting('server_version'), rolname, rolsuper "
+                        "SELECT current_setting('server_version'), rolname, rolsuper, "
+                        "current_setting('max_connections')::int "
+                        "- current_setting('superuser_reserved_connections')::int "
                         "FROM pg_roles WHERE rolname = current_user"
                     )
                 )
             ).one()
-            return DatabaseState(str(row[0]), row[1], row[2], await revision_of(connection))
+            revision = await revision_of(connection)
+            return DatabaseState(str(row[0]), row[1], row[2], revision, row[3])
     finally:
         await database.close()
 

@@ -34,6 +34,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.domain.idempotency import KEEP_S, Claim, KeyedRecord, SealedAnswer
 from gateway.domain.usage import KeyedRow
 from gateway.store.database import Database
+from gateway.store.pools import Purpose
 from gateway.store.tables import idempotency
 
 _ROW: Final = idempotency.c
@@ -74,7 +75,7 @@ class SqlIdempotency:
         found = select(_ROW.body_hash, _ROW.status, _ROW.content_type, _ROW.answer).where(
             _named(claim)
         )
-        async with self._database.tenant(claim.tenant_id) as connection:
+        async with self._database.tenant(claim.tenant_id, Purpose.LEDGER) as connection:
             for _ in range(_TRIES):
                 if (await connection.execute(insertion)).one_or_none() is not None:
                     return None
@@ -102,7 +103,7 @@ class SqlIdempotency:
             for claim in sorted(claims, key=lambda claim: (claim.key_id, claim.idempotency_key))
         ]
         if rows:
-            async with self._database.platform() as connection:
+            async with self._database.platform(Purpose.LEDGER) as connection:
                 await connection.execute(statement, rows)
 
     async def save(self, claim: Claim, answer: SealedAnswer) -> bool:
@@ -111,11 +112,11 @@ class SqlIdempotency:
             .where(_ours(claim))
             .values(status=answer.status, content_type=answer.content_type, answer=answer.sealed)
         )
-        async with self._database.tenant(claim.tenant_id) as connection:
+        async with self._database.tenant(claim.tenant_id, Purpose.LEDGER) as connection:
             return (await connection.execute(statement)).rowcount == 1
 
     async def release(self, claim: Claim) -> None:
-        async with self._database.tenant(claim.tenant_id) as connection:
+        async with self._database.tenant(claim.tenant_id, Purpose.LEDGER) as connection:
             await connection.execute(delete(idempotency).where(_ours(claim)))
 
     async def sweep(self, limit: int) -> int:
@@ -131,7 +132,7 @@ class SqlIdempotency:
         statement = delete(idempotency).where(
             _ROW.key_id == old.c.key_id, _ROW.idempotency_key == old.c.idempotency_key
         )
-        async with self._database.platform() as connection:
+        async with self._database.platform(Purpose.LEDGER) as connection:
             return (await connection.execute(statement)).rowcount
 
 

@@ -34,6 +34,7 @@ from gateway.store.key_rows import (
     key_record,
 )
 from gateway.store.keyset import Keyset
+from gateway.store.pools import Purpose
 from gateway.store.quota_rows import quotas_in_force
 from gateway.store.tables import key_secrets, keys, tenants
 
@@ -114,7 +115,7 @@ class SqlKeys:
             return await _changed(connection, actor, "key.rotate", ref, before, {})
 
     async def find(self, kid: str) -> KeyRecord | None:
-        async with self._database.platform() as connection:
+        async with self._database.platform(Purpose.AUTH) as connection:
             rows = (await connection.execute(key_proofs().where(keys.c.kid == kid))).all()
             if not rows:
                 return None
@@ -131,7 +132,7 @@ class SqlKeys:
         lives = or_(keys.c.expires_at.is_(None), keys.c.expires_at > func.now())
         asked = keys.c.kid == any_(literal(list(kids), ARRAY(Text)))
         query = select(keys.c.kid).where(asked, keys.c.revoked_at.is_(None), lives)
-        async with self._database.platform() as connection:
+        async with self._database.platform(Purpose.AUTH) as connection:
             return set(kids) - set(await connection.scalars(query))
 
     async def touch(self, used: Mapping[UUID, datetime]) -> None:
@@ -143,7 +144,7 @@ class SqlKeys:
         # In one order everywhere, so that two gateways cannot block each other in a circle.
         rows = [{"key_id": key, "at": used[key]} for key in sorted(used)]
         if rows:
-            async with self._database.platform() as connection:
+            async with self._database.platform(Purpose.AUTH) as connection:
                 await connection.execute(statement, rows)
 
 

@@ -51,6 +51,7 @@ from gateway.domain.usage import KeyedRow, Outcome, UsageRow
 from gateway.errors import InternalFailure
 from gateway.store.database import Database
 from gateway.store.idempotency import answer_records
+from gateway.store.pools import Purpose
 from gateway.store.sql_faults import sqlstate_of
 from gateway.store.tables import usage_events, usage_hourly
 
@@ -75,13 +76,13 @@ class SqlLedger:
         if not rows:
             return 0
         try:
-            async with self._database.platform() as connection:
+            async with self._database.platform(Purpose.LEDGER) as connection:
                 bills = await _bills(connection, rows)
                 given = {"rows": _encoder.encode(bills).decode()}
                 inserted: int = (await connection.execute(_INSERT, given)).scalar_one()
             if inserted == len(rows):
                 return inserted
-            async with self._database.platform() as connection:
+            async with self._database.platform(Purpose.LEDGER) as connection:
                 replaced: int = (await connection.execute(_REPLACE_LOST, given)).scalar_one()
         except DBAPIError as exc:
             if not sqlstate_of(exc).startswith(_REFUSED):
@@ -99,7 +100,7 @@ class SqlLedger:
             "starts": [datetime.fromtimestamp(start, UTC) for _, start, _ in wanted],
             "ends": [datetime.fromtimestamp(end, UTC) for _, _, end in wanted],
         }
-        async with self._database.platform() as connection:
+        async with self._database.platform(Purpose.LEDGER) as connection:
             found = await connection.execute(_USED, arguments)
             return [Sums(*map(int, sums)) for sums in found]
 
@@ -109,7 +110,7 @@ class SqlLedger:
             # Without it every day's partition would be looked through.
             usage_events.c.at >= datetime.fromtimestamp(since_s, UTC),
         )
-        async with self._database.platform() as connection:
+        async with self._database.platform(Purpose.LEDGER) as connection:
             return set(await connection.scalars(query))
 
 

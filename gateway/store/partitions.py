@@ -25,6 +25,7 @@ from gateway.background import JITTER, Background
 from gateway.ports import Clock
 from gateway.store.database import Database
 from gateway.store.migrate import take_advisory_lock
+from gateway.store.pools import Purpose
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ class Partitions:
             for name in old:
                 await connection.execute(text(f"DROP TABLE {name}"))
         # What is as old in the default partition; the owner is shown no row of it.
-        async with self._database.platform() as connection:
+        async with self._database.platform(Purpose.LEDGER) as connection:
             await connection.execute(_DELETE, {"oldest": _start_of(oldest)})
         return old
 

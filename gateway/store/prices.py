@@ -16,6 +16,7 @@ from gateway.domain.price import Price, PriceDraft
 from gateway.store.audit import append
 from gateway.store.database import Database
 from gateway.store.keyset import Keyset
+from gateway.store.pools import Purpose
 from gateway.store.tables import prices
 
 _ORDER: Final = Keyset((prices.c.model, prices.c.version))
@@ -33,7 +34,7 @@ class SqlPrices:
             return await insert_price(connection, actor, organisation_id, draft)
 
     async def current(self) -> Sequence[Price]:
-        async with self._database.platform() as connection:
+        async with self._database.platform(Purpose.LEDGER) as connection:
             return [_price_of(row) for row in await connection.execute(_current())]
 
     async def page(self, request: PageRequest, *, every_version: bool = False) -> Page[Price]:

@@ -17,6 +17,7 @@ from sqlalchemy.dialects.postgresql import insert
 from gateway.domain.quota import Metric, Scope, ScopeKind
 from gateway.domain.quota_event import DueEvent, QuotaEvent
 from gateway.store.database import Database
+from gateway.store.pools import Purpose
 from gateway.store.tables import quota_events, tenants
 
 _ROW: Final = quota_events.c
@@ -47,7 +48,7 @@ class SqlQuotaEvents:
             )
             .on_conflict_do_nothing(index_elements=_ONCE)
         )
-        async with self._database.platform() as connection:
+        async with self._database.platform(Purpose.LEDGER) as connection:
             return (await connection.execute(statement)).rowcount == 1
 
     async def claim_due(self, limit: int, *, lease_s: float) -> Sequence[DueEvent]:
@@ -71,7 +72,7 @@ class SqlQuotaEvents:
             )
             .returning(*_ROW, named.label("tenant"))
         )
-        async with self._database.platform() as connection:
+        async with self._database.platform(Purpose.LEDGER) as connection:
             return [_due(row) for row in await connection.execute(statement)]
 
     async def delivered(self, event_id: UUID) -> None:
@@ -83,7 +84,7 @@ class SqlQuotaEvents:
 
     async def _set(self, event_id: UUID, **values: object) -> None:
         statement = update(quota_events).where(_ROW.id == event_id).values(**values)
-        async with self._database.platform() as connection:
+        async with self._database.platform(Purpose.LEDGER) as connection:
             await connection.execute(statement)
 
 

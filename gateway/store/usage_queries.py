@@ -26,6 +26,7 @@ from sqlalchemy import (
 
 from gateway.domain.usage import UsageBy, UsageQuestion, UsageSum, UsageTotals
 from gateway.store.database import Database
+from gateway.store.pools import Purpose
 from gateway.store.tables import keys, tenants, usage_events, usage_hourly
 
 _BATCH_ROWS: Final = 1000
@@ -43,7 +44,9 @@ class SqlUsage:
     async def sums(self, question: UsageQuestion) -> AsyncGenerator[Sequence[UsageSum], None]:
         tenant_id, num_by = question.tenant_id, len(question.by)
         opened = (
-            self._database.platform() if tenant_id is None else self._database.tenant(tenant_id)
+            self._database.platform(Purpose.REPORTS)
+            if tenant_id is None
+            else self._database.tenant(tenant_id, Purpose.REPORTS)
         )
         async with opened as connection:
             result = await connection.stream(_query(question))

@@ -46,6 +46,7 @@ SPELLED = {
     "native": "off",
     "prefix_caching": "false",
     "auth_grace_s": "60",
+    "read_rpm": "60",
     "quota_build_s": "1",
     "redis_timeout_s": "0.1",
     "quota_thresholds": "60, 90",

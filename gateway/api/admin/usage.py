@@ -1,16 +1,20 @@
 """`GET /admin/v1/usage`: what all tenants have used, or one.
 
 As `GET /v1/usage` (see `gateway.api.usage`), with `tenant` to group by and, by its name, to choose.
-With `format=csv` it is a file for a spreadsheet (RFC 4180, a header first), however large. An admin
-of a tenant sees that tenant.
+With `format=csv` it is a file for a spreadsheet (RFC 4180, a header first), collected on the
+server's disk before its first byte is sent. An admin of a tenant sees that tenant.
+
+A whole export is sent within `SEND_S`, or its connection ends: a client that takes a byte now and
+then may not keep a file here for ever.
 """
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
-from collections.abc import Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import astuple
 from typing import Final
 
@@ -23,11 +27,10 @@ from starlette.types import Receive, Scope, Send
 from gateway.api.admin.routing import (
     EVERYONE,
     AuthenticatesAdmins,
-    admin_answer,
     admin_of,
     admin_route,
 )
-from gateway.api.usage import DEFAULT_BY, UsageRowView, UsageTotalsView, totals_view, usage_rows
+from gateway.api.usage import DEFAULT_BY, UsageRowView, UsageTotalsView, usage_answer
 from gateway.api.usage_params import read_usage_params
 from gateway.domain.usage import UsageBy, UsageQuestion, UsageSum
 from gateway.errors import InvalidRequest
@@ -36,6 +39,7 @@ from gateway.services.ledger import UsageService
 _BY: Final = tuple(UsageBy)
 _DEFAULT_BY: Final = (UsageBy.DAY, UsageBy.TENANT, *DEFAULT_BY[1:])
 _SUMS: Final = ("input_tokens", "cached_tokens", "output_tokens", "nano_usd", "requests")
+SEND_S: Final = 600.0
 # What makes a spreadsheet take a cell for a formula.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
@@ -64,47 +68,50 @@ def admin_usage_routes(usage: UsageService, auth: AuthenticatesAdmins) -> list[R
         )
         if kind == "csv":
             return UsageCsv(usage, question)
-        total, sums = await usage.answer(question)
-        rows = usage_rows(TenantUsageRowView, question.by, sums)
-        return admin_answer(TenantUsageView(totals_view(total), rows))
+        return await usage_answer(usage, question, TenantUsageView, TenantUsageRowView)
 
     return [admin_route("/usage", "GET", show, auth, allows=EVERYONE)]
 
 
 class UsageCsv(Response):
-    """Send sums as they come from the store; what is read from it is closed however this ends."""
+    """Collect sums into a file, then send that; it is gone however this ends."""
 
     media_type = "text/csv"
 
-    def __init__(self, usage: UsageService, question: UsageQuestion) -> None:
+    def __init__(
+        self, usage: UsageService, question: UsageQuestion, *, send_s: float = SEND_S
+    ) -> None:
         super().__init__(
             headers={
                 "cache-control": "no-store",
                 "content-disposition": 'attachment; filename="usage.csv"',
             }
         )
-        del self.headers["content-length"]  # nobody knows it yet
         self._usage = usage
         self._question = question
+        self._send_s = send_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        header = [*(which.value for which in self._question.by), *_SUMS]
-        async with aclosing(self._usage.batches(self._question)) as batches:
-            # Before the answer begins, so that a store that is away is an error, not half a file.
-            first = await anext(batches, None) or []
+        async with self._usage.export(self._question, self._lines) as export:
+            self.headers["content-length"] = str(export.size_bytes)
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-            await send(start)
-            await _send_rows(send, [header, *map(_cells, first)])
-            async for batch in batches:
-                await _send_rows(send, map(_cells, batch))
-        await send({"type": "http.response.body", "body": b""})
+            with suppress(TimeoutError):
+                # What is left unsent ends the connection, as its length was told.
+                async with asyncio.timeout(self._send_s):
+                    await send(start)
+                    async for piece in export.pieces():
+                        await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    await send({"type": "http.response.body", "body": b""})
 
-
-async def _send_rows(send: Send, rows: Iterable[Sequence[object]]) -> None:
-    text = io.StringIO()
-    csv.writer(text).writerows(rows)  # the standard library's default is RFC 4180
-    body = text.getvalue().encode()
-    await send({"type": "http.response.body", "body": body, "more_body": True})
+    def _lines(self, batch: Sequence[UsageSum]) -> bytes:
+        """Write a batch; what comes before the first is the header."""
+        text = io.StringIO()
+        lines = csv.writer(text)  # the standard library's default is RFC 4180
+        if batch:
+            lines.writerows(map(_cells, batch))
+        else:
+            lines.writerow([*(which.value for which in self._question.by), *_SUMS])
+        return text.getvalue().encode()
 
 
 def _cells(one: UsageSum) -> list[object]:

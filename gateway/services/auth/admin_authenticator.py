@@ -4,7 +4,8 @@ Three credentials open the admin API: tokens in the store, each with its role; t
 process made for its own machine, an owner's; and keys of tenants that have `admin_read`, which
 read what a viewer of their tenant may. Every refusal is the same `AuthenticationFailed`. A token is
 looked up every time, so one that is revoked is dead at once, everywhere; but for one that we cannot
-have issued (`issued`).
+have issued (`issued`). Who is bound to a tenant spends of its tenant's rate of reads, whatever is
+then asked.
 
 Metrics alone are watched most while the store does not answer. A caller that says so gets what was
 known of a token when it last did, for a grace time, unless a token was revoked since, here or
@@ -29,6 +30,7 @@ from gateway.ports import AdminTokenStore, AuthEpoch, Clock
 from gateway.services.auth.authenticator import Authenticator
 from gateway.services.auth.issued import IssuedTokens
 from gateway.services.one_flight import OneFlight
+from gateway.services.read_rate import ReadRate
 
 LOCAL: Final = "local"
 _MAX_SEEN: Final = 1000
@@ -64,6 +66,7 @@ class AdminAuthenticator:
         issued: IssuedTokens | None = None,
         clock: Clock = time,
         grace_s: float = 0.0,
+        reads: ReadRate | None = None,
     ) -> None:
         self._tokens = tokens
         self._secrets = secrets
@@ -74,6 +77,7 @@ class AdminAuthenticator:
         self._issued = issued
         self._clock = clock
         self._grace_s = grace_s
+        self._reads = reads
         self._seen: dict[str, _Seen] = {}
         self._generation = 0
         self._asking: OneFlight[str, AdminTokenRecord | None] = OneFlight()
@@ -81,8 +85,15 @@ class AdminAuthenticator:
     async def authenticate(self, text: str, *, from_memory: bool = False) -> Admin:
         """Return who speaks; `from_memory`, what was known may do while the store is silent.
 
-        Raises: `AuthenticationFailed`, `StoreUnavailable`.
+        Raises: `AuthenticationFailed`, `StoreUnavailable`; `TenantLimited`: its tenant has asked
+        too often.
         """
+        admin = await self._known(text, from_memory=from_memory)
+        if self._reads is not None and admin.tenant_id is not None:
+            self._reads.charge(admin.tenant_id)
+        return admin
+
+    async def _known(self, text: str, *, from_memory: bool) -> Admin:
         if self._keys is not None and text.startswith(KEY_PREFIX):
             return await self._reader(self._keys, text)
         token = parse_token(text, ADMIN_PREFIX)

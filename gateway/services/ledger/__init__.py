@@ -1,5 +1,6 @@
 """What was used and what it costs: journalled on disk, written, summed."""
 
+from gateway.services.ledger.exports import Exports
 from gateway.services.ledger.keyed_answers import KeyedAnswers
 from gateway.services.ledger.prices import PriceBook, PriceService
 from gateway.services.ledger.spool import Spool
@@ -7,6 +8,7 @@ from gateway.services.ledger.usage import UsageAsked, UsageService
 from gateway.services.ledger.writer import LedgerWriter
 
 __all__ = [
+    "Exports",
     "KeyedAnswers",
     "LedgerWriter",
     "PriceBook",

@@ -2,27 +2,37 @@
 
 A question first has this process's own spool written, so that a client that has just got its
 answer finds its request in the sums; those of other processes follow within half a second.
+
+What is read from the store is read in one go and within a time, for an answer or into an export:
+nothing of the store waits for a client.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, Protocol
 from uuid import UUID
 
 from gateway.credentials import is_kid
-from gateway.domain import is_name
+from gateway.domain import KeyRef, is_name
 from gateway.domain.usage import UsageBy, UsageQuestion, UsageSum, UsageTotals
-from gateway.errors import InvalidRequest, NotFound
+from gateway.errors import InvalidRequest, NotFound, Overloaded
 from gateway.ports import Clock, KeyStore, TenantStore, UsageStore
+from gateway.services.ledger.exports import Export, Exports
+from gateway.services.ledger.report_gate import ReportGate
 
 MAX_ROWS: Final = 50_000
 DEFAULT_DAYS: Final = 30
 _FLUSH_TIMEOUT_S: Final = 0.5
+READ_S: Final = 30.0
+# So many rows are summed up where they stand; more hold the event loop.
+_FEW_ROWS: Final = 200
 
 
 class Flushes(Protocol):
@@ -53,14 +63,19 @@ class UsageService:
         tenants: TenantStore,
         writer: Flushes,
         *,
+        exports: Exports | None = None,
         max_rows: int = MAX_ROWS,
+        read_s: float = READ_S,
         clock: Clock = time,
     ) -> None:
         self._usage = usage
         self._keys = keys
         self._tenants = tenants
         self._writer = writer
+        self._exports = exports or Exports()
+        self._gate = ReportGate()
         self._max_rows = max_rows
+        self._read_s = read_s
         self._clock = clock
 
     async def question(
@@ -91,9 +106,13 @@ class UsageService:
         )
 
     async def answer(self, question: UsageQuestion) -> tuple[UsageTotals, Sequence[UsageSum]]:
-        """Return the total and its parts. Raises: `InvalidRequest`: they are too many."""
+        """Return the total and its parts.
+
+        Raises: `InvalidRequest`: they are too many; `TenantLimited`, `Overloaded`: too many ask, or
+        it takes too long.
+        """
         sums: list[UsageSum] = []
-        async with aclosing(self.batches(question)) as batches:
+        async with self._reading(question) as batches:
             async for batch in batches:
                 sums += batch
                 if len(sums) > self._max_rows:
@@ -102,15 +121,45 @@ class UsageService:
                         "time, or group by less.",
                         param="group_by",
                     )
-        columns = zip(*(astuple(one.totals) for one in sums), strict=True)
-        return UsageTotals(*map(sum, columns)), sums
+        if len(sums) <= _FEW_ROWS:
+            return _added_up(sums), sums
+        return await asyncio.to_thread(_added_up, sums), sums
 
-    async def batches(self, question: UsageQuestion) -> AsyncGenerator[Sequence[UsageSum], None]:
-        """Answer however much it is, bit by bit; close it where it is left early."""
-        await self._writer.flush(_FLUSH_TIMEOUT_S)
-        async with aclosing(self._usage.sums(question)) as batches:
-            async for batch in batches:
-                yield batch
+    @asynccontextmanager
+    async def export(
+        self, question: UsageQuestion, encode: Callable[[Sequence[UsageSum]], bytes]
+    ) -> AsyncIterator[Export]:
+        """Collect an answer, as `encode` writes its batches on a thread; gone with the block.
+
+        It begins with what `encode` makes of nothing. Raises: as `answer`, but for exports.
+        """
+        async with self._exports.opened(_whose(question)) as export:
+            await export.write(lambda: encode(()))
+            async with self._reading(question) as batches:
+                async for batch in batches:
+                    await export.write(partial(encode, batch))
+            yield export
+
+    @asynccontextmanager
+    async def _reading(
+        self, question: UsageQuestion
+    ) -> AsyncIterator[AsyncGenerator[Sequence[UsageSum], None]]:
+        """Open what the store answers, in a place and a time of its own."""
+        async with self._gate.running(_whose(question)):
+            await self._writer.flush(_FLUSH_TIMEOUT_S)
+            try:
+                async with (
+                    asyncio.timeout(self._read_s),
+                    aclosing(self._usage.sums(question)) as batches,
+                ):
+                    yield batches
+            except TimeoutError:
+                raise Overloaded(
+                    f"The report took more than {self._read_s:.0f} s to read: ask for a shorter "
+                    "time, or group by less.",
+                    code="report_timeout",
+                    retry_after_s=self._read_s,
+                ) from None
 
     def _times(self, asked: UsageAsked) -> tuple[datetime, datetime]:
         now = datetime.fromtimestamp(self._clock.time(), UTC)
@@ -134,12 +183,19 @@ class UsageService:
         return None if tenant is None else tenant.id
 
     async def _key_id(self, kid: str, organisation_id: UUID, tenant_id: UUID | None) -> UUID:
-        record = await self._keys.find(kid) if is_kid(kid) else None
-        owner = None if record is None else record.principal
-        if (
-            owner is None
-            or owner.organisation_id != organisation_id
-            or tenant_id not in (None, owner.tenant_id)
-        ):
+        key = None
+        if is_kid(kid):
+            key = await self._keys.get(KeyRef(organisation_id, kid, tenant_id))
+        if key is None:
             raise NotFound("There is no key of that id.", param="key")
-        return owner.key_id
+        return key.id
+
+
+def _whose(question: UsageQuestion) -> UUID:
+    """Return whose places a report takes: its tenant's, or the organisation's."""
+    return question.tenant_id or question.organisation_id
+
+
+def _added_up(sums: Sequence[UsageSum]) -> UsageTotals:
+    columns = zip(*(astuple(one.totals) for one in sums), strict=True)
+    return UsageTotals(*map(sum, columns))

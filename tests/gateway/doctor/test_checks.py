@@ -154,12 +154,14 @@ def test_a_held_directory_is_seen_without_touching_its_lock(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("state", "level"),
     [
-        (DatabaseState("18.4", "owner", False, HEAD), Level.OK),
-        (DatabaseState("13.2", "owner", False, HEAD), Level.BROKEN),
-        (DatabaseState("17.1", "owner", True, HEAD), Level.WARNING),
-        (DatabaseState("17.1", "owner", False, None), Level.WARNING),
-        (DatabaseState("17.1", "owner", False, "0001"), Level.WARNING),
-        (DatabaseState("17.1", "owner", False, "9999"), Level.BROKEN),
+        (DatabaseState("18.4", "owner", False, HEAD, 97), Level.OK),
+        (DatabaseState("18.4", "owner", False, HEAD, 22), Level.OK),
+        (DatabaseState("18.4", "owner", False, HEAD, 21), Level.WARNING),
+        (DatabaseState("13.2", "owner", False, HEAD, 97), Level.BROKEN),
+        (DatabaseState("17.1", "owner", True, HEAD, 97), Level.WARNING),
+        (DatabaseState("17.1", "owner", False, None, 97), Level.WARNING),
+        (DatabaseState("17.1", "owner", False, "0001", 97), Level.WARNING),
+        (DatabaseState("17.1", "owner", False, "9999", 97), Level.BROKEN),
     ],
 )
 def test_a_database_is_judged(state: DatabaseState, level: Level) -> None:

@@ -12,6 +12,7 @@ from gateway.errors import StoreUnavailable
 from gateway.store import Store
 from gateway.store.database import Database, plain_url
 from gateway.store.embedded import EmbeddedServers
+from gateway.store.pools import Purpose
 from gateway.store.tables import admin_tokens, key_secrets, keys, organisations, tenants
 
 pytestmark = pytest.mark.anyio
@@ -59,7 +60,7 @@ async def test_a_tenant_may_not_read_what_is_the_platforms(store: Store, table) 
 async def test_role_and_tenant_end_with_the_transaction(store: Store) -> None:
     """The next transaction on the same connection is nobody's."""
     acme, _ = await _tenants(store)
-    async with store.database.tenant(acme) as connection:
+    async with store.database.tenant(acme, Purpose.LEDGER) as connection:
         assert await connection.scalar(text("SELECT current_user")) == "sluice_app"
     async with store.database.owner() as connection:
         user, tenant = (

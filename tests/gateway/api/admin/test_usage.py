@@ -20,6 +20,7 @@ from gateway.domain.admin import Admin, AdminRole
 from gateway.domain.tier import Tier
 from gateway.domain.usage import UsageBy, UsageQuestion, UsageSum, UsageTotals
 from gateway.errors import StoreUnavailable
+from gateway.services.ledger.exports import Exports
 from gateway.services.ledger.usage import UsageService
 from gateway.store import Store
 from tests.gateway.usage_rows import usage_row
@@ -137,17 +138,37 @@ async def test_a_cell_is_never_a_formula(name: str, cell: str) -> None:
     assert sent.split("\r\n")[1] == f"{cell},1,2,3,4,5"
 
 
-async def test_csv_is_sent_as_it_is_read() -> None:
-    """Each batch of the store is a piece of the body, so that none holds them all."""
-    batches = [[UsageSum((f"m{n}",), UsageTotals())] * 2 for n in range(3)]
+async def test_csv_is_collected_and_then_sent() -> None:
+    """The store is left before the first byte goes out; the length is told, a piece is 64 KiB."""
+    batches = [[UsageSum((f"m{n}" * 20_000,), UsageTotals())] * 2 for n in range(3)]
+    usage = FakeUsage(batches)
     messages: list[Message] = []
-    await _csv(batches)({"type": "http"}, _receive, _into(messages))
-    assert [message["type"] for message in messages] == [
-        "http.response.start",
-        *["http.response.body"] * 4,
-    ]
-    assert [message.get("more_body", False) for message in messages[1:]] == [True] * 3 + [False]
-    assert not any(name == b"content-length" for name, _ in messages[0]["headers"])
+
+    async def send(message: Message) -> None:
+        assert not usage.is_open
+        messages.append(message)
+
+    await _csv_of(usage)({"type": "http"}, _receive, send)
+    start, *bodies = messages
+    sizes = [len(message["body"]) for message in bodies]
+    assert sizes[:-2] == [64 << 10] * (len(sizes) - 2)
+    assert [message.get("more_body", False) for message in bodies] == [True] * 4 + [False]
+    assert dict(start["headers"])[b"content-length"] == str(sum(sizes)).encode()
+
+
+async def test_a_client_that_takes_for_ever_is_left() -> None:
+    """Half a file is sent and no end of it, so that its connection is ended; its room is free."""
+    exports, messages = Exports(), list[Message]()
+
+    async def stuck(message: Message) -> None:
+        messages.append(message)
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    usage = FakeUsage([[UsageSum(("m",), UsageTotals())]])
+    await _csv_of(usage, exports, send_s=0.05)({"type": "http"}, _receive, stuck)
+    assert [message.get("more_body") for message in messages] == [None, True]
+    assert (exports.num_open, exports.size_bytes) == (0, 0)
 
 
 async def test_a_store_that_is_away_is_an_error_not_half_a_file() -> None:
@@ -159,20 +180,17 @@ async def test_a_store_that_is_away_is_an_error_not_half_a_file() -> None:
 
 
 async def test_a_client_that_leaves_frees_the_store() -> None:
-    """The transaction behind a file that nobody reads on is closed with the request."""
-    usage = FakeUsage([[UsageSum((), UsageTotals())]] * 3)
-
-    async def stuck(message: Message) -> None:
-        if message["type"] == "http.response.body":
-            await asyncio.Event().wait()
-
-    service = UsageService(usage, *[None] * 2, Written())  # type: ignore[list-item]
-    sending = asyncio.create_task(UsageCsv(service, QUESTION)({}, _receive, stuck))  # type: ignore[arg-type]
+    """What is collected for who has gone is given up, and the transaction with it."""
+    usage = FakeUsage([[UsageSum((), UsageTotals())]] * 3, stays=True)
+    exports = Exports()
+    sending = asyncio.create_task(_csv_of(usage, exports)({}, _receive, _into([])))  # type: ignore[arg-type]
     while not usage.is_open:
         await asyncio.sleep(0)
+    assert exports.num_open == 1
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
     assert not usage.is_open
+    assert (exports.num_open, exports.size_bytes) == (0, 0)
 
 
 @pytest.mark.changes_nothing
@@ -190,9 +208,12 @@ async def test_what_cannot_be_understood_is_refused(app: ASGIApp, query: str, pa
 class FakeUsage:
     """Answer with batches, or fail, and tell whether it is being read."""
 
-    def __init__(self, batches: list[list[UsageSum]], *, fails: bool = False) -> None:
+    def __init__(
+        self, batches: list[list[UsageSum]], *, fails: bool = False, stays: bool = False
+    ) -> None:
         self._batches = batches
         self._fails = fails
+        self._stays = stays
         self.is_open = False
 
     async def sums(self, question: UsageQuestion) -> AsyncGenerator[Sequence[UsageSum], None]:
@@ -202,6 +223,8 @@ class FakeUsage:
                 raise StoreUnavailable
             for batch in self._batches:
                 yield batch
+            if self._stays:
+                await asyncio.Event().wait()
         finally:
             self.is_open = False
 
@@ -210,9 +233,13 @@ QUESTION = UsageQuestion(organisation_id=UUID(int=1), start=NOON, end=NOON, by=(
 
 
 def _csv(batches: list[list[UsageSum]], *, fails: bool = False) -> UsageCsv:
+    return _csv_of(FakeUsage(batches, fails=fails))
+
+
+def _csv_of(usage: FakeUsage, exports: Exports | None = None, *, send_s: float = 60.0) -> UsageCsv:
     nobody = None
-    service = UsageService(FakeUsage(batches, fails=fails), nobody, nobody, Written())  # type: ignore[arg-type]
-    return UsageCsv(service, QUESTION)
+    service = UsageService(usage, nobody, nobody, Written(), exports=exports)  # type: ignore[arg-type]
+    return UsageCsv(service, QUESTION, send_s=send_s)
 
 
 async def _sent(batches: list[list[UsageSum]]) -> str:

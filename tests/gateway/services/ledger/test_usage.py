@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
@@ -10,7 +11,7 @@ import pytest
 
 from gateway.domain import ApiKey
 from gateway.domain.usage import UsageBy, UsageQuestion, UsageSum, UsageTotals
-from gateway.errors import InvalidRequest, NotFound
+from gateway.errors import InvalidRequest, NotFound, Overloaded
 from gateway.services.ledger.usage import UsageAsked, UsageService
 from gateway.store import Store
 
@@ -23,8 +24,9 @@ MIDNIGHT = datetime(2026, 11, 21, tzinfo=UTC)
 class FakeUsage:
     """Answer every question with the same batches, and note what was asked and closed."""
 
-    def __init__(self, log: list[str]) -> None:
+    def __init__(self, log: list[str], wait_s: float = 0.0) -> None:
         self.log = log
+        self.wait_s = wait_s
         self.batches: list[list[UsageSum]] = []
 
     async def sums(self, question: UsageQuestion) -> AsyncGenerator[Sequence[UsageSum], None]:
@@ -32,6 +34,7 @@ class FakeUsage:
         try:
             for batch in self.batches:
                 yield batch
+                await asyncio.sleep(self.wait_s)
         finally:
             self.log.append("closed")
 
@@ -174,6 +177,25 @@ async def test_an_answer_that_is_too_large_is_refused(
     sums.batches = [[UsageSum((), UsageTotals())] * 2] * 3
     with pytest.raises(InvalidRequest, match="more than 4 rows"):
         await usage.answer(await _any(usage))
+    assert log[-1] == "closed"
+
+
+@pytest.mark.parametrize("kind", ["answer", "export"])
+async def test_a_report_that_takes_too_long_is_given_up(log: list[str], kind: str) -> None:
+    """However slowly the store gives it, its transaction ends in time, and the caller is told."""
+
+    slow, nobody = FakeUsage(log, wait_s=0.02), None
+    slow.batches = [[UsageSum((), UsageTotals())]] * 1000
+    usage = UsageService(slow, nobody, nobody, FakeWriter(log), read_s=0.05)  # type: ignore[arg-type]
+    question = await _any(usage)
+
+    async def export() -> None:
+        async with usage.export(question, lambda batch: b"x" * len(batch)):
+            raise AssertionError("it is not whole")
+
+    with pytest.raises(Overloaded) as refused:
+        await (usage.answer(question) if kind == "answer" else export())
+    assert refused.value.code == "report_timeout"
     assert log[-1] == "closed"
 
 

@@ -1,0 +1,46 @@
+"""How often a tenant may read: its models, its usage, and what the admin API has of it.
+
+Reading holds no quota, so that who is throttled can see why; this keeps it from being free of any
+bound. It is counted in this process alone: with several gateways a tenant reads as often from each,
+which is what each of them can bear. Source: the generic cell rate algorithm, ATM Forum TM 4.0.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+from uuid import UUID
+
+from gateway.errors import TenantLimited
+from gateway.ports import Clock
+
+# A minute's worth may come at once.
+_BURST_S: Final = 60.0
+# Tenants that read lately; those whose rate is whole again are forgotten beyond it.
+_MAX_KNOWN: Final = 1024
+
+
+class ReadRate:
+    """Count reads by tenant against `per_minute`, which refill continuously."""
+
+    def __init__(self, per_minute: int, clock: Clock = time) -> None:
+        self._interval_s = _BURST_S / per_minute
+        self._clock = clock
+        # When each tenant has all of its reads again.
+        self._whole_at: dict[UUID, float] = {}
+
+    def charge(self, tenant_id: UUID, reads: int = 1) -> None:
+        """Count so many reads, or raise `TenantLimited`, which counts nothing."""
+        now = self._clock.monotonic()
+        whole_at = max(self._whole_at.get(tenant_id, now), now) + reads * self._interval_s
+        wait_s = whole_at - now - _BURST_S
+        # What is a rounding error above is no read above.
+        if wait_s > self._interval_s / 1000:
+            raise TenantLimited(
+                f"This tenant reads too often. Try again in {wait_s:.3g} s.",
+                code="too_many_reads",
+                retry_after_s=wait_s,
+            )
+        self._whole_at[tenant_id] = whole_at
+        if len(self._whole_at) > _MAX_KNOWN:
+            self._whole_at = {one: at for one, at in self._whole_at.items() if at > now}

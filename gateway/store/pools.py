@@ -1,0 +1,90 @@
+"""The connections to PostgreSQL, apart by what they are for.
+
+Whoever asks for much gets the connections of that purpose alone: reports that run for long, or a
+flood of changes, leave the look-up of keys and the ledger their own. A pool is opened as it is
+used. Each purpose has its time: the server gives a statement up after `statement_s` and a
+transaction that does nothing after `IDLE_S`, whatever became of the gateway that began it.
+
+The sizes are a promise to the server: `GATEWAYS` of them fit into PostgreSQL's default of 100
+connections, of which it keeps three for superusers, and leave some for people.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import asyncpg
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+_CONNECT_TIMEOUT_S: Final = 5.0
+# For the server's own word, that it gave up a statement, to come first.
+_SERVER_SAYS_S: Final = 2.0
+# How long a caller waits for a connection of its purpose.
+_WAIT_S: Final = 5.0
+IDLE_S: Final = 30.0
+GATEWAYS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRules:
+    """Say how many connections a purpose has at most, and how long a statement may take."""
+
+    size: int
+    statement_s: float
+
+
+class Purpose(Enum):
+    """Name what a transaction is for, and with that whose connections it takes.
+
+    `AUTH` looks keys up, for requests that wait for it. `LEDGER` bills, loads limits and keeps
+    answers; it is also the owner's, who migrates. `SETTINGS` is what administrators look at and
+    change, admin tokens included. `REPORTS` may be long: sums of usage, and the audit log.
+    """
+
+    AUTH = "auth"
+    LEDGER = "ledger"
+    SETTINGS = "settings"
+    REPORTS = "reports"
+
+
+RULES: Final = {
+    Purpose.AUTH: PoolRules(size=6, statement_s=5.0),
+    Purpose.LEDGER: PoolRules(size=8, statement_s=30.0),
+    Purpose.SETTINGS: PoolRules(size=4, statement_s=10.0),
+    Purpose.REPORTS: PoolRules(size=4, statement_s=20.0),
+}
+CONNECTIONS: Final = sum(rules.size for rules in RULES.values())
+
+
+def open_pool(dsn: str, purpose: Purpose, rules: PoolRules) -> AsyncEngine:
+    """Make the pool of one purpose; it connects when it is first used."""
+
+    async def connect() -> asyncpg.Connection:
+        return await asyncpg.connect(
+            dsn,
+            timeout=_CONNECT_TIMEOUT_S,
+            command_timeout=rules.statement_s + _SERVER_SAYS_S,
+            server_settings={
+                "application_name": f"sluice {purpose.value}",
+                "statement_timeout": _ms(rules.statement_s),
+                "idle_in_transaction_session_timeout": _ms(IDLE_S),
+            },
+        )
+
+    # A creator, not a URL: asyncpg understands all of libpq's options (sslmode, service,
+    # several hosts) where SQLAlchemy's translation knows some.
+    return create_async_engine(
+        "postgresql+asyncpg://",
+        async_creator=connect,
+        pool_size=rules.size,
+        max_overflow=0,
+        pool_timeout=_WAIT_S,
+        pool_pre_ping=True,
+        hide_parameters=True,  # an error's text goes to the log, a MAC must not
+    )
+
+
+def _ms(seconds: float) -> str:
+    return str(round(seconds * 1000))

@@ -1,0 +1,72 @@
+"""How often a tenant may read, against a clock of the test's own."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from gateway.errors import TenantLimited
+from gateway.services.read_rate import ReadRate
+
+ACME, GLOBEX = UUID(int=1), UUID(int=2)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def time(self) -> float:
+        raise AssertionError("a wall clock goes back")
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+def test_a_minutes_worth_comes_at_once_and_then_one_by_one() -> None:
+    """Sixty, then one a second; what is refused counts nothing, and says when it fits."""
+    clock = Clock()
+    rate = ReadRate(60, clock)
+    for _ in range(60):
+        rate.charge(ACME)
+    for _ in range(3):
+        with pytest.raises(TenantLimited) as refused:
+            rate.charge(ACME)
+        assert refused.value.retry_after_s == pytest.approx(1.0)
+    clock.now_s += 1.0
+    rate.charge(ACME)
+    with pytest.raises(TenantLimited):
+        rate.charge(ACME)
+    rate.charge(GLOBEX)
+
+
+def test_a_look_may_cost_more_than_one() -> None:
+    """Ten of sixty six times; the seventh waits for ten."""
+    rate = ReadRate(60, Clock())
+    for _ in range(6):
+        rate.charge(ACME, 10)
+    with pytest.raises(TenantLimited) as refused:
+        rate.charge(ACME, 10)
+    assert refused.value.retry_after_s == pytest.approx(10.0)
+
+
+def test_nothing_is_saved_up() -> None:
+    """Who was away for an hour has a minute's worth, as everybody."""
+    clock = Clock()
+    rate = ReadRate(60, clock)
+    rate.charge(ACME)
+    clock.now_s += 3600
+    for _ in range(60):
+        rate.charge(ACME)
+    with pytest.raises(TenantLimited):
+        rate.charge(ACME)
+
+
+def test_tenants_that_are_whole_again_are_forgotten() -> None:
+    """What is remembered is bounded by who reads, not by who ever did."""
+    clock = Clock()
+    rate = ReadRate(60, clock)
+    for n in range(5000):
+        clock.now_s += 1.5
+        rate.charge(UUID(int=n))
+    assert len(rate._whole_at) <= 1025
