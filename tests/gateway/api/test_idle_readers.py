@@ -82,7 +82,9 @@ async def test_an_export_that_is_not_read_holds_no_transaction(
 async def test_another_tenant_exports_beside_one_whose_readers_stand_still(
     real: RealGateway,
 ) -> None:
-    """A tenant's exports are bounded apart from those of others, and say when to come back."""
+    """A tenant's exports are bounded apart from those of others, and from its own sums, and say
+    when to come back.
+    """
     token = await real.token(AdminRole.TENANT_OWNER, "acme")
     other = await real.token(AdminRole.TENANT_OWNER, "globex")
     async with _idle_readers(real.gateway.admin, token, 2):
@@ -91,7 +93,8 @@ async def test_another_tenant_exports_beside_one_whose_readers_stand_still(
         assert refused.json()["error"]["code"] == "too_many_exports"
         async with asyncio.timeout(SOON_S):
             answer = await real.admin(other).get(EXPORT, params={"format": "csv"})
-        assert answer.status_code == 200
+            summed = await real.admin(token).get(EXPORT, params={"group_by": "tier"})
+        assert (answer.status_code, summed.status_code) == (200, 200)
     again = await real.admin(token).get(EXPORT, params={"format": "csv"})
     assert again.status_code == 200
     assert again.text.count("\r\n") == 1501

@@ -75,6 +75,17 @@ async def test_bytes_are_counted_by_tenant_and_in_all() -> None:
     assert exports.size_bytes == 0
 
 
+async def test_what_one_took_the_next_may_have() -> None:
+    """An export that ends gives its bytes back to the tenant's others that go on."""
+    exports = Exports(max_tenant_bytes=2 << 20)
+    async with exports.opened(ACME) as stays:
+        for _ in range(3):
+            async with exports.opened(ACME) as ends:
+                await ends.write(lambda: MIB * 2)
+        await stays.write(lambda: MIB * 2)
+        assert exports.size_bytes == 2 << 20
+
+
 async def test_a_disk_that_is_full_is_ours_to_say(tmp_path: Path) -> None:
     """What cannot be written is a 503 with its cause in the log, and takes no room."""
     file = tmp_path / "not-a-directory"
