@@ -182,3 +182,37 @@ def test_no_document_names_a_metric_that_is_not_there() -> None:
     for document in DOCUMENTS:
         words = re.findall(r"`(sluice_[a-z_]+)(?:\{[^}]*\})?`", document.read_text())
         assert set(words) - exposed - others == set(), document.name
+
+
+def walls() -> Iterator[list[str]]:
+    """Yield the rows of the table of walls, a list of cells each."""
+    text = (ROOT / "docs/isolation.md").read_text()
+    table = text.partition("|---|---|---|---|---|\n")[2].partition("\n\n")[0]
+    for line in table.splitlines():
+        yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_every_wall_is_kept_and_attacked_by_what_is_there() -> None:
+    """Each row names a file or room that exists, a command that runs, and figures in their JSON."""
+    from scheduler.simulator.suites import suites
+    from tests.soak.__main__ import GROUPS, PARTS
+
+    rows = list(walls())
+    assert len(rows) > 20
+    for shared, wall, kept, attack, figure in rows:
+        assert wall or not shared, kept
+        [place] = re.findall(r"`([\w/.]+)`", kept)
+        assert (ROOT / place).exists(), place
+        command = attack.partition("`")[2].partition("`")[0]
+        if found := re.fullmatch(r'make soak ARGS="--part (\w+)"', command):
+            assert found[1] in {*GROUPS, *PARTS}, command
+        elif found := re.fullmatch(r"sluice simulate --suite (\w+)", command):
+            assert found[1] in suites(), command
+        elif found := re.fullmatch(r"make test ARGS=([\w/.]+)", command):
+            assert (ROOT / found[1]).exists(), command
+        else:
+            assert command == "sluice bench gateway", command
+        names, _, report = figure.rpartition(" in ")
+        if figure != "–":
+            figures = json.loads((ROOT / f"docs/benchmarks/{report}.json").read_text())["figures"]
+            assert set(re.findall(r"`(\w+)`", names)) <= set(figures), figure
