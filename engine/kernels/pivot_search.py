@@ -48,15 +48,14 @@ def search_held(
     `num_high`: how many tokens `high` keeps.
     Returns: `high` and `num_high`.
     """
+    bits = held.to(tl.int32, bitcast=True)
     num_base, weight_base = num_low, weight_low
     weight_high = target + 1
     num_passes = 0
-    # One token between is that of `high`; a weight of just the target leaves none to drop.
-    while (
-        (high - low > 1) & (num_high - num_low > 1) & (num_high > ENOUGH) & (weight_high > target)
-    ):
+    # A weight of just the target leaves none to drop.
+    while (high - low > 1) & (num_high > ENOUGH) & (weight_high > target):
         pivots = _choose_pivots(low, high, num_passes)
-        is_in = is_kept(held[:, None], pivots[None, :])
+        is_in = bits[:, None] <= pivots[None, :]
         nums = num_base + tl.sum(is_in.to(tl.int32), axis=0)
         if BY_MASS:
             weights = weight_base + tl.sum(tl.where(is_in, masses[:, None], 0.0), axis=0)
@@ -65,6 +64,11 @@ def search_held(
         low, num_low, weight_low, high, num_high, weight_high = _narrow(
             pivots, nums, weights, target, low, num_low, weight_low, high, num_high, weight_high
         )
+        # Up to the tokens between, which leaves nothing where they all tie.
+        is_between = (bits > low) & (bits <= high)
+        last = tl.max(tl.where(is_between, bits, low), axis=0)
+        low = tl.min(tl.where(is_between, bits, high), axis=0) - 1
+        high = last
         num_passes += 1
     return high, num_high
 
