@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-_ROUNDS = 5
 _PROBE_SIZE, _LARGEST_SIZE = 256, 2048
 _MOST_S = 1.0
 _Work = Callable[[], object]
 
 
-def measure_ceilings(*, device: str, dtype: str) -> Ceilings:
+def measure_ceilings(*, device: str, dtype: str, rounds: int = 5) -> Ceilings:
     """Time large copies and products of random numbers; each ceiling is the best of a few medians.
 
+    A median is of so many rounds.
     The best, because a ceiling that a neighbour lowered would flatter whatever is held against it.
     """
     import torch
@@ -34,14 +34,14 @@ def measure_ceilings(*, device: str, dtype: str) -> Ceilings:
     source = torch.rand(num_bytes // 4, generator=generator, device=target)
     copy = torch.empty_like(source)
     time_s = _time_on_device_s if large else _time_on_host_s
-    copy_s = _best_s(time_s, lambda: copy.copy_(source))
+    copy_s = _best_s(time_s, lambda: copy.copy_(source), rounds)
 
     def product(size: int) -> _Work:
         a, b = (torch.randn(size, size, generator=generator, device=target) for _ in range(2))
         return _product(a, b, getattr(torch, dtype))
 
-    size = 8192 if large else choose_size(_best_s(time_s, product(_PROBE_SIZE)))
-    product_s = _best_s(time_s, product(size))
+    size = 8192 if large else choose_size(_best_s(time_s, product(_PROBE_SIZE), rounds))
+    product_s = _best_s(time_s, product(size), rounds)
     return Ceilings(2 * num_bytes / copy_s, 2 * size**3 / product_s)
 
 
@@ -76,10 +76,10 @@ def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> _Work:
     )
 
 
-def _best_s(time_s: Callable[[_Work], float], work: _Work) -> float:
+def _best_s(time_s: Callable[[_Work], float], work: _Work, rounds: int) -> float:
     """Return the least of two medians of the time that `work` takes, after a warm-up."""
     work()
-    return min(median(time_s(work) for _ in range(_ROUNDS)) for _ in range(2))
+    return min(median(time_s(work) for _ in range(rounds)) for _ in range(2))
 
 
 def _time_on_host_s(work: _Work) -> float:

@@ -66,7 +66,7 @@ def _sweep(bench: Bench, batches: Sequence[int]) -> Iterator[Part]:
     for batch in batches:
         rates = _sweep_batch(bench, batch, part, continuous=batch == max(batches) >= 16)
         yield part
-        if rates.warm and bench.options.documented_peer:
+        if rates.warm:
             _compare_plain_batching(bench, batch, part)
             yield part
 

@@ -41,9 +41,8 @@ class Options:
     `dummy`, they are random, and there is no peer with `dummy`. `scale` multiplies the requests of
     `nano` and `1k1k` and their lengths. `step_tokens` are what a step computes at most.
     `step-sweep` writes its profile to `profile_out`. `weight_dtype`, `kv_dtype`, `graphs`,
-    `dependent_launch` and `fused_matvec` are as in `EngineConfig`. `documented_peer` has the peer's
-    continuous batching called as its documentation does as well, for which it takes most of the
-    memory.
+    `dependent_launch` and `fused_matvec` are as in `EngineConfig`; `kv_cache_bytes` too, where the
+    bench is not to choose. `ceiling_rounds` are those of the measurement of the ceilings.
     """
 
     shape: str = "llama-30m"
@@ -57,7 +56,6 @@ class Options:
     scale: float = 0.125
     native: str = "auto"
     peers: bool = True
-    documented_peer: bool = True
     profile_out: Path | None = None
     step_tokens: int | None = None
     weight_dtype: str | None = None
@@ -65,6 +63,8 @@ class Options:
     graphs: bool = True
     dependent_launch: bool = False
     fused_matvec: bool = False
+    kv_cache_bytes: int | None = None
+    ceiling_rounds: int = 5
 
     @property
     def on_gpu(self) -> bool:
@@ -140,7 +140,8 @@ def open_bench(options: Options) -> Iterator[Bench]:
             load_format=load_format,
             dtype=options.dtype,
             device=options.device,
-            kv_cache_bytes=_kv_cache_bytes(options.device, shared=wants_peer),
+            kv_cache_bytes=options.kv_cache_bytes
+            or _kv_cache_bytes(options.device, shared=wants_peer),
             num_threads=options.num_threads,
             native=options.native,
             weight_dtype=options.weight_dtype,
@@ -270,5 +271,7 @@ def _measure_ceilings(options: Options, dtype: str) -> Ceilings:
 
     in_eight_bits = options.on_gpu and options.weight_dtype == "fp8"
     return measure_ceilings(
-        device=options.device, dtype="float8_e4m3fn" if in_eight_bits else dtype
+        device=options.device,
+        dtype="float8_e4m3fn" if in_eight_bits else dtype,
+        rounds=options.ceiling_rounds,
     )

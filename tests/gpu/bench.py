@@ -59,10 +59,7 @@ STAGES = (
     Stage("llama-3.1-8b", ("64k",), fp8="kv"),
     Stage("qwen3-0.6b", ("peer",)),
 )
-_QUICK_STAGES = (
-    Stage(DEMO, ("decode-sweep", "nano", "1k1k", "loop-lag")),
-    Stage(DEMO, ("peer",)),
-)
+_QUICK_STAGE = Stage(DEMO, ("decode-sweep", "nano", "1k1k", "loop-lag"))
 
 
 def run(asked: Asked, name: str) -> Iterator[tuple[str, Part]]:
@@ -97,7 +94,7 @@ def choose(asked: Asked) -> list[Stage]:
     for, it is what all of them have. A workload that does not exist is left out.
     """
     if asked.quick:
-        return list(_QUICK_STAGES)
+        return [_QUICK_STAGE]
     chosen = []
     for stage in STAGES:
         if asked.fp8 and stage.fp8:
@@ -114,16 +111,15 @@ def choose(asked: Asked) -> list[Stage]:
 
 
 def _quick_options(asked: Asked, stage: Stage) -> Options:
-    beside_peer = "peer" in stage.workloads
     return Options(
-        shape=stage.model,
+        shape=DEMO,
         device=asked.device,
         num_threads=1,
-        # Continuous batching is for batches of 16 and more.
-        batches=(16,) if beside_peer else (1, 2),
+        batches=(1, 2),
         rounds=1,
         scale=0.01,
-        peers=beside_peer,
-        documented_peer=False,
+        peers="peer" in stage.workloads,
         graphs=not asked.eager,
+        kv_cache_bytes=1 << 26,
+        ceiling_rounds=1,
     )

@@ -92,14 +92,14 @@ def _environment(log: Path) -> dict[str, str]:
 
 
 def _count(log: Path, end: str) -> Part:
-    """Count the tests that have ended, each by the worst that was heard of it."""
+    """Count the tests that have ended, each by the last that was heard of it."""
     outcomes: dict[str, str] = {}
     collected: set[str] = set()
     for line in log.read_text().splitlines():
         entry = json.loads(line)
         collected |= set(entry.get("collected", ()))
-        if (test := entry.get("test")) and outcomes.get(test) != "failed":
-            outcomes[test] = entry["outcome"]
+        if "test" in entry:
+            outcomes[entry["test"]] = entry["outcome"]
     counts = {kind: list(outcomes.values()).count(kind) for kind in ("passed", "failed", "skipped")}
     part = Part(
         {

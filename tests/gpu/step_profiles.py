@@ -43,9 +43,15 @@ def profile_path(asked: Asked, model: str) -> Path:
 
 def _quick(options: Options) -> Iterator[tuple[str, Part]]:
     """Sweep few steps: whether it runs, not what it says."""
-    for title, part in measure(
-        replace(options, peers=False, num_threads=1, step_tokens=32), ("step-sweep",)
-    ):
+    few = replace(
+        options,
+        peers=False,
+        num_threads=1,
+        step_tokens=32,
+        kv_cache_bytes=1 << 27,
+        ceiling_rounds=1,
+    )
+    for title, part in measure(few, ("step-sweep",)):
         part.figures = {
             key: Figure(figure.value, figure.unit) for key, figure in part.figures.items()
         }

@@ -22,6 +22,7 @@ from tests.gpu.__main__ import main, parse, run_one
 from tests.gpu.asked import Asked
 from tests.gpu.bench import STAGES, Stage, choose
 from tests.gpu.calls import CALL_MINUTES, CALLS
+from tests.gpu.conductor import MISSED
 from tests.gpu.deadline import Deadline
 from tests.gpu.publish import Publisher, read_results
 from tests.gpu.shapes import MODELS
@@ -124,6 +125,25 @@ def test_profiles_are_written_where_asked(tmp_path: Path) -> None:
     options = asked("cpu", out=tmp_path)
     assert profile_path(options, "qwen3-8b") == tmp_path / "profiles" / "engine-cpu-qwen3-8b.json"
     assert profile_path(replace(options, out=None), "qwen3-8b").parent == ROOT / "engine/profiles"
+
+
+def test_stage_says_whether_a_goal_was_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What counts is the last state of each title; an error is told apart from a missed goal."""
+    good, bad = (Part({"x": at_least(value, 1, "s")}) for value in (1, 0))
+    ends = {"met": [bad, good], "missed": [good, bad]}
+
+    def state(stage: str, _: Asked) -> Iterator[tuple[str, Part]]:
+        if stage == "broken":
+            raise RuntimeError
+        yield from (("title", part) for part in ends[stage])
+        yield "another", good
+
+    monkeypatch.setattr("tests.gpu.__main__.run_stage", state)
+    options = ["--device", "cpu", "--minutes", "1", "--stage"]
+    codes = [run_one(parse([*options, stage])) for stage in ("met", "missed", "broken")]
+    assert codes == [0, MISSED, 1]
 
 
 def test_settings_that_a_stage_found_launch_the_next(
