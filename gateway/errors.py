@@ -8,10 +8,12 @@
     │   ├── MalformedRequest    what came is not a request that this server takes
     │   ├── HeadTooLarge
     │   ├── RequestTimedOut     its head or body did not come to its end
+    │   ├── AboveCeiling        more than operators let this tenant have
     │   └── IdempotencyMismatch its Idempotency-Key came before with another body
     ├── AuthenticationFailed    no key, or not a live one: one text for every cause
     │   └── TooManyFailures     so from this address again and again
     ├── PermissionDenied
+    │   └── SetByOperator       a restriction that only operators change
     ├── NotFound
     │   └── ModelNotFound
     ├── Conflict
@@ -36,6 +38,8 @@ in `gateway.api.errors`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from gateway.domain.quota import Standing
 
@@ -107,6 +111,12 @@ class RequestTimedOut(InvalidRequest):
     message = "The request did not come to its end in time."
 
 
+class AboveCeiling(InvalidRequest):
+    """Ask for less, or have an operator raise the tenant's ceiling."""
+
+    code = "above_ceiling"
+
+
 class IdempotencyMismatch(InvalidRequest):
     """Use a new `Idempotency-Key` for a new request."""
 
@@ -133,6 +143,18 @@ class PermissionDenied(GatewayError):
 
     code = "permission_denied"
     message = "This credential may not do that."
+
+
+class SetByOperator(PermissionDenied):
+    """Have an operator change it."""
+
+    code = "set_by_operator"
+
+    def __init__(self, names: Collection[str]) -> None:
+        fields = ", ".join(f"'{name}'" for name in sorted(names))
+        super().__init__(
+            f"An operator has set {fields}; only an operator changes it.", param=min(names)
+        )
 
 
 class NotFound(GatewayError):

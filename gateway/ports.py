@@ -13,6 +13,7 @@ from uuid import UUID
 
 from gateway.domain import (
     ApiKey,
+    Ceilings,
     KeyDraft,
     KeyRecord,
     KeyRef,
@@ -70,6 +71,7 @@ class TenantStore(Protocol):
         weight: float,
         slo: TenantSlo,
         plan: str | None = None,
+        ceilings: Ceilings = ...,
     ) -> Tenant:
         """Insert a tenant, on the plan of that name.
 
@@ -82,11 +84,11 @@ class TenantStore(Protocol):
         actor: Actor,
         organisation_id: UUID,
         name: str,
-        changes: Mapping[str, float | str | None],
+        changes: Mapping[str, object],
         *,
         version: int | None = None,
     ) -> Tenant | None:
-        """Set `weight`, `plan` and promises by the names that `Tenant` and `TenantSlo` give them.
+        """Set `weight`, `plan`, promises and ceilings by the names that `Tenant` gives them.
 
         None: no such tenant. Raises: `VersionConflict`; `NotFound`: no such plan.
         """
@@ -106,7 +108,9 @@ class TenantStore(Protocol):
 class KeyStore(Protocol):
     """Keep keys. Who changes one names it by a `KeyRef`; None: there is none of that name."""
 
-    async def add(self, actor: Actor, tenant: Tenant, draft: KeyDraft) -> ApiKey: ...
+    async def add(self, actor: Actor, tenant: Tenant, draft: KeyDraft) -> ApiKey:
+        """Insert a key. Raises: `AboveCeiling`: the tenant has as many as it may."""
+        ...
 
     async def page(
         self, organisation_id: UUID, tenant_id: UUID | None, request: PageRequest
@@ -124,7 +128,10 @@ class KeyStore(Protocol):
         *,
         version: int | None = None,
     ) -> ApiKey | None:
-        """Set fields by the names that `ApiKey` gives them. Raises: `VersionConflict`."""
+        """Set fields by the names that `ApiKey` gives them, and mark those that an operator sets.
+
+        Raises: `VersionConflict`; `SetByOperator`: the actor is none, and it is not its own.
+        """
         ...
 
     async def revoke(self, actor: Actor, ref: KeyRef) -> ApiKey | None:
@@ -202,7 +209,10 @@ class PlanStore(Protocol):
 
 
 class QuotaSettings(Protocol):
-    """Keep the limits of scopes; every change raises `VersionConflict` where `version` is old."""
+    """Keep the limits of scopes; every change raises `VersionConflict` where `version` is old.
+
+    What an operator sets on a key is marked; another's change of that raises `SetByOperator`.
+    """
 
     async def get(self, holder: QuotaHolder) -> QuotaState: ...
 

@@ -57,7 +57,7 @@ class TenantOnly:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         principal = await self._auth.authenticate(credential(scope))
-        check_address(scope, principal.cidrs)
+        check_address(scope, principal.cidrs, principal.tenant_cidrs)
         if self._reads is not None:
             self._reads.charge(principal.tenant_id)
         scope.setdefault("state", {})["principal"] = principal
@@ -66,17 +66,21 @@ class TenantOnly:
         await self._app(scope, receive, send)
 
 
-def check_address(scope: Scope, cidrs: tuple[str, ...] | None) -> None:
-    """Raise `PermissionDenied` where the client is in none of the networks; None is any."""
+def check_address(scope: Scope, *bounds: tuple[str, ...] | None) -> None:
+    """Raise `PermissionDenied` where one of `bounds` has no network of the client; None is any."""
     client = scope.get("client")
-    if not admits(cidrs, None if client is None else client[0]):
+    address = None if client is None else client[0]
+    if not all(admits(cidrs, address) for cidrs in bounds):
         raise PermissionDenied("This credential may not be used from your address.")
 
 
 def may_use(principal: Principal, model: ServedModel) -> bool:
-    """Tell whether a key is open to a model, by its name or an alias."""
-    allowed = principal.models
-    return allowed is None or not {model.name, *model.aliases}.isdisjoint(allowed)
+    """Tell whether a key and its tenant are open to a model, by its name or an alias."""
+    bounds = (principal.models, principal.tenant_models)
+    return all(
+        allowed is None or not {model.name, *model.aliases}.isdisjoint(allowed)
+        for allowed in bounds
+    )
 
 
 def require_model(principal: Principal, model: ServedModel) -> None:

@@ -31,8 +31,9 @@ def create(
         str | None, typer.Option(help="Its life, as 90s, 30m, 12h, 7d or 2w; default: no end.")
     ] = None,
     max_tier: Annotated[
-        Tier, typer.Option(help="The best service tier that its requests get.")
-    ] = Tier.DEFAULT,
+        Tier | None,
+        typer.Option(help="The best service tier that its requests get; unset: default."),
+    ] = None,
     models: Models = None,
     cidrs: Cidrs = None,
     no_batch: Annotated[bool, typer.Option("--no-batch", help="No batches with it.")] = False,
@@ -46,7 +47,9 @@ def create(
 
     Example: sluice keys create --tenant acme --expires-in 90s --models llama --cidrs 10.0.0.0/8
     """
-    body: dict[str, Any] = {"tenant": tenant, "name": name, "max_tier": max_tier.value}
+    body: dict[str, Any] = {"tenant": tenant, "name": name}
+    if max_tier is not None:
+        body["max_tier"] = max_tier.value
     if expires_in is not None:
         body["expires_in_s"] = duration_s(expires_in, "--expires-in")
     body |= _scopes(models, cidrs)

@@ -10,11 +10,12 @@ import typer
 from gateway.cli.admin_client import call, call_all, find_server
 from gateway.cli.options import AsJson, DataDir, IfVersion, segment
 from gateway.cli.output import note, print_fields, print_json, print_table
+from gateway.domain import Tier
 
 app = typer.Typer(help="Tenants: who shares the machine.", no_args_is_help=True)
 
 _COLUMNS: Final = (
-    *("name", "weight", "plan", "ttft_ms", "tpot_ms", "max_gap_ms", "created_at", "id"),
+    *("name", "weight", "plan", "ttft_ms", "tpot_ms", "max_gap_ms", "max_tier", "created_at", "id"),
 )
 
 TtftMs = Annotated[
@@ -28,6 +29,19 @@ MaxGapMs = Annotated[
 ]
 
 
+MaxTier = Annotated[Tier | None, typer.Option(help="The best service tier of any of its keys.")]
+AllowModel = Annotated[
+    list[str] | None, typer.Option(help="A model that its keys may use, and no others; repeat it.")
+]
+AllowAddress = Annotated[
+    list[str] | None,
+    typer.Option(help="A network that its keys may come from, as 10.0.0.0/8, and no others."),
+]
+MaxKeys = Annotated[
+    int | None, typer.Option(min=0, help="How many live keys it may have; 0: any number.")
+]
+
+
 @app.command()
 def create(
     name: Annotated[str, typer.Argument(help="a-z, 0-9, '-', '_', '.'; at most 63.")],
@@ -36,6 +50,10 @@ def create(
     ttft_ms: TtftMs = None,
     tpot_ms: TpotMs = None,
     max_gap_ms: MaxGapMs = None,
+    max_tier: MaxTier = None,
+    allow_model: AllowModel = None,
+    allow_address: AllowAddress = None,
+    max_keys: MaxKeys = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -43,6 +61,7 @@ def create(
     body: dict[str, Any] = {"name": name, **_numbers(weight, ttft_ms, tpot_ms, max_gap_ms)}
     if plan is not None:
         body["plan"] = plan
+    body |= _ceilings(max_tier, allow_model, allow_address, max_keys)
     tenant = call(find_server(data_dir), "POST", "/tenants", body=body)
     if as_json:
         print_json(tenant)
@@ -60,20 +79,34 @@ def update(
     ttft_ms: TtftMs = None,
     tpot_ms: TpotMs = None,
     max_gap_ms: MaxGapMs = None,
+    max_tier: MaxTier = None,
+    allow_model: AllowModel = None,
+    any_model: Annotated[bool, typer.Option("--any-model", help="All models.")] = False,
+    allow_address: AllowAddress = None,
+    any_address: Annotated[bool, typer.Option("--any-address", help="All networks.")] = False,
+    max_keys: MaxKeys = None,
     if_version: IfVersion = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Change a tenant; what is not named stays. Example: sluice tenants update acme --weight 3"""
+    """Change a tenant; what is not named stays.
+
+    Example: sluice tenants update acme --weight 3 --max-tier default --allow-model llama
+    """
     changes: dict[str, Any] = {**_numbers(weight, ttft_ms, tpot_ms, max_gap_ms)}
     if plan is not None and no_plan:
         raise typer.BadParameter("--plan and --no-plan exclude each other")
     if plan is not None or no_plan:
         changes["plan"] = plan
+    if (allow_model and any_model) or (allow_address and any_address):
+        raise typer.BadParameter("name what its keys are held to, or that it is nothing")
+    changes |= _ceilings(max_tier, allow_model, allow_address, max_keys)
+    if any_model:
+        changes["models"] = None
+    if any_address:
+        changes["cidrs"] = None
     if not changes:
-        raise typer.BadParameter(
-            "name a --weight, --plan, --no-plan, --ttft-ms, --tpot-ms or --max-gap-ms"
-        )
+        raise typer.BadParameter("name what is to change; see sluice tenants update --help")
     path = f"/tenants/{segment(name)}"
     tenant = call(find_server(data_dir), "PATCH", path, body=changes, version=if_version)
     if as_json:
@@ -105,6 +138,22 @@ def show(
         print_json(tenant)
         return
     print_fields(tenant)
+
+
+def _ceilings(
+    max_tier: Tier | None,
+    models: list[str] | None,
+    addresses: list[str] | None,
+    max_keys: int | None,
+) -> dict[str, Any]:
+    """Gather what was given: a server of an older version knows no ceilings."""
+    given: dict[str, Any] = {"models": models or None, "cidrs": addresses or None}
+    given = {name: value for name, value in given.items() if value is not None}
+    if max_tier is not None:
+        given["max_tier"] = max_tier.value
+    if max_keys is not None:
+        given["max_keys"] = max_keys or None
+    return given
 
 
 def _numbers(

@@ -22,7 +22,9 @@
 
 A table of limits is whole: what it does not name is no limit. Of a tenant, a key and a price, what
 is not named is left as it is. `ttft_ms = 0` takes a promise back, `plan = ""` takes a tenant off
-its plan, `models = "any"` holds a key to none. Decimals are read digit by digit.
+its plan, `models = "any"` holds a key to none, `max_keys = 0` is any number. What bounds a key
+(`max_tier`, `models`, `cidrs`) is, in a tenant, the ceiling of all its keys. Decimals are read
+digit by digit.
 """
 
 from __future__ import annotations
@@ -114,6 +116,10 @@ class _Tenant(msgspec.Struct, forbid_unknown_fields=True):
     ttft_ms: float | None = None
     tpot_ms: float | None = None
     max_gap_ms: float | None = None
+    max_tier: Tier | None = None
+    models: list[str] | Literal["any"] | None = None
+    cidrs: list[str] | Literal["any"] | None = None
+    max_keys: int | None = None
     quota: dict[str, Any] | None = None
     keys: dict[str, Any] | None = None
 
@@ -177,6 +183,9 @@ def _tenant(name: str, table: Table) -> DesiredTenant:
             fields[promise] = value or None
     if tenant.plan is not None:
         fields["plan"] = tenant.plan or None
+    if tenant.max_keys is not None:
+        fields["max_keys"] = tenant.max_keys or None
+    fields |= _bounds(where, tenant)
     keys = [_key(f"{where}.keys", key, of_key) for key, of_key in _tables("keys", table, where)]
     quota = None if tenant.quota is None else _limits(f"{where}.quota", tenant.quota)
     return DesiredTenant(name, fields, quota, tuple(keys))
@@ -185,16 +194,9 @@ def _tenant(name: str, table: Table) -> DesiredTenant:
 def _key(parent: str, name: str, table: Table) -> DesiredKey:
     where = f"{parent}.{_named(parent, name)}"
     key = _convert(where, table, _Key)
-    given = {
-        "max_tier": None if key.max_tier is None else key.max_tier.value,
-        "allows_batch": key.allows_batch,
-        "admin_read": key.admin_read,
-    }
+    given = {"allows_batch": key.allows_batch, "admin_read": key.admin_read}
     fields: dict[str, Any] = {field: one for field, one in given.items() if one is not None}
-    if key.models is not None:
-        fields["models"] = None if key.models == ANY else list(dict.fromkeys(key.models))
-    if key.cidrs is not None:
-        fields["cidrs"] = None if key.cidrs == ANY else _networks(where, key.cidrs)
+    fields |= _bounds(where, key)
     life_s = None
     if key.expires_in is not None:
         try:
@@ -208,6 +210,16 @@ def _key(parent: str, name: str, table: Table) -> DesiredKey:
             raise _wrong(where, "expires_at", "it needs a zone, as 2027-01-31T00:00:00Z")
     quota = None if key.quota is None else _limits(f"{where}.quota", key.quota)
     return DesiredKey(name, fields, life_s, key.expires_at, quota)
+
+
+def _bounds(where: str, of: _Tenant | _Key) -> dict[str, Any]:
+    """Return what a key, or all keys of a tenant, are held to, as far as it is named."""
+    bounds: dict[str, Any] = {} if of.max_tier is None else {"max_tier": of.max_tier.value}
+    if of.models is not None:
+        bounds["models"] = None if of.models == ANY else list(dict.fromkeys(of.models))
+    if of.cidrs is not None:
+        bounds["cidrs"] = None if of.cidrs == ANY else _networks(where, of.cidrs)
+    return bounds
 
 
 def _networks(where: str, texts: list[str] | str) -> list[str]:

@@ -8,6 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
+from gateway.domain.ceilings import NO_CEILINGS
+from gateway.domain.ceilings import Ceilings as Ceilings
 from gateway.domain.quota import ScopeQuota
 from gateway.domain.tier import Tier as Tier
 
@@ -39,7 +41,8 @@ class TenantSlo:
 class Tenant:
     """Hold one share of the machine: what keys belong to and fairness is measured between.
 
-    It inherits the limits of its plan, which `plan` names; a change makes the next `version`.
+    It inherits the limits of its plan, which `plan` names; its keys stay below its `ceilings`. A
+    change makes the next `version`.
     """
 
     id: UUID
@@ -51,6 +54,7 @@ class Tenant:
     plan_id: UUID | None = None
     plan: str | None = None
     version: int = 1
+    ceilings: Ceilings = NO_CEILINGS
 
 
 class KeyStatus(StrEnum):
@@ -65,7 +69,8 @@ class ApiKey:
 
     `models` and `cidrs` (networks of its clients) are what it is held to; None holds it to nothing.
     With `admin_read` it opens what a viewer of its tenant may read of the admin API. While a
-    rotation lets an old secret live on, `old_secret_expires_at` is its end.
+    rotation lets an old secret live on, `old_secret_expires_at` is its end. `operator_set` names
+    the fields that an operator has set to hold it to something: only operators change those.
     """
 
     id: UUID
@@ -84,6 +89,7 @@ class ApiKey:
     admin_read: bool = False
     version: int = 1
     old_secret_expires_at: datetime | None = None
+    operator_set: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +105,7 @@ class KeyDraft:
     cidrs: tuple[str, ...] | None = None
     allows_batch: bool = True
     admin_read: bool = False
+    operator_set: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +130,8 @@ class Principal:
     """Say on whose behalf a request runs; it comes from the credential alone.
 
     `quotas` are the limits that hold for it now, the narrowest scope first, those without limits
-    left out. `models` and `cidrs` are what the key is held to; None holds it to nothing.
+    left out. `models` and `cidrs` are what the key is held to, `tenant_models` and `tenant_cidrs`
+    all keys of its tenant: both must allow; None holds to nothing. `max_tier` is that of both.
     `secret_ends_at` is set where the request's secret is an old one that a rotation lets live on,
     in seconds since 1970.
     """
@@ -142,6 +150,8 @@ class Principal:
     allows_batch: bool = True
     admin_read: bool = False
     secret_ends_at: float | None = None
+    tenant_models: tuple[str, ...] | None = None
+    tenant_cidrs: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ class AdminRole(StrEnum):
 class Admin:
     """Say who speaks; `tenant_id` is set for the roles of a tenant, and only for them.
 
-    `cidrs` are the networks that the credential is held to; None holds it to nothing.
+    `cidrs` are the networks that the credential is held to, and `tenant_cidrs` its tenant's keys;
+    None holds to nothing.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Admin:
     organisation_id: UUID
     tenant_id: UUID | None = None
     cidrs: tuple[str, ...] | None = None
+    tenant_cidrs: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,11 @@ class Actor:
     role: str
     ip: str | None = None
     request_id: str | None = None
+
+    @property
+    def is_of_tenant(self) -> bool:
+        """Tell whether it is bound to a tenant, and to what operators have set of that."""
+        return self.role in (AdminRole.TENANT_OWNER, AdminRole.TENANT_VIEWER)
 
 
 SYSTEM = Actor("system", "system")

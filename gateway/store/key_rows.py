@@ -52,6 +52,7 @@ async def insert_key(
             cidrs=draft.cidrs,
             allows_batch=draft.allows_batch,
             admin_read=draft.admin_read,
+            operator_set=draft.operator_set,
         )
     )
     await insert_secret(connection, key_id, tenant.id, draft.secret)
@@ -127,6 +128,7 @@ def api_key(row: Row[*tuple[Any, ...]]) -> ApiKey:
         last_used_at=row.last_used_at,
         version=row.version,
         old_secret_expires_at=row.old_secret_expires_at,
+        operator_set=tuple(row.operator_set),
         **_scopes(row),
     )
 
@@ -148,6 +150,9 @@ def key_proofs() -> Select[*tuple[Any, ...]]:
             tenants.c.ttft_ms,
             tenants.c.tpot_ms,
             tenants.c.max_gap_ms,
+            tenants.c.max_tier.label("tenant_max_tier"),
+            tenants.c.models.label("tenant_models"),
+            tenants.c.cidrs.label("tenant_cidrs"),
             key_secrets.c.pepper_id,
             key_secrets.c.mac,
             key_secrets.c.expires_at.label("secret_expires_at"),
@@ -164,6 +169,9 @@ def key_record(
 ) -> KeyRecord:
     """Read what authenticates a key from its rows of `key_proofs`."""
     first = rows[0]
+    scopes = _scopes(first)
+    # Names of models may be aliases, which are known where they are served: both lists go there.
+    scopes["max_tier"] = scopes["max_tier"].capped(Tier(first.tenant_max_tier))
     return KeyRecord(
         principal=Principal(
             organisation_id=first.organisation_id,
@@ -174,7 +182,9 @@ def key_record(
             kid=first.kid,
             slo=slo_of(first),
             quotas=quotas,
-            **_scopes(first),
+            tenant_models=_names(first.tenant_models),
+            tenant_cidrs=_names(first.tenant_cidrs),
+            **scopes,
         ),
         secrets=tuple(KeySecret(row.pepper_id, row.mac, row.secret_expires_at) for row in rows),
         revoked_at=first.revoked_at,
@@ -186,11 +196,15 @@ def key_record(
 def _scopes(row: Row[*tuple[Any, ...]]) -> dict[str, Any]:
     return {
         "max_tier": Tier(row.max_tier),
-        "models": None if row.models is None else tuple(row.models),
-        "cidrs": None if row.cidrs is None else tuple(row.cidrs),
+        "models": _names(row.models),
+        "cidrs": _names(row.cidrs),
         "allows_batch": row.allows_batch,
         "admin_read": row.admin_read,
     }
+
+
+def _names(column: list[str] | None) -> tuple[str, ...] | None:
+    return None if column is None else tuple(column)
 
 
 def _status(revoked_at: datetime | None, expires_at: datetime | None) -> KeyStatus:
@@ -216,4 +230,5 @@ def _public(key: ApiKey) -> dict[str, Any]:
         "allows_batch": key.allows_batch,
         "admin_read": key.admin_read,
         "old_secret_expires_at": old_secret_expires_at,
+        "operator_set": key.operator_set,
     }

@@ -21,8 +21,9 @@ from gateway.domain import (
     Tenant,
 )
 from gateway.domain.admin import Actor
+from gateway.domain.ceilings import held_fields
 from gateway.domain.page import Page, PageRequest
-from gateway.errors import Conflict, VersionConflict
+from gateway.errors import AboveCeiling, Conflict, SetByOperator, VersionConflict
 from gateway.store.database import Database
 from gateway.store.key_rows import (
     api_key,
@@ -49,6 +50,7 @@ class SqlKeys:
 
     async def add(self, actor: Actor, tenant: Tenant, draft: KeyDraft) -> ApiKey:
         async with self._database.platform() as connection:
+            await _check_room(connection, tenant)
             return await insert_key(connection, actor, tenant, draft)
 
     async def page(
@@ -85,9 +87,18 @@ class SqlKeys:
                 return None
             if version not in (None, before.version):
                 raise VersionConflict(before)
-            if all(getattr(before, name) == value for name, value in changes.items()):
+            wanted = {
+                name: value for name, value in changes.items() if getattr(before, name) != value
+            }
+            held = before.operator_set
+            if not actor.is_of_tenant:
+                held = held_fields(held, changes)
+            elif touched := wanted.keys() & set(held):
+                raise SetByOperator(touched)
+            if not wanted and held == before.operator_set:
                 return before
-            return await _changed(connection, actor, "key.update", ref, before, changes)
+            values = {**wanted, "operator_set": held}
+            return await _changed(connection, actor, "key.update", ref, before, values)
 
     async def revoke(self, actor: Actor, ref: KeyRef) -> ApiKey | None:
         async with self._database.platform() as connection:
@@ -146,6 +157,26 @@ class SqlKeys:
         if rows:
             async with self._database.platform(Purpose.AUTH) as connection:
                 await connection.execute(statement, rows)
+
+
+async def _check_room(connection: AsyncConnection, tenant: Tenant) -> None:
+    """Let one key of a tenant be added at a time, up to its ceiling. Raises: `AboveCeiling`."""
+    mine = select(tenants.c.max_keys).where(tenants.c.id == tenant.id)
+    max_keys = await connection.scalar(mine.with_for_update(key_share=True))
+    if max_keys is None:
+        return
+    lives = or_(keys.c.expires_at.is_(None), keys.c.expires_at > func.now())
+    live = select(func.count()).where(
+        keys.c.tenant_id == tenant.id, keys.c.revoked_at.is_(None), lives
+    )
+    num_keys = await connection.scalar(live)
+    assert num_keys is not None, "a count is a number"
+    if num_keys >= max_keys:
+        raise AboveCeiling(
+            f"The tenant has {num_keys} live keys, and may have {max_keys}: revoke one, or have an "
+            "operator raise its ceiling.",
+            param="tenant",
+        )
 
 
 async def _named(

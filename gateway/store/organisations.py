@@ -11,8 +11,9 @@ from sqlalchemy import Row, Select, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.domain import Organisation, Tenant, TenantSlo
+from gateway.domain import Ceilings, Organisation, Tenant, TenantSlo, Tier
 from gateway.domain.admin import Actor, AuditEntry
+from gateway.domain.ceilings import NO_CEILINGS
 from gateway.domain.page import Page, PageRequest
 from gateway.domain.quota import Scope, ScopeKind
 from gateway.domain.quota_settings import QuotaHolder
@@ -59,12 +60,13 @@ class SqlTenants:
         weight: float,
         slo: TenantSlo,
         plan: str | None = None,
+        ceilings: Ceilings = NO_CEILINGS,
     ) -> Tenant:
         try:
             async with self._database.platform() as connection:
                 plan_id = await _plan_id(connection, organisation_id, plan)
                 return await insert_tenant(
-                    connection, actor, organisation_id, name, weight, slo, plan_id
+                    connection, actor, organisation_id, name, weight, slo, plan_id, ceilings
                 )
         except IntegrityError as exc:
             raise Conflict("There is a tenant of that name already.", param="name") from exc
@@ -74,7 +76,7 @@ class SqlTenants:
         actor: Actor,
         organisation_id: UUID,
         name: str,
-        changes: Mapping[str, float | str | None],
+        changes: Mapping[str, object],
         *,
         version: int | None = None,
     ) -> Tenant | None:
@@ -145,6 +147,7 @@ async def insert_tenant(
     weight: float,
     slo: TenantSlo,
     plan_id: UUID | None = None,
+    ceilings: Ceilings = NO_CEILINGS,
 ) -> Tenant:
     """Insert a tenant in the caller's transaction, and say so in the audit log."""
     await connection.execute(
@@ -155,6 +158,7 @@ async def insert_tenant(
             weight=weight,
             plan_id=plan_id,
             **asdict(slo),
+            **asdict(ceilings),
         )
     )
     tenant = tenant_of((await connection.execute(_named(organisation_id, name))).one())
@@ -174,6 +178,12 @@ def tenant_of(row: Row[*tuple[Any, ...]]) -> Tenant:
         plan_id=row.plan_id,
         plan=row.plan,
         version=row.version,
+        ceilings=Ceilings(
+            max_tier=Tier(row.max_tier),
+            models=None if row.models is None else tuple(row.models),
+            cidrs=None if row.cidrs is None else tuple(row.cidrs),
+            max_keys=row.max_keys,
+        ),
     )
 
 
@@ -227,4 +237,5 @@ def _public(tenant: Tenant) -> dict[str, Any]:
         "weight": tenant.weight,
         **asdict(tenant.slo),
         "plan": tenant.plan,
+        **asdict(tenant.ceilings),
     }

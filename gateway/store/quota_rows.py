@@ -6,8 +6,8 @@ of an override is one too. So whoever counts can tell whether a limit has been t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -31,16 +31,19 @@ class QuotaRows:
     changed_us: Mapping[Scope, int]
 
     def effective(self, scope: Scope, plan: Scope | None) -> ScopeQuota:
-        """Lay a scope's override over its own limits, and both over those of its plan."""
-        layers: Sequence[tuple[Scope, bool] | None] = (
-            (scope, True),
-            (scope, False),
-            None if plan is None else (plan, False),
-        )
+        """Lay a scope's override over its own limits, and both over those of its plan.
+
+        What operators hold of its own is covered by no override but theirs.
+        """
+        own, over = self.rows.get((scope, False)), self.rows.get((scope, True))
         effective = Quota()
-        for layer in layers:
-            if layer is not None and layer in self.rows:
-                effective = effective.over(quota_of(self.rows[layer]))
+        if over is not None:
+            held = set() if own is None else {*own.operator_set} - {*over.operator_set}
+            effective = replace(quota_of(over), **dict.fromkeys(held))
+        if own is not None:
+            effective = effective.over(quota_of(own))
+        if plan is not None and (plan, False) in self.rows:
+            effective = effective.over(quota_of(self.rows[plan, False]))
         changes = (self.changed_us.get(one, 0) for one in (scope, plan) if one is not None)
         return ScopeQuota(scope, effective, max(changes))
 

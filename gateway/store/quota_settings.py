@@ -7,7 +7,7 @@ the version of both, so it is made, empty, by whatever changes the scope first; 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +16,10 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.domain.admin import Actor, AuditEntry
+from gateway.domain.ceilings import held_limits, limits_of
 from gateway.domain.quota import Quota, Scope, ScopeKind
 from gateway.domain.quota_settings import QuotaHolder, QuotaOverride, QuotaState, plain_quota
-from gateway.errors import NotFound, VersionConflict
+from gateway.errors import NotFound, SetByOperator, VersionConflict
 from gateway.store.audit import append
 from gateway.store.database import Database
 from gateway.store.quota_rows import quota_of, quota_rows
@@ -41,7 +42,8 @@ class SqlQuotaSettings:
         self, actor: Actor, holder: QuotaHolder, quota: Quota, *, version: int | None = None
     ) -> QuotaState:
         async def change(connection: AsyncConnection, before: QuotaState) -> None:
-            await write_quota(connection, holder, quota)
+            held = _held_after(actor, before, quota)
+            await write_quota(connection, holder, quota, held)
 
         return await self._change(actor, holder, "quota.set", version, change)
 
@@ -55,7 +57,8 @@ class SqlQuotaSettings:
     ) -> QuotaState:
         async def change(connection: AsyncConnection, before: QuotaState) -> None:
             quota = replace(before.quota, **changes)  # type: ignore[arg-type]  # checked above
-            await write_quota(connection, holder, quota)
+            held = _held_after(actor, before, quota, frozenset(changes))
+            await write_quota(connection, holder, quota, held)
 
         return await self._change(actor, holder, "quota.set", version, change)
 
@@ -68,11 +71,15 @@ class SqlQuotaSettings:
         version: int | None = None,
     ) -> QuotaState:
         async def change(connection: AsyncConnection, before: QuotaState) -> None:
+            laid = limits_of(override.quota)
+            _check_override(actor, before, laid)
+            held = () if actor.is_of_tenant or not _is_marked(holder) else sorted(laid)
             await connection.execute(_removal(holder.scope))
             await connection.execute(
                 insert(quotas).values(
                     **_place(holder, is_override=True),
                     **plain_quota(override.quota),
+                    operator_set=held,
                     ends_at=override.ends_at,
                     reason=override.reason,
                 )
@@ -84,6 +91,7 @@ class SqlQuotaSettings:
         self, actor: Actor, holder: QuotaHolder, *, version: int | None = None
     ) -> QuotaState:
         async def change(connection: AsyncConnection, before: QuotaState) -> None:
+            _check_override(actor, before, frozenset())
             await connection.execute(_removal(holder.scope))
 
         return await self._change(actor, holder, "quota.clear_override", version, change)
@@ -98,7 +106,7 @@ class SqlQuotaSettings:
                 raise VersionConflict(before)
             await change(connection, before)
             after = await _state(connection, holder)
-            if (before.quota, before.override) == (after.quota, after.override):
+            if _settings_of(before) == _settings_of(after):
                 return before
             await advance_quota(connection, holder)
             entry = AuditEntry(
@@ -129,10 +137,16 @@ async def lock_quota(connection: AsyncConnection, holder: QuotaHolder) -> None:
     )
 
 
-async def write_quota(connection: AsyncConnection, holder: QuotaHolder, quota: Quota) -> None:
-    """Set a scope's own limits, all of them."""
+async def write_quota(
+    connection: AsyncConnection, holder: QuotaHolder, quota: Quota, held: Sequence[str] = ()
+) -> None:
+    """Set a scope's own limits, all of them, and which of them operators hold."""
     # The clock and not the transaction's beginning: what waited for the lock comes later.
-    values = {**plain_quota(quota), "updated_at": func.clock_timestamp()}
+    values = {
+        **plain_quota(quota),
+        "operator_set": held,
+        "updated_at": func.clock_timestamp(),
+    }
     written = upsert(quotas).values(**_place(holder, is_override=False), **values, version=0)
     await connection.execute(
         written.on_conflict_do_update(
@@ -180,10 +194,46 @@ async def _state(connection: AsyncConnection, holder: QuotaHolder) -> QuotaState
     return QuotaState(
         holder=holder,
         quota=Quota() if own is None else quota_of(own),
-        override=None if over is None else QuotaOverride(quota_of(over), over.ends_at, over.reason),
+        override=None
+        if over is None
+        else QuotaOverride(quota_of(over), over.ends_at, over.reason, bool(over.operator_set)),
         effective=found.effective(scope, plan),
         version=version or 0,
+        operator_set=() if own is None else tuple(own.operator_set),
     )
+
+
+def _settings_of(state: QuotaState) -> tuple[object, ...]:
+    """Return what somebody has set, without when."""
+    return state.quota, state.override, state.operator_set
+
+
+def _is_marked(holder: QuotaHolder) -> bool:
+    """Tell whether others than operators set limits there at all."""
+    return holder.scope.kind is ScopeKind.KEY
+
+
+def _held_after(
+    actor: Actor, before: QuotaState, after: Quota, changed: frozenset[str] | None = None
+) -> tuple[str, ...]:
+    """Return what operators hold of limits that are being set. Raises: `SetByOperator`."""
+    held = before.operator_set
+    if not actor.is_of_tenant:
+        return held_limits(held, after, changed) if _is_marked(before.holder) else ()
+    touched = [name for name in held if getattr(before.quota, name) != getattr(after, name)]
+    if touched:
+        raise SetByOperator(touched)
+    return held
+
+
+def _check_override(actor: Actor, before: QuotaState, laid: frozenset[str]) -> None:
+    """Refuse a tenant's owner who would replace an operator's override, or cover its limits."""
+    if not actor.is_of_tenant:
+        return
+    if before.override is not None and before.override.is_operators:
+        raise SetByOperator(["override"])
+    if touched := laid & set(before.operator_set):
+        raise SetByOperator(touched)
 
 
 def _place(holder: QuotaHolder, *, is_override: bool) -> dict[str, object]:
@@ -208,6 +258,7 @@ def _public(state: QuotaState) -> dict[str, Any]:
     return {
         "name": state.holder.name,
         "quota": plain_quota(state.quota),
+        "operator_set": state.operator_set,
         "override": None
         if override is None
         else {

@@ -65,7 +65,13 @@ tenants = Table(
     Column("max_gap_ms", Double),
     Column("plan_id", ForeignKey("plans.id")),
     Column("version", Integer, nullable=False, server_default="1"),
+    Column("max_tier", Text, nullable=False, server_default="priority"),
+    Column("models", ARRAY(Text)),
+    Column("cidrs", ARRAY(Text)),
+    Column("max_keys", Integer),
     UniqueConstraint("organisation_id", "name"),
+    CheckConstraint("max_tier IN ('priority', 'default', 'flex')", name="max_tier"),
+    CheckConstraint("max_keys >= 0", name="max_keys"),
     CheckConstraint("weight > 0 AND weight < 'Infinity'", name="weight"),
     CheckConstraint("ttft_ms > 0 AND ttft_ms < 'Infinity'", name="ttft_ms"),
     CheckConstraint("tpot_ms > 0 AND tpot_ms < 'Infinity'", name="tpot_ms"),
@@ -89,6 +95,7 @@ keys = Table(
     Column("allows_batch", Boolean, nullable=False, server_default="true"),
     Column("admin_read", Boolean, nullable=False, server_default="false"),
     Column("version", Integer, nullable=False, server_default="1"),
+    Column("operator_set", ARRAY(Text), nullable=False, server_default="{}"),
     CheckConstraint("max_tier IN ('priority', 'default', 'flex')", name="max_tier"),
 )
 
@@ -162,6 +169,7 @@ quotas = Table(
     Column("reason", Text),
     Column("version", Integer, nullable=False, server_default="1"),
     Column("updated_at", _TIME, nullable=False, server_default=_NOW),
+    Column("operator_set", ARRAY(Text), nullable=False, server_default="{}"),
 )
 
 # A threshold that a window has passed; also what is still to be told to a webhook.

@@ -1,7 +1,9 @@
 """The admin API of keys: `/admin/v1/keys`.
 
 A key's token (`"key"`) appears in the answer that makes it, never again. In a path a key is named
-by its id or its kid.
+by its id or its kid. `operator_set` names what an operator has set of it to hold it to something:
+a tenant's owner who changes that gets 403 `set_by_operator`, and 400 `above_ceiling` for what is
+beyond the tenant's ceilings, in whose bounds every key is used.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class NewKey(msgspec.Struct, forbid_unknown_fields=True):
     tenant: str
     name: str = "default"
     expires_in_s: float | None = None
-    max_tier: Tier = Tier.DEFAULT
+    max_tier: Tier | None = None
     models: list[str] | None = None
     cidrs: list[str] | None = None
     allows_batch: bool = True
@@ -76,6 +78,7 @@ class KeyView(msgspec.Struct):
     expires_at: datetime | None
     last_used_at: datetime | None
     old_secret_expires_at: datetime | None
+    operator_set: tuple[str, ...]
 
 
 class IssuedKeyView(KeyView, kw_only=True):
@@ -178,6 +181,7 @@ def _key_view(key: ApiKey) -> KeyView:
         expires_at=key.expires_at,
         last_used_at=key.last_used_at,
         old_secret_expires_at=key.old_secret_expires_at,
+        operator_set=key.operator_set,
     )
 
 

@@ -4,7 +4,8 @@
 a key by its id or kid, the platform and the organisation by `-`. `PUT` replaces all limits of a
 scope's own, `PATCH` those that it names. The answer has what the scope has set, what lies over it,
 and what holds for it now: the override over its own over, for a tenant, its plan's. A tenant's
-owner sets limits of the tenant's keys, never the tenant's own.
+owner sets limits of the tenant's keys, never the tenant's own, and not above those; what an
+operator has set of a key's (`operator_set`), or laid over them, it can neither change nor cover.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class QuotaStateView(msgspec.Struct):
     override: dict[str, object] | None
     effective: dict[str, object]
     version: int
+    operator_set: tuple[str, ...]
 
 
 def quota_routes(settings: QuotaSettingsService, auth: AuthenticatesAdmins) -> list[Route]:
@@ -166,11 +168,17 @@ def _state_view(state: QuotaState) -> QuotaStateView:
     scope, over = state.holder.scope, state.override
     override = None
     if over is not None:
-        override = {**plain_quota(over.quota), "ends_at": over.ends_at, "reason": over.reason}
+        override = {
+            **plain_quota(over.quota),
+            "ends_at": over.ends_at,
+            "reason": over.reason,
+            "is_operators": over.is_operators,
+        }
     return QuotaStateView(
         scope=ScopeView(scope.kind.value, str(scope.id), state.holder.name),
         quota=plain_quota(state.quota),
         override=override,
         effective=plain_quota(state.effective.quota),
         version=state.version,
+        operator_set=state.operator_set,
     )

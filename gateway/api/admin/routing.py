@@ -88,7 +88,7 @@ class AdminOnly:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         admin = await self._auth.authenticate(credential(scope), from_memory=self._from_memory)
-        check_address(scope, admin.cidrs)
+        check_address(scope, admin.cidrs, admin.tenant_cidrs)
         if admin.role not in self.allows:
             raise PermissionDenied(f"The role {admin.role.value} may not do that.")
         scope.setdefault("state", {})["admin"] = admin

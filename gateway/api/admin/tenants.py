@@ -1,4 +1,8 @@
-"""The admin API of tenants: `/admin/v1/tenants`."""
+"""The admin API of tenants: `/admin/v1/tenants`.
+
+`max_tier`, `models`, `cidrs` and `max_keys` are ceilings of all keys of a tenant, in force whenever
+one is used; its owner sees them, and operators set them. null is no ceiling.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from gateway.api.admin.routing import (
     wanted_version,
 )
 from gateway.api.body import JsonBody
-from gateway.domain import Tenant, TenantSlo
+from gateway.domain import Tenant, TenantSlo, Tier
 from gateway.services.admin import TenantService
 
 
@@ -36,6 +40,10 @@ class NewTenant(msgspec.Struct, forbid_unknown_fields=True):
     tpot_ms: float | None = None
     max_gap_ms: float | None = None
     plan: str | None = None
+    max_tier: Tier = Tier.PRIORITY
+    models: list[str] | None = None
+    cidrs: list[str] | None = None
+    max_keys: int | None = None
 
 
 class TenantChanges(msgspec.Struct, forbid_unknown_fields=True):
@@ -46,6 +54,10 @@ class TenantChanges(msgspec.Struct, forbid_unknown_fields=True):
     tpot_ms: float | msgspec.UnsetType | None = msgspec.UNSET
     max_gap_ms: float | msgspec.UnsetType | None = msgspec.UNSET
     plan: str | msgspec.UnsetType | None = msgspec.UNSET
+    max_tier: Tier | msgspec.UnsetType = msgspec.UNSET
+    models: list[str] | msgspec.UnsetType | None = msgspec.UNSET
+    cidrs: list[str] | msgspec.UnsetType | None = msgspec.UNSET
+    max_keys: int | msgspec.UnsetType | None = msgspec.UNSET
     version: int | None = None
 
 
@@ -57,6 +69,10 @@ class TenantView(msgspec.Struct):
     tpot_ms: float | None
     max_gap_ms: float | None
     plan: str | None
+    max_tier: Tier
+    models: tuple[str, ...] | None
+    cidrs: tuple[str, ...] | None
+    max_keys: int | None
     version: int
     created_at: datetime
 
@@ -74,7 +90,12 @@ def tenant_routes(tenants: TenantService, auth: AuthenticatesAdmins) -> list[Rou
         body = new_tenant.decode(await admin_body(request))
         slo = TenantSlo(body.ttft_ms, body.tpot_ms, body.max_gap_ms)
         tenant = await tenants.create(
-            actor_of(request), body.name, weight=body.weight, slo=slo, plan=body.plan
+            actor_of(request),
+            body.name,
+            weight=body.weight,
+            slo=slo,
+            plan=body.plan,
+            ceilings=named_fields(body),
         )
         return admin_answer(tenant_view(tenant), 201)
 
@@ -113,6 +134,10 @@ def tenant_view(tenant: Tenant) -> TenantView:
         tpot_ms=tenant.slo.tpot_ms,
         max_gap_ms=tenant.slo.max_gap_ms,
         plan=tenant.plan,
+        max_tier=tenant.ceilings.max_tier,
+        models=tenant.ceilings.models,
+        cidrs=tenant.ceilings.cidrs,
+        max_keys=tenant.ceilings.max_keys,
         version=tenant.version,
         created_at=tenant.created_at,
     )

@@ -1,7 +1,9 @@
 """API keys: issued, changed, rotated, listed, revoked. A token is shown once and never stored.
 
 A rotation gives a key a second secret under the same public id; the first lives on for its grace.
-Whoever is bound to a tenant names it in `within`: keys of others are then not there.
+Whoever is bound to a tenant names it in `within`: keys of others are then not there. What an
+operator has set of a key to hold it to something stays, whoever else may change the key; a new key
+is held to nothing of that, which is what ceilings of a tenant are for.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ from uuid import UUID
 from gateway.credentials import KEY_PREFIX, Secrets, Token, is_kid
 from gateway.domain import ApiKey, IssuedKey, KeyDraft, KeyRef, KeySecret, Tier
 from gateway.domain.admin import Actor
+from gateway.domain.ceilings import held_fields
 from gateway.domain.page import Page, PageRequest
 from gateway.errors import InvalidRequest, NotFound
 from gateway.ports import AuthEpoch, Clock, KeyStore
+from gateway.services.admin.ceilings import check_key
 from gateway.services.admin.tenants import TenantService, require_name
 from gateway.services.auth import Authenticator, checked_cidrs, checked_models
 
@@ -54,7 +58,7 @@ class KeyService:
         *,
         name: str = "default",
         expires_in_s: float | None = None,
-        max_tier: Tier = Tier.DEFAULT,
+        max_tier: Tier | None = None,
         models: list[str] | None = None,
         cidrs: list[str] | None = None,
         allows_batch: bool = True,
@@ -63,23 +67,34 @@ class KeyService:
     ) -> IssuedKey:
         """Issue a key of a tenant, named by its name; the rest is as `ApiKey` has it.
 
-        Raises: `InvalidRequest`: name, expiry, models or networks; `NotFound`: no such tenant.
+        Without a tier it is the default, or the tenant's highest where that is below.
+        Raises: `InvalidRequest`: name, expiry, models or networks; `AboveCeiling`; `NotFound`: no
+        such tenant.
         """
         require_name(name, param="name")
         expires_at = expiry(expires_in_s, self._clock)
         models_of, cidrs_of = checked_models(models), checked_cidrs(cidrs)
         owner = await self._tenants.get(tenant, within=within)
+        named: dict[str, object] = {
+            "models": models_of,
+            "cidrs": cidrs_of,
+            "allows_batch": allows_batch,
+        }
+        if max_tier is not None:
+            named["max_tier"] = max_tier
+        check_key(owner.ceilings, named)
         token = self._secrets.issue(KEY_PREFIX)
         draft = KeyDraft(
             kid=token.kid,
             name=name,
             secret=self._secret(token),
             expires_at=expires_at,
-            max_tier=max_tier,
+            max_tier=max_tier or Tier.DEFAULT.capped(owner.ceilings.max_tier),
             models=models_of,
             cidrs=cidrs_of,
             allows_batch=allows_batch,
             admin_read=admin_read,
+            operator_set=() if actor.is_of_tenant else held_fields((), named),
         )
         return IssuedKey(key=await self._keys.add(actor, owner, draft), token=token.text)
 
@@ -110,8 +125,8 @@ class KeyService:
     ) -> ApiKey:
         """Set `name`, `max_tier`, `models`, `cidrs`, `allows_batch`, `admin_read`.
 
-        It holds for the key's next request. Raises: `InvalidRequest`; `NotFound`;
-        `VersionConflict`: `version` is given, and not the present one.
+        It holds for the key's next request. Raises: `InvalidRequest`; `AboveCeiling`; `NotFound`;
+        `SetByOperator`; `VersionConflict`: `version` is given, and not the present one.
         """
         values = dict(changes)
         if "name" in values:
@@ -121,6 +136,8 @@ class KeyService:
         if "cidrs" in values:
             values["cidrs"] = checked_cidrs(values["cidrs"])
         ref = await self._ref(key_id, within)
+        present = _found(await self._keys.get(ref))
+        check_key((await self._tenants.get(present.tenant, within=within)).ceilings, values)
         key = _found(await self._keys.update(actor, ref, values, version=version))
         await self._forget(key)
         return key

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
@@ -19,6 +20,7 @@ from gateway.domain.quota import PLATFORM, Quota, Scope, ScopeKind, ScopeQuota
 from gateway.domain.quota_settings import QuotaHolder, QuotaOverride, QuotaState
 from gateway.errors import InvalidRequest, NotFound
 from gateway.ports import AuthEpoch, Clock, QuotaSettings
+from gateway.services.admin.ceilings import check_limits
 from gateway.services.admin.keys import KeyService
 from gateway.services.admin.plans import PlanService
 from gateway.services.admin.quota_limits import checked_limits
@@ -66,7 +68,8 @@ class QuotaSettingsService:
         organisation = await self._tenants.organisation()
         if kind is ScopeKind.KEY:
             key = await self._keys.get(named, within=within)
-            return QuotaHolder(Scope(kind, key.id), key.kid, organisation.id, key.tenant_id)
+            scope = Scope(kind, key.id)
+            return QuotaHolder(scope, key.kid, organisation.id, key.tenant_id, tenant=key.tenant)
         if kind is ScopeKind.TENANT:
             tenant = await self._tenants.get(named, within=within)
             scope = Scope(kind, tenant.id)
@@ -95,9 +98,10 @@ class QuotaSettingsService:
     ) -> QuotaState:
         """Replace a scope's own limits: what is not named is no limit of its own any more.
 
-        Raises: `InvalidRequest`: a limit; `VersionConflict`.
+        Raises: `InvalidRequest`: a limit; `AboveCeiling`; `SetByOperator`; `VersionConflict`.
         """
         quota = Quota(**checked_limits(limits, holder.scope.kind))
+        await self._check_ceiling(actor, holder, quota, limits)
         state = await self._settings.put(actor, holder, quota, version=version)
         await self._changed(state)
         return state
@@ -112,9 +116,12 @@ class QuotaSettingsService:
     ) -> QuotaState:
         """Set the limits that are named; None takes one back.
 
-        Raises: `InvalidRequest`: a limit; `VersionConflict`.
+        Raises: `InvalidRequest`: a limit; `AboveCeiling`; `SetByOperator`; `VersionConflict`.
         """
         changes = checked_limits(limits, holder.scope.kind)
+        if actor.is_of_tenant:
+            quota = replace((await self._settings.get(holder)).quota, **changes)
+            await self._check_ceiling(actor, holder, quota, limits)
         state = await self._settings.patch(actor, holder, changes, version=version)
         await self._changed(state)
         return state
@@ -131,7 +138,8 @@ class QuotaSettingsService:
     ) -> QuotaState:
         """Lay limits over a scope's own for `ends_in_s` seconds, in place of what lay there.
 
-        Raises: `InvalidRequest`: a limit, the time or the reason; `VersionConflict`.
+        Raises: `InvalidRequest`: a limit, the time or the reason; `AboveCeiling`; `SetByOperator`;
+        `VersionConflict`.
         """
         assert holder.scope.kind is not ScopeKind.PLAN, "an override lies over its tenants"
         if not math.isfinite(ends_in_s) or not 0 < ends_in_s <= OVERRIDE_S_MAX:
@@ -144,9 +152,9 @@ class QuotaSettingsService:
                 param="reason",
             )
         ends_at = datetime.fromtimestamp(self._clock.time() + ends_in_s, UTC)
-        override = QuotaOverride(
-            Quota(**checked_limits(limits, holder.scope.kind)), ends_at, reason
-        )
+        quota = Quota(**checked_limits(limits, holder.scope.kind))
+        await self._check_ceiling(actor, holder, quota, limits)
+        override = QuotaOverride(quota, ends_at, reason)
         state = await self._settings.override(actor, holder, override, version=version)
         await self._changed(state)
         return state
@@ -154,10 +162,19 @@ class QuotaSettingsService:
     async def clear(
         self, actor: Actor, holder: QuotaHolder, *, version: int | None = None
     ) -> QuotaState:
-        """Take the override away, if there is one. Raises: `VersionConflict`."""
+        """Take the override away, if there is one. Raises: `SetByOperator`, `VersionConflict`."""
         state = await self._settings.clear(actor, holder, version=version)
         await self._changed(state)
         return state
+
+    async def _check_ceiling(
+        self, actor: Actor, holder: QuotaHolder, quota: Quota, named: Mapping[str, object]
+    ) -> None:
+        """Tell a tenant's owner at once what would not count; operators may prepare for later."""
+        if not actor.is_of_tenant or holder.tenant is None:
+            return
+        tenant = await self.holder(ScopeKind.TENANT, holder.tenant, within=holder.tenant_id)
+        check_limits((await self._settings.get(tenant)).effective.quota, quota, named)
 
     async def _changed(self, state: QuotaState) -> None:
         holder = state.holder

@@ -1,8 +1,8 @@
 """Tenants: made, changed, listed and found by name within the organisation.
 
-A change of a tenant's weight, plan or promises holds for its next request: at once in the process
-that made it, within a second in the others (the epoch, see `auth.upkeep`). A weight reaches the
-requests that wait in this process too.
+A change of a tenant's weight, plan, promises or ceilings holds for its next request: at once in the
+process that made it, within a second in the others (the epoch, see `auth.upkeep`). A weight reaches
+the requests that wait in this process too.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from dataclasses import asdict
 from typing import Final, Protocol
 from uuid import UUID
 
-from gateway.domain import Organisation, Tenant, TenantSlo, is_name
+from gateway.domain import Ceilings, Organisation, Tenant, TenantSlo, is_name
 from gateway.domain.admin import Actor
 from gateway.domain.page import Page, PageRequest
 from gateway.errors import InvalidRequest, NotFound
 from gateway.ports import AuthEpoch, OrganisationStore, TenantStore
+from gateway.services.admin.ceilings import checked_ceilings
 from gateway.services.auth import Authenticator
 
 # Shares are divided by weights: bounds keep the quotients exact enough to be fair.
@@ -57,32 +58,37 @@ class TenantService:
         weight: float = 1.0,
         slo: TenantSlo | None = None,
         plan: str | None = None,
+        ceilings: Mapping[str, object] | None = None,
     ) -> Tenant:
-        """Make a tenant. `weight` is its share beside the others'.
+        """Make a tenant. `weight` is its share beside the others', `ceilings` as `Ceilings` has it.
 
-        Raises: `InvalidRequest`: name, weight or a promise; `Conflict`: the name is taken;
-        `NotFound`: no such plan.
+        Raises: `InvalidRequest`: name, weight, a promise or a ceiling; `Conflict`: the name is
+        taken; `NotFound`: no such plan.
         """
         require_name(name, param="name")
         slo = slo or TenantSlo()
         _check({"weight": weight, **asdict(slo), "plan": plan})
+        bounds = Ceilings(**checked_ceilings(ceilings or {}))
         organisation = await self.organisation()
-        return await self._tenants.add(actor, organisation.id, name, weight, slo, plan)
+        return await self._tenants.add(actor, organisation.id, name, weight, slo, plan, bounds)
 
     async def update(
         self,
         actor: Actor,
         name: str,
-        changes: Mapping[str, float | str | None],
+        changes: Mapping[str, object],
         *,
         version: int | None = None,
     ) -> Tenant:
-        """Set `weight`, `plan`, `ttft_ms`, `tpot_ms`, `max_gap_ms`; None takes back all but weight.
+        """Set `weight`, `plan`, `ttft_ms`, `tpot_ms`, `max_gap_ms` and ceilings.
 
-        Raises: `InvalidRequest`: a value out of its bounds; `NotFound`: no such tenant or plan;
-        `VersionConflict`: `version` is given, and not the present one.
+        None takes back all but the weight and the tier. Raises: `InvalidRequest`: a value out of
+        its bounds; `NotFound`: no such tenant or plan; `VersionConflict`: `version` is given, and
+        not the present one.
         """
-        _check(changes)
+        ceilings = checked_ceilings(changes)
+        _check({name: value for name, value in changes.items() if name not in ceilings})
+        changes = {**changes, **ceilings}
         if not changes and version is None:
             return await self.get(name)
         tenant = None
@@ -135,14 +141,14 @@ def no_tenant() -> NotFound:
     return NotFound("There is no tenant of that name.", param="tenant")
 
 
-def _check(values: Mapping[str, float | str | None]) -> None:
+def _check(values: Mapping[str, object]) -> None:
     """Refuse values outside their bounds by name; NaN is outside of all."""
     for param, value in values.items():
         if param == "plan":
             if value is not None and not is_name(str(value)):
                 raise NotFound("There is no plan of that name.", param="plan")
             continue
-        assert not isinstance(value, str), "all but the plan are numbers"
+        assert value is None or isinstance(value, int | float), "all but the plan are numbers"
         if param == "weight":
             if value is None or not WEIGHT_MIN <= value <= WEIGHT_MAX:
                 raise InvalidRequest(

@@ -161,4 +161,5 @@ class AdminAuthenticator:
             principal.organisation_id,
             principal.tenant_id,
             principal.cidrs,
+            principal.tenant_cidrs,
         )

@@ -44,6 +44,27 @@ def test_a_plan_is_made_changed_used_and_removed(server: Server) -> None:
     assert server.ask("tenants", "create", "new", "--weight", "2")["plan"] is None
 
 
+def test_ceilings_of_a_tenant(server: Server) -> None:
+    """They are set when it is made, changed one by one, taken back, and met by its keys."""
+    bounds = ["--max-tier", "flex", "--allow-model", "a", "--allow-model", "b", "--max-keys", "1"]
+    made = server.ask("tenants", "create", "new", *bounds, "--allow-address", "10.0.0.0/8")
+    assert (made["max_tier"], made["models"], made["cidrs"], made["max_keys"]) == (
+        *("flex", ["a", "b"], ["10.0.0.0/8"]),
+        1,
+    )
+    above = server.sluice("keys", "create", "--tenant", "new", "--models", "c")
+    assert (above.returncode, above.stdout) == (2, "")
+    assert "none of the models of this tenant" in above.stderr
+    assert server.ask("keys", "create", "--tenant", "new")["max_tier"] == "flex"
+    assert server.sluice("keys", "create", "--tenant", "new").returncode == 2
+    free = ["--any-model", "--any-address", "--max-keys", "0"]
+    freed = server.ask("tenants", "update", "new", *free)
+    assert (freed["max_tier"], freed["models"], freed["cidrs"], freed["max_keys"]) == (
+        *("flex", None, None),
+        None,
+    )
+
+
 @pytest.mark.parametrize("scope", ["tenant", "key", "plan", "organisation", "platform"])
 def test_limits_of_every_scope(server: Server, scope: str) -> None:
     """What is named is set, the rest stays, and it can be taken back."""
@@ -267,6 +288,9 @@ def test_use_of_limits_is_a_table_in_dollars(canned_url: str) -> None:
         ("quotas", "override", "--tenant", "a", "--clear", "--rpm", "1"),
         ("quotas", "override", "--plan", "a", "--rpm", "1", "--for", "2h", "--reason", "r"),
         ("tenants", "update", "a", "--plan", "p", "--no-plan"),
+        ("tenants", "update", "a"),
+        ("tenants", "update", "a", "--allow-model", "m", "--any-model"),
+        ("tenants", "update", "a", "--allow-address", "::/0", "--any-address"),
         ("keys", "update", "a"),
         ("keys", "update", "a", "--models", "m", "--any-model"),
         ("keys", "rotate", "a", "--grace", "soon"),

@@ -38,6 +38,8 @@ def test_what_is_applied_is_what_the_file_says(server: Server) -> None:
     server.ask("apply", "-f", str(EXAMPLE))
     research = server.ask("tenants", "show", "research")
     assert (research["weight"], research["plan"], research["ttft_ms"]) == (2, "production", 500)
+    assert (research["max_tier"], research["models"]) == ("default", ["sluice-demo"])
+    assert (research["cidrs"], research["max_keys"]) == (["10.0.0.0/8", "127.0.0.1/32"], 20)
     limits = server.ask("quotas", "get", "--tenant", "research")
     assert limits["quota"]["concurrency"] == 64
     assert limits["effective"]["budget_nano_usd"] == 1_200_500_000_000

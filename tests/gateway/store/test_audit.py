@@ -234,4 +234,6 @@ async def _tamper(database: Database, statement: Executable) -> None:
 
 
 def _plain_tenant(name: str) -> dict[str, object]:
-    return {"name": name, "ttft_ms": None, "tpot_ms": None, "max_gap_ms": None, "plan": None}
+    promises = {"ttft_ms": None, "tpot_ms": None, "max_gap_ms": None}
+    ceilings = {"max_tier": "priority", "models": None, "cidrs": None, "max_keys": None}
+    return {"name": name, "plan": None, **promises, **ceilings}

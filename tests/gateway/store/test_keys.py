@@ -153,6 +153,7 @@ async def test_no_secret_is_in_the_audit_log(store: Store) -> None:
     assert {name for row in told for name in row.after} == {
         *("tenant", "kid", "name", "status", "expires_at", "old_secret_expires_at"),
         *("max_tier", "models", "cidrs", "allows_batch", "admin_read"),
+        "operator_set",
     }
 
 

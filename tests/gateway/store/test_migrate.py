@@ -167,6 +167,52 @@ async def test_0005_suits_the_code_before_it(empty: Database) -> None:
         await downgrade(empty, "0003")
 
 
+async def test_0006_marks_what_only_operators_have_set(empty: Database) -> None:
+    """Restrictions of a key, and its limits, that no tenant's owner ever touched are operators'."""
+    tenant = "00000000-0000-0000-0000-000000000001"
+    keys = [f"10000000-0000-0000-0000-00000000000{number}" for number in (1, 2)]
+    await upgrade(empty)
+    await downgrade(empty, "0003")
+    async with empty.platform() as connection:
+        await connection.execute(text(f"INSERT INTO organisations VALUES ('{tenant}', 'o')"))
+        await connection.execute(
+            text(f"""
+            INSERT INTO tenants (id, organisation_id, name, weight)
+            VALUES ('{tenant}', '{tenant}', 't', 2)""")
+        )
+        for key in keys:
+            await connection.execute(
+                text(f"""
+                INSERT INTO keys (id, tenant_id, kid, name, max_tier, models, cidrs)
+                VALUES ('{key}', '{tenant}', '{key}', 'n', 'flex', '{{m}}', NULL)""")
+            )
+            await connection.execute(
+                text(f"""
+                INSERT INTO quotas (scope_kind, scope_id, is_override, tenant_id, rpm,
+                    budget_nano_usd) VALUES ('key', '{key}', false, '{tenant}', 5, 7)""")
+            )
+        await connection.execute(
+            text(f"""
+            INSERT INTO audit_log (organisation_id, seq, at, actor, actor_role, action, object_kind,
+                object_id, previous_hash, hash)
+            SELECT '{tenant}', number, now(), 'ann', role, 'x', kind, id, '', ''
+            FROM (VALUES (1, 'operator', 'key', '{keys[0]}'),
+                (2, 'tenant-owner', 'key', '{keys[1]}'),
+                (3, 'tenant-owner', 'quota', 'key:{keys[1]}')) AS told (number, role, kind, id)""")
+        )
+    await upgrade(empty)
+    async with empty.platform() as connection:
+        of_keys = text("SELECT operator_set FROM keys ORDER BY id")
+        assert list(await connection.scalars(of_keys)) == [["max_tier", "models"], []]
+        of_limits = text("SELECT operator_set FROM quotas ORDER BY scope_id")
+        budget = ["budget_hard", "budget_nano_usd", "budget_window"]
+        assert list(await connection.scalars(of_limits)) == [[*budget, "rpm"], []]
+        bounds = text("SELECT max_tier, models, cidrs, max_keys FROM tenants")
+        assert [tuple(row) for row in await connection.execute(bounds)] == [
+            ("priority", None, None, None)
+        ]
+
+
 @pytest.mark.parametrize(
     "statement",
     [

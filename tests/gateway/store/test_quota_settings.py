@@ -167,7 +167,7 @@ async def test_an_override_is_taken_back(scopes: Scopes) -> None:
     ends_at = datetime.now(UTC) + timedelta(hours=1)
     laid = await settings.override(ACTOR, scopes.key, QuotaOverride(Quota(rpm=9), ends_at, "x"))
     assert (laid.quota, laid.effective.quota) == (Quota(rpm=1), Quota(rpm=9))
-    assert laid.override == QuotaOverride(Quota(rpm=9), ends_at, "x")
+    assert laid.override == QuotaOverride(Quota(rpm=9), ends_at, "x", is_operators=True)
     cleared = await settings.clear(ACTOR, scopes.key)
     assert (cleared.override, cleared.effective.quota, cleared.version) == (None, Quota(rpm=1), 3)
     assert await settings.clear(ACTOR, scopes.key) == cleared

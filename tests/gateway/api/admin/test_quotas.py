@@ -61,7 +61,7 @@ async def test_an_override_lies_over_for_a_while(admin: httpx.AsyncClient) -> No
     laid = (await admin.put(f"{url}/override", json=body)).json()
     ends_at = datetime.fromisoformat(laid["override"].pop("ends_at"))
     assert timedelta(minutes=59) < ends_at - datetime.now(UTC) <= timedelta(hours=1)
-    assert laid["override"] == NONE | {"rpm": 50, "reason": "demo day"}
+    assert laid["override"] == NONE | {"rpm": 50, "reason": "demo day", "is_operators": False}
     assert laid["effective"] == NONE | {"rpm": 50, "concurrency": 1}
     assert laid["quota"] == NONE | {"rpm": 5, "concurrency": 1}
     stale = await admin.delete(f"{url}/override", headers={"if-match": '"1"'})
