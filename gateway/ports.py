@@ -34,7 +34,7 @@ from gateway.domain.admin import (
 )
 from gateway.domain.counters import CounterReply, Op
 from gateway.domain.idempotency import Claim, KeyedRecord, SealedAnswer
-from gateway.domain.limits import Sums
+from gateway.domain.limits import Sums, Told
 from gateway.domain.page import Page, PageRequest
 from gateway.domain.plan import Plan
 from gateway.domain.price import Price, PriceDraft
@@ -325,8 +325,8 @@ class LedgerStore(Protocol):
         """
         ...
 
-    async def booked(self, ids: Collection[UUID], since_s: float) -> set[UUID]:
-        """Return those requests, begun since then, that have a row."""
+    async def booked(self, ids: Collection[UUID], since_s: float) -> Mapping[UUID, Told]:
+        """Return what the rows of requests say that they used, of those begun since then."""
         ...
 
 

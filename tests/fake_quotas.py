@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +22,7 @@ from gateway.domain.counters import (
     Sweep,
     Swept,
 )
-from gateway.domain.limits import BASE_S, Sums
+from gateway.domain.limits import BASE_S, Sums, Told
 from gateway.domain.price import Price
 from gateway.domain.usage import UsageRow
 from gateway.services.inference.leased import LeasedInference
@@ -64,8 +64,8 @@ class NothingUsed:
     async def used(self, wanted: Sequence[Any]) -> Sequence[Sums]:
         return [Sums()] * len(wanted)
 
-    async def booked(self, ids: Collection[UUID], since_s: float) -> set[UUID]:
-        return set()
+    async def booked(self, ids: Collection[UUID], since_s: float) -> Mapping[UUID, Told]:
+        return {}
 
 
 class FixedPrice:

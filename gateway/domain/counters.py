@@ -137,9 +137,19 @@ class ReadSlot:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Reap leases that ran out, and list requests to be billed, at most so many → `Swept`."""
+    """Reap leases that ran out, and list requests to be billed, at most so many → `Swept`.
+
+    Those under a hard limit are not reaped: they are listed as overdue.
+    """
 
     max_requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reap:
+    """End what is overdue: at what the ledger has of it, or, None, at what was told → `Reaped`."""
+
+    used: Sequence[tuple[str, Amounts | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +172,7 @@ Op = (
     | Look
     | ReadSlot
     | Sweep
+    | Reap
     | Billed
 )
 
@@ -290,11 +301,22 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """Say how many leases were reaped and how many live, and what is to be billed."""
+    """Say how many leases were reaped and how many are held, and what is to be billed.
+
+    `overdue` are requests that nobody renewed in time, and when they began.
+    """
 
     num_reaped: int
     num_leases: int
     orphans: Sequence[Orphan]
+    overdue: Sequence[tuple[str, int]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """So many requests were ended; the others had been renewed or settled."""
+
+    num_requests: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +343,7 @@ Answer = (
     | Seen
     | SlotUse
     | Swept
+    | Reaped
     | Failed
 )
 

@@ -16,7 +16,7 @@ has answered that request, the row says so by billing nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
@@ -45,7 +45,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.domain.limits import Sums
+from gateway.domain.limits import Sums, Told
 from gateway.domain.quota import Scope
 from gateway.domain.usage import KeyedRow, Outcome, UsageRow
 from gateway.errors import InternalFailure
@@ -104,14 +104,18 @@ class SqlLedger:
             found = await connection.execute(_USED, arguments)
             return [Sums(*map(int, sums)) for sums in found]
 
-    async def booked(self, ids: Collection[UUID], since_s: float) -> set[UUID]:
-        query = select(usage_events.c.request_id).where(
+    async def booked(self, ids: Collection[UUID], since_s: float) -> Mapping[UUID, Told]:
+        row = usage_events.c
+        used = (row.input_tokens, row.cached_tokens, row.output_tokens, row.nano_usd)
+        query = select(row.request_id, *used).where(
             usage_events.c.request_id == any_(literal(list(ids), ARRAY(Uuid))),
             # Without it every day's partition would be looked through.
             usage_events.c.at >= datetime.fromtimestamp(since_s, UTC),
         )
         async with self._database.platform(Purpose.LEDGER) as connection:
-            return set(await connection.scalars(query))
+            found = await connection.execute(query)
+            # The ledger does not say what cached tokens weigh in a rate: as after a crash, nothing.
+            return {id_: Told(*told, told[0] - told[1]) for id_, *told in found}
 
 
 async def _bills(connection: AsyncConnection, rows: Sequence[UsageRow]) -> Sequence[UsageRow]:

@@ -37,6 +37,8 @@ from gateway.domain.counters import (
     Op,
     Orphan,
     ReadSlot,
+    Reap,
+    Reaped,
     Repair,
     Reserve,
     Seen,
@@ -145,6 +147,10 @@ def _sweep(op: Sweep, arguments: list[bytes]) -> _Raw:
     return ("sweep", op.max_requests)
 
 
+def _reap(op: Reap, arguments: list[bytes]) -> _Raw:
+    return ("reap", [part for id_, used in op.used for part in (id_, used or False)])
+
+
 def _billed(op: Billed, arguments: list[bytes]) -> _Raw:
     return ("billed", op.request_ids)
 
@@ -165,6 +171,7 @@ _SPELL: Final[dict[type, Callable[[Any, list[bytes]], _Raw]]] = {
     Look: _look,
     ReadSlot: _read_slot,
     Sweep: _sweep,
+    Reap: _reap,
     Billed: _billed,
     Found: _found,
 }
@@ -274,12 +281,13 @@ def _seen(op: Op, raw: _Raw) -> Answer:
 
 
 def _swept(op: Op, raw: _Raw) -> Answer:
-    _, num_reaped, num_leases, listed = raw
+    _, num_reaped, num_leases, listed, overdue = raw
     orphans = [
         Orphan(id_, at_us, meta, Told(*told))
         for id_, (at_us, meta, told) in zip(listed[::2], listed[1::2], strict=True)
     ]
-    return Swept(num_reaped, num_leases, orphans)
+    began = zip(overdue[::2], overdue[1::2], strict=True)
+    return Swept(num_reaped, num_leases, orphans, list(began))
 
 
 _DONE: Final = Done()
@@ -300,5 +308,6 @@ _READ: Final[dict[str, Callable[[Op, _Raw], Answer]]] = {
     "seen": _seen,
     "slot": lambda op, raw: SlotUse(bool(raw[1]), int(raw[2]), int(raw[3])),
     "swept": _swept,
+    "reaped": lambda op, raw: Reaped(raw[1]),
     "error": lambda op, raw: Failed(raw[1]),
 }

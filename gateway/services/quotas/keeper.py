@@ -6,6 +6,11 @@ again, unless it was reaped for being late: then its request ends where its gran
 seconds it reaps other processes' abandoned leases, and bills what those had been told of: a task of
 its own, as a ledger that hangs must not keep leases from being renewed.
 
+Under a hard limit nothing is reaped on the counters' word alone. Its process may have billed it and
+be cut off from the counters, or run it still: such a process vouches for what it runs, with a row
+in the ledger for all that it was granted, which the bill replaces. Whoever reaps looks there first,
+and where the ledger does not answer what is held stays held.
+
 After the counters have forgotten everything, all that is held here is held again; until every
 process has had the time to do so, hard limits let nothing through (`build_s` of the link).
 """
@@ -15,17 +20,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from typing import Final, Protocol
+from uuid import UUID
 
 from gateway.background import Background
-from gateway.domain.counters import Billed, Keep, Kept, Orphan, Sweep, Swept
-from gateway.domain.limits import Told
+from gateway.domain.counters import Billed, Keep, Kept, Orphan, Reap, Reaped, Sweep, Swept
+from gateway.domain.limits import BASE_S, Told
 from gateway.domain.usage import Outcome, UsageRow
 from gateway.errors import CountersUnavailable
 from gateway.services.quotas.bill import Meta, bill
-from gateway.services.quotas.lease import LEASE_US, RequestLease
+from gateway.services.quotas.lease import LEASE_US, RequestLease, used_amounts
 from gateway.services.quotas.service import QuotaService
 from gateway.telemetry.metrics import Metrics
 
@@ -36,12 +49,16 @@ _RENEW_S: Final = 5.0
 SWEEP_S: Final = 3.0
 # As many as one run of the script should deal with: everybody waits for it.
 _BATCH: Final = 50
+# The counters' time is whole microseconds, the ledger's too; by any rounding.
+_ROUNDED_S: Final = 1.0
 
 
-class InsertsUsage(Protocol):
-    """Write rows into the ledger; one that is there already stays."""
+class BillsUsage(Protocol):
+    """Write rows into the ledger, where one that is there already stays; say what those say that
+    were begun since then."""
 
     async def insert(self, rows: Sequence[UsageRow]) -> int: ...
+    async def booked(self, ids: Collection[UUID], since_s: float) -> Mapping[UUID, Told]: ...
 
 
 class QuotaKeeper:
@@ -50,7 +67,7 @@ class QuotaKeeper:
     def __init__(
         self,
         quotas: QuotaService,
-        ledger: InsertsUsage,
+        ledger: BillsUsage,
         metrics: Metrics,
         *,
         tick_s: float = TICK_S,
@@ -77,7 +94,8 @@ class QuotaKeeper:
         await ticking.round()
         await asyncio.sleep(self._link.built_in_s())
         try:
-            async with ticking, self._repeating(self.sweep, self._sweep_s):
+            sweeping = self._repeating(self.sweep, self._sweep_s)
+            async with ticking, sweeping, self._repeating(self.vouch, self._tick_s):
                 yield
         finally:
             try:
@@ -122,12 +140,38 @@ class QuotaKeeper:
         assert isinstance(answer, Swept)
         self._metrics.quota_leases.set(answer.num_leases)
         self._metrics.quota_reaped.inc(answer.num_reaped)
+        if answer.overdue:
+            await self._reap(answer.overdue)
         if not answer.orphans:
             return
         rows = [_lost_row(orphan) for orphan in answer.orphans]
         await self._ledger.insert(rows)
         await self._link.ask(Billed([orphan.request_id for orphan in answer.orphans]))
         logger.warning("billed %d requests of processes that died", len(rows))
+
+    async def _reap(self, overdue: Sequence[tuple[str, int]]) -> None:
+        """End what nobody renewed, at what the ledger has of it."""
+        ids = [uuid.UUID(hex=id_) for id_, _ in overdue]
+        since_s = min(at_us for _, at_us in overdue) / 1_000_000 + BASE_S
+        booked = await self._ledger.booked(ids, since_s - _ROUNDED_S)
+        used = [used_amounts(booked[id_]) if id_ in booked else None for id_ in ids]
+        listed = [(id_.hex, amounts) for id_, amounts in zip(ids, used, strict=True)]
+        [reaped] = await self._link.ask(Reap(listed))
+        assert isinstance(reaped, Reaped)
+        self._metrics.quota_reaped.inc(reaped.num_requests)
+
+    async def vouch(self) -> None:
+        """Answer in the ledger for what runs under a hard limit and cannot be renewed.
+
+        Raises: `StoreUnavailable`: then it is billed at what the counters were told.
+        """
+        unheard = [lease for lease in self._quotas.live if lease.wants_vouching]
+        for first in range(0, len(unheard), _BATCH):
+            batch = unheard[first : first + _BATCH]
+            rows = [lease.voucher() for lease in batch]
+            await self._ledger.insert(rows)
+            for lease, row in zip(batch, rows, strict=True):
+                lease.was_vouched(row)
 
     async def come_back(self) -> None:
         """Hold again all that is held here, if the counters have forgotten it."""

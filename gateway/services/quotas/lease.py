@@ -11,7 +11,9 @@ quota waits at its grant until they do, and ends there before its lease does.
 
 A lease that could not be renewed in time (the process was frozen, or cut off) was reaped: others
 may have got what it held. Under a hard quota no more is billed then than what the counters had been
-told of, which is what they charged: the rest of the answer is nobody's, as the quota is to hold.
+told of, which is what they charged: the rest of the answer is nobody's, as the quota is to hold. A
+process that is cut off from the counters alone can do better: in time before that it vouches in the
+ledger for all that was granted, where whoever reaps looks first. Then all that is used is billed.
 """
 
 from __future__ import annotations
@@ -57,6 +59,8 @@ CHUNK: Final = 256
 _GIVE_UP_S: Final = LEASE_S - 8.0
 # From here on it may have been reaped, however long the last renewal was on its way.
 _OVERDUE_S: Final = LEASE_S - 2.0
+# Unheard for so long, a process vouches for it: renewals failed, and there is time before that.
+_VOUCH_S: Final = LEASE_S - 14.0
 RETRY_S: Final = 0.5
 
 
@@ -165,6 +169,7 @@ class RequestLease:
         self.is_lost = False
         self.told_s = link.now_s()
         self._told = Told()
+        self._vouched: Told | None = None
         self._link = link
         self._local = local
         self._books = books
@@ -252,10 +257,37 @@ class RequestLease:
         meta = terms.meta().packed()
         return HoldAgain(terms.request_id.hex, self.limits, self.held, self.at_us, meta, LEASE_US)
 
+    @property
+    def wants_vouching(self) -> bool:
+        """Tell whether it is unheard for so long that its process should vouch for it."""
+        return (
+            self.limits.has_hard
+            and not (self.is_local or self.is_lost or self.is_settled)
+            and self._vouched is None
+            and _VOUCH_S < self._link.now_s() - self.told_s <= _OVERDUE_S
+        )
+
+    def voucher(self) -> UsageRow:
+        """Return the bill for all that it was granted; its true one replaces that."""
+        num_prompt, num_output = self.terms.num_prompt_tokens, sum(self.granted)
+        granted = self.terms.told(num_prompt, 0, num_output)
+        return bill(self.terms.request_id, self.at_us, self.terms.meta(), granted, Outcome.LOST)
+
+    def was_vouched(self, row: UsageRow) -> None:
+        """Learn that such a bill is in the ledger, if that was in time."""
+        if self._link.now_s() - self.told_s <= _OVERDUE_S:
+            self._vouched = Told(row.input_tokens, 0, row.output_tokens, row.nano_usd)
+
+    def _is_covered(self, told: Told) -> bool:
+        """Tell whether others left alone what it has used."""
+        vouched = self._vouched
+        if vouched is not None and told.output_tokens <= vouched.output_tokens:
+            return True
+        return not self.is_lost and self._link.now_s() - self.told_s <= _OVERDUE_S
+
     def _billed(self) -> Told:
         told = self.told()
-        is_overdue = self.is_lost or self._link.now_s() - self.told_s > _OVERDUE_S
-        if self.is_local or not self.limits.has_hard or not is_overdue:
+        if self.is_local or not self.limits.has_hard or self._is_covered(told):
             return told
         logger.warning(
             "request %s outlived its lease: %d tokens are billed, %d were used",

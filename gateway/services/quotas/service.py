@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 from uuid import UUID, uuid4
 
@@ -29,7 +29,7 @@ from gateway.domain.counters import (
     Unknown,
     Waiting,
 )
-from gateway.domain.limits import BASE_S, Amounts, Denied, Limit, Limits, Sums
+from gateway.domain.limits import BASE_S, Amounts, Denied, Limit, Limits, Sums, Told
 from gateway.domain.price import Price
 from gateway.domain.quota import Metric, Scope, ScopeQuota, Standing
 from gateway.errors import CountersUnavailable, InternalFailure, StoreUnavailable, TenantLimited
@@ -62,8 +62,8 @@ class UsedBefore(Protocol):
     """Know from the ledger what scopes have used between two times."""
 
     async def used(self, wanted: Sequence[Slotted]) -> Sequence[Sums]: ...
-    async def booked(self, ids: Collection[UUID], since_s: float) -> set[UUID]:
-        """Return those requests, begun since then, that have a row."""
+    async def booked(self, ids: Collection[UUID], since_s: float) -> Mapping[UUID, Told]:
+        """Return what the rows of requests say that they used, of those begun since then."""
         ...
 
 
@@ -220,7 +220,7 @@ class QuotaService:
         wanted = [part for limit in windows for part in _slotted(limit)]
         ids = {UUID(hex=id_) for listed in waiting for id_ in listed}
         since_s = min((start_s for _, start_s, _ in wanted), default=0) - _SURELY_S
-        booked = await self._ledger.booked(ids, since_s) if ids else set()
+        booked = await self._ledger.booked(ids, since_s) if ids else {}
         used = dict(zip(wanted, await self._ledger.used(wanted), strict=True))
         if ids and booked != await self._ledger.booked(ids, since_s):
             # Some of them came while the sums were read, which hold them or do not.

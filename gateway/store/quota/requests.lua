@@ -3,11 +3,14 @@
 --
 -- A reservation is r:<id>: its scopes, what it holds and what was last told of its use. Its lease is
 -- its score in `leases`. One that runs out is reaped: what was told is charged, the rest is let go,
--- and the bill is left in `orphans` for whoever sweeps. One that was settled leaves a tombstone in its
--- place, so that a delayed repetition cannot hold anything again; x:<id> remembers what a reaped
--- one was charged, so that a late settle corrects it.
+-- and the bill is left in `orphans` for whoever sweeps. One that has a hard limit waits for that in
+-- `overdue`, holding what it holds: its gateway may have billed it, or vouched for it, in the ledger,
+-- and whoever sweeps looks there first. One that was settled leaves a tombstone in its place, so that
+-- a delayed repetition cannot hold anything again; x:<id> remembers what a reaped one was charged, so
+-- that a late settle corrects it.
 
-local LEASES, ORPHANS, ENDED = P .. 'leases', P .. 'orphans', P .. 'ended'
+local LEASES, OVERDUE = P .. 'leases', P .. 'overdue'
+local ORPHANS, ENDED = P .. 'orphans', P .. 'ended'
 local TOMBSTONE_MS, TOMBSTONE = 120000, ''
 
 local ops = {}
@@ -115,28 +118,55 @@ local function note_end(id, record, used)
   end
 end
 
--- End a reservation whose process no longer renews it, at what was last told of it.
-local function reap(id)
-  local record = recall(id)
-  call('ZREM', LEASES, id)
-  if not record then return end
+-- End a reservation whose process no longer renews it, at what was last told of it; or at what the
+-- ledger has, where it is billed already.
+local function reap(id, record, billed)
   local use, held = record[TOLD], record[AMOUNTS]
   -- Who told nothing, or is of an earlier release, told of no rate.
   local rated = record[RATED] or use[1] - use[2]
   -- The request itself happened: its rate stays charged.
   local used = {held[REQUESTS], rated, use[3], 0, 0, use[1] + use[3], use[4]}
+  if billed then
+    used = billed
+    used[REQUESTS] = held[REQUESTS]
+  end
   release(id, scopes_of(record[PACKED]), held, used)
   note_end(id, record, used)
   call('DEL', P .. 'r:' .. id)
   call('SET', P .. 'x:' .. id, cmsgpack.pack({record[PACKED], used}), 'PX', REAPED_MS)
-  if use[1] > 0 then call('HSET', ORPHANS, id, cmsgpack.pack({record[AT], record[META], use})) end
+  if use[1] > 0 and not billed then call('HSET', ORPHANS, id, cmsgpack.pack({record[AT], record[META], use})) end
+end
+
+local function is_hard(record)
+  for _, scope in ipairs(scopes_of(record[PACKED])) do
+    if scope.has_hard then return true end
+  end
+  return false
 end
 
 local function reap_expired(limit)
   local expired = call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, limit)
+  local num = 0
   for i = 1, #expired do
-    local id = expired[i] reap(id) end
-  return #expired
+    local id = expired[i]
+    local record = recall(id)
+    call('ZREM', LEASES, id)
+    if record and is_hard(record) then
+      call('ZADD', OVERDUE, now, id)
+    elseif record then
+      reap(id, record)
+      num = num + 1
+    end
+  end
+  return num
+end
+
+-- A record that is overdue still, or nil: it may have been renewed, or settled, since it was listed.
+local function recall_overdue(id)
+  local record = recall(id)
+  if record and not call('ZSCORE', LEASES, id) and call('ZSCORE', OVERDUE, id) then return record end
+  call('ZREM', OVERDUE, id)
+  return nil
 end
 
 -- Weigh an amount of a rate: what is used then and what is left, in fractions; or nil, then the

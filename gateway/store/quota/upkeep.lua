@@ -76,9 +76,11 @@ function ops.load(op)
   write_named(key, fields)
   call('DEL', P .. 'w:' .. key .. ':' .. name)
   young[#young + 1] = {key, from, now + YOUNG_US}
-  for _, id in ipairs(call('ZRANGE', LEASES, 0, -1)) do
-    local record = recall(id)
-    if record and is_of(record[META], key) then put_into(id, record, key, from) end
+  for _, leases in ipairs({LEASES, OVERDUE}) do
+    for _, id in ipairs(call('ZRANGE', leases, 0, -1)) do
+      local record = recall(id)
+      if record and is_of(record[META], key) then put_into(id, record, key, from) end
+    end
   end
   return {'done'}
 end
@@ -132,15 +134,37 @@ function ops.slot(op)
   return {'slot', fields[name .. ':l'] ~= nil, used or 0, held or 0}
 end
 
--- {'sweep', limit} -> {'swept', how many were reaped, leases, {id, {at_us, meta, use}, ...}}, the
--- last of those that are to be billed.
+-- {'sweep', limit} -> {'swept', how many were reaped, leases, {id, {at_us, meta, use}, ...},
+-- {id, at_us, ...}}: those that are to be billed, and those that are overdue.
 function ops.sweep(op)
   local num = reaped + (may_reap() and reap_expired(op[2]) or 0)
+  local overdue = {}
+  for _, id in ipairs(call('ZRANGE', OVERDUE, 0, op[2] - 1)) do
+    local record = recall_overdue(id)
+    if record then
+      overdue[#overdue + 1], overdue[#overdue + 2] = id, record[AT]
+    end
+  end
   local found, orphans = call('HRANDFIELD', ORPHANS, op[2], 'WITHVALUES'), {}
   for i = 1, #found, 2 do
     orphans[i], orphans[i + 1] = found[i], cmsgpack.unpack(found[i + 1])
   end
-  return {'swept', num, call('ZCARD', LEASES), orphans}
+  return {'swept', num, call('ZCARD', LEASES) + call('ZCARD', OVERDUE), orphans, overdue}
+end
+
+-- {'reap', {id, used or false, ...}}: end what is overdue still, at what the ledger has, or at what
+-- was told where it has nothing -> {'reaped', how many}
+function ops.reap(op)
+  local num = 0
+  for i = 1, #op[2], 2 do
+    local record = recall_overdue(op[2][i])
+    if record then
+      reap(op[2][i], record, op[2][i + 1])
+      call('ZREM', OVERDUE, op[2][i])
+      num = num + 1
+    end
+  end
+  return {'reaped', num}
 end
 
 -- {'billed', {id, ...}}: these orphans are in the ledger.

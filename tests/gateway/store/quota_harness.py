@@ -16,8 +16,12 @@ from gateway.domain.counters import (
     Load,
     Look,
     Op,
+    Reap,
+    Reaped,
     Reserve,
     Seen,
+    Sweep,
+    Swept,
     Unknown,
 )
 from gateway.domain.limits import BASE_S, Amounts, Limits
@@ -54,6 +58,17 @@ class Counters:
             self._run_at(self._called_s)
         self._called_s = self.now_s
         return self._run_at(self.now_s, *ops)
+
+    def sweep(self) -> int:
+        """Reap as gateways do, whose ledger has nothing; return how many requests."""
+        [swept] = self.run(Sweep(50))
+        assert isinstance(swept, Swept)
+        num_reaped = swept.num_reaped
+        if swept.overdue:
+            [reaped] = self.run(Reap([(id_, None) for id_, _ in swept.overdue]))
+            assert isinstance(reaped, Reaped)
+            num_reaped += reaped.num_requests
+        return num_reaped
 
     def found(self, name: str, build_s: int = 0) -> None:
         """Begin a life, at the time that was set last."""

@@ -23,7 +23,6 @@ from gateway.domain.counters import (
     Repair,
     Settle,
     Settled,
-    Sweep,
 )
 from gateway.domain.limits import BASE_S, Amounts, Told
 from gateway.domain.quota import Quota
@@ -99,12 +98,17 @@ class QuotaMachine(RuleBasedStateMachine):
     def live(self, draw: int) -> str:
         return sorted(self.model.held)[draw % len(self.model.held)]
 
+    def reap(self) -> None:
+        """Have gateways look for what is overdue, as they do every few seconds."""
+        self.counters.sweep()
+        self.model.reap(self.counters.now_s)
+
     @rule(prompt=st.integers(1, 300), output=st.integers(1, 300))
     def reserve(self, prompt: int, output: int) -> None:
         """What fits is held, what does not changes nothing; asked again, the answer is the same."""
         self.number += 1
         id_ = f"r{self.number}"
-        self.model.reap(self.counters.now_s)
+        self.reap()
         fits = self.model.fits(self.day, prompt + output)
         answer = self.counters.reserve(self.limits(), id_, prompt=prompt, output=output)
         assert isinstance(answer, Held) == fits, answer
@@ -121,7 +125,7 @@ class QuotaMachine(RuleBasedStateMachine):
     def extend(self, draw: int, tokens: int) -> None:
         """An extension gets what is left of its own day, and renews the lease."""
         id_ = self.live(draw)
-        self.model.reap(self.counters.now_s)
+        self.reap()
         op = Extend(id_, tokens, 0, LEASE_S * 1_000_000, Told(1))
         [answer] = self.counters.run(op)
         held = self.model.held.get(id_)
@@ -141,7 +145,7 @@ class QuotaMachine(RuleBasedStateMachine):
         """What was used is counted once, whether or not the lease was in time."""
         id_ = self.live(draw)
         held = self.model.held[id_]
-        self.model.reap(self.counters.now_s)
+        self.reap()
         tokens = held.tokens * percent // 100
         for _ in range(2):
             self.counters.run(Settle(id_, used(output=tokens)))
@@ -166,7 +170,7 @@ class QuotaMachine(RuleBasedStateMachine):
     @rule()
     def keep(self) -> None:
         """Renewed leases live on; what they were told is what they cost if they do not."""
-        self.model.reap(self.counters.now_s)
+        self.reap()
         told = [(id_, Told(1)) for id_ in sorted(self.model.held)]
         self.counters.run(Keep("g", LEASE_S * 1_000_000, told))
         for held in self.model.held.values():
@@ -183,8 +187,7 @@ class QuotaMachine(RuleBasedStateMachine):
     def advance(self, seconds: int) -> None:
         """Time passes, over leases and midnights."""
         self.counters.now_s += seconds
-        self.counters.run(Sweep(50))
-        self.model.reap(self.counters.now_s)
+        self.reap()
 
     @rule()
     def flush(self) -> None:
@@ -222,7 +225,7 @@ class QuotaMachine(RuleBasedStateMachine):
     @invariant()
     def agrees(self) -> None:
         """Held is the sum of what is live, used of what was settled, and both within the cap."""
-        self.model.reap(self.counters.now_s)
+        self.reap()
         for row in self.counters.look(self.limits()):
             if row["metric"].value == "concurrency":
                 assert row["held"] == len(self.model.held)

@@ -320,6 +320,9 @@ async def test_a_row_is_known_by_its_request(database: Database) -> None:
     new, old = usage_row(), usage_row(at=MORNING - timedelta(days=2))
     await ledger.insert([new, old])
     ids = [new.request_id, old.request_id, uuid4()]
-    assert await ledger.booked(ids, MORNING.timestamp() - 60) == {new.request_id}
-    assert await ledger.booked(ids, 0) == {new.request_id, old.request_id}
-    assert await ledger.booked([], 0) == set()
+    assert set(await ledger.booked(ids, MORNING.timestamp() - 60)) == {new.request_id}
+    booked = await ledger.booked(ids, 0)
+    assert set(booked) == {new.request_id, old.request_id}
+    used = (new.input_tokens, new.cached_tokens, new.output_tokens, new.nano_usd)
+    assert booked[new.request_id] == used
+    assert await ledger.booked([], 0) == {}

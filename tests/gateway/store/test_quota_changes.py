@@ -19,7 +19,6 @@ from gateway.domain.counters import (
     Load,
     Reserve,
     Settle,
-    Sweep,
     Unknown,
     Waiting,
 )
@@ -246,7 +245,7 @@ def test_what_was_reaped_lately_is_asked_for_as_well(world: World) -> None:
     dead = world.begin(NO_LIMITS, 100)
     world.counters.run(Keep("g", LEASE_US, [(dead, Told(0, 0, 40, 400))]))
     world.counters.now_s += LEASE_S + 1
-    world.counters.run(Sweep(50))
+    world.counters.sweep()
     limits = world.set(daily_tokens=1000)
     assert world.load(limits, 0) == Waiting([dead])
     assert world.load(limits, 0, (dead,)) == Done()

@@ -32,6 +32,8 @@ from gateway.domain.counters import (
     Op,
     Orphan,
     ReadSlot,
+    Reap,
+    Reaped,
     Repair,
     Reserve,
     Seen,
@@ -86,6 +88,10 @@ OPS: list[tuple[Op, list[Any]]] = [
     (Look(LIMITS), ["look", 2]),
     (ReadSlot(DAILY), ["slot", TENANT, "tokens.day", DAY_S]),
     (Sweep(50), ["sweep", 50]),
+    (
+        Reap([("a", AMOUNTS), ("b", None)]),
+        ["reap", ["a", [1, 2, 3, 4, 5, 6, 7], "b", False]],
+    ),
     (Billed(["a", "b"]), ["billed", ["a", "b"]]),
 ]
 
@@ -119,9 +125,10 @@ ANSWERS: list[tuple[Op, list[Any], Answer]] = [
     (ReadSlot(DAILY), ["slot", True, 3, 4], SlotUse(True, 3, 4)),
     (
         Sweep(50),
-        ["swept", 1, 2, ["a", [8, "meta", [1, 2, 3, 4]]]],
-        Swept(1, 2, [Orphan("a", 8, "meta", Told(1, 2, 3, 4))]),
+        ["swept", 1, 2, ["a", [8, "meta", [1, 2, 3, 4]]], ["b", 9]],
+        Swept(1, 2, [Orphan("a", 8, "meta", Told(1, 2, 3, 4))], [("b", 9)]),
     ),
+    (Reap([]), ["reaped", 2], Reaped(2)),
     (Sweep(50), ["error", "a bug"], Failed("a bug")),
 ]
 

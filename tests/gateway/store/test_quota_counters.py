@@ -20,6 +20,8 @@ from gateway.domain.counters import (
     Kept,
     Look,
     Nothing,
+    Reap,
+    Reaped,
     Settle,
     Settled,
     Stale,
@@ -200,14 +202,15 @@ def test_an_abandoned_lease_is_charged_what_was_told_of_it(counters: Counters) -
     told = Told(100, 20, 60, 7)
     counters.run(Keep("g", LEASE_S * 1_000_000, [("told", told)]))
     counters.now_s += LEASE_S + 1
+    assert counters.sweep() == 2
     [swept] = counters.run(Sweep(10))
     assert isinstance(swept, Swept)
-    assert (swept.num_reaped, swept.num_leases) == (2, 0)
+    assert (swept.num_reaped, swept.num_leases, swept.overdue) == (0, 0, [])
     [orphan] = swept.orphans
     assert (orphan.request_id, orphan.told) == ("told", told)
     assert [(row["used"], row["held"]) for row in counters.look(limits)] == [(0, 0), (160, 0)]
     counters.run(Billed(["told"]))
-    assert counters.run(Sweep(10)) == [Swept(0, 0, [])]
+    assert counters.run(Sweep(10)) == [Swept(0, 0, [], [])]
 
 
 def test_an_abandoned_lease_is_charged_the_rate_that_was_told(counters: Counters) -> None:
@@ -233,10 +236,43 @@ def test_a_late_settle_corrects_what_was_reaped(counters: Counters) -> None:
     counters.reserve(limits, "a", prompt=100, output=256)
     counters.run(Keep("g", LEASE_S * 1_000_000, [("a", Told(100, 0, 60, 0))]))
     counters.now_s += LEASE_S + 1
-    counters.run(Sweep(10))
+    counters.sweep()
     assert isinstance(counters.run(Settle("a", used(100, 90)))[0], Done)
     assert counters.run(Settle("a", used(100, 90))) == [Nothing()]
     assert counters.look(limits)[0]["used"] == 190
+
+
+def test_what_is_overdue_under_a_hard_limit_waits_for_the_ledger(counters: Counters) -> None:
+    """It holds what it holds until somebody has looked; what is under rates alone is let go."""
+    hard = limits_of(counters.now_s, tenant=Quota(daily_tokens=1000))
+    rates = limits_of(counters.now_s, key=Quota(concurrency=1))
+    began = {
+        id_: counters.reserve(hard, id_, prompt=100, output=100)
+        for id_ in ("billed", "renewed", "settled", "lost")
+    }
+    counters.reserve(rates, "rates")
+    counters.now_s += LEASE_S + 1
+    [swept] = counters.run(Sweep(10))
+    assert isinstance(swept, Swept)
+    assert (swept.num_leases, swept.orphans) == (4, [])
+    assert sorted(swept.overdue) == sorted(
+        (id_, held.at_us) for id_, held in began.items() if isinstance(held, Held)
+    )
+    assert counters.look(hard)[0]["held"] == 800
+    assert counters.look(rates)[0]["held"] == 0
+    counters.run(
+        Keep("g", LEASE_S * 1_000_000, [("renewed", Told())]), Settle("settled", used(100, 1))
+    )
+    ids = ("renewed", "settled", "lost", "nobody")
+    reap = Reap([("billed", used(100, 90)), *((id_, None) for id_ in ids)])
+    assert counters.run(reap) == [Reaped(2)]
+    assert counters.run(reap) == [Reaped(0)]
+    [row] = counters.look(hard)
+    assert (row["used"], row["held"]) == (100 + 90 + 101, 200)
+    # What the ledger has is nobody's to bill, and its true end corrects it.
+    assert counters.run(Sweep(10)) == [Swept(0, 1, [], [])]
+    counters.run(Settle("billed", used(100, 40)))
+    assert counters.look(hard)[0]["used"] == 241
 
 
 def test_keeping_tells_what_is_no_longer_held(counters: Counters) -> None:
@@ -246,6 +282,7 @@ def test_keeping_tells_what_is_no_longer_held(counters: Counters) -> None:
         counters.reserve(limits, id_, prompt=1, output=1)
     counters.run(Settle("settled", used(1, 1)))
     counters.now_s += LEASE_S + 1
+    counters.sweep()
     told = [(id_, Told(1)) for id_ in ("reaped", "settled", "forgotten")]
     assert counters.run(Keep("g", 1, told)) == [Kept(1, {"reaped": True, "forgotten": False})]
 

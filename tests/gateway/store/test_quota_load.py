@@ -20,7 +20,6 @@ from gateway.domain.counters import (
     Load,
     Reserve,
     Settle,
-    Sweep,
     Unknown,
     Waiting,
 )
@@ -118,7 +117,7 @@ def test_what_was_reaped_before_the_load_waits_too(emptied: Emptied) -> None:
     emptied.come_back("a", 100)
     emptied.counters.run(Keep("gateway", LEASE_US, [("a", Told(10, 0, 20, 0))]))
     emptied.counters.now_s += LEASE_S + 1
-    emptied.counters.run(Sweep(50))
+    emptied.counters.sweep()
     assert emptied.load(50, ["a"]) == Done()
     assert emptied.stands == (80, 0)
     emptied.settle("a", 45)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis import Redis
 
-from gateway.domain.counters import Held, Keep, Settle, Sweep, Swept
+from gateway.domain.counters import Held, Keep, Settle
 from gateway.domain.limits import Denied, Told
 from gateway.domain.quota import Quota
 from tests.gateway.store.quota_harness import LEASE_S, Counters, limits_of, used
@@ -30,9 +30,7 @@ class Silent:
 
     def sweep(self) -> int:
         """Return how many leases were reaped."""
-        [answer] = self.counters.run(Sweep(50))
-        assert isinstance(answer, Swept)
-        return answer.num_reaped
+        return self.counters.sweep()
 
 
 @pytest.fixture
@@ -73,6 +71,6 @@ def test_a_lease_is_reaped_at_its_time_while_others_call(redis_url: str) -> None
     counters.now_s += RETURN_S
     counters.reserve(limits, "a", output=60)
     counters.now_s += LEASE_S + 0.2
-    counters.run()
+    counters.sweep()
     [row] = counters.look(limits)
     assert row["held"] == 0

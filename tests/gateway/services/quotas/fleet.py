@@ -16,7 +16,6 @@ from gateway.domain.quota_settings import QuotaHolder
 from gateway.domain.usage import Outcome
 from gateway.ports import QuotaCounters
 from gateway.services.ledger import LedgerWriter, Spool
-from gateway.services.quotas.keeper import QuotaKeeper
 from gateway.services.quotas.lease import Books, RequestLease, Terms
 from gateway.services.quotas.link import CounterLink
 from gateway.services.quotas.service import QuotaService
@@ -60,18 +59,22 @@ class Tenant:
 
 
 class Gateway:
-    """Reserve, extend, settle and bill as a process does; `keeper` is run by hand."""
+    """Reserve, extend, settle and bill as a process does."""
 
     def __init__(self, tenant: Tenant, counters: QuotaCounters, spool: Spool) -> None:
         self.tenant = tenant
         self.writer = LedgerWriter(tenant.store.ledger, spool)
-        metrics = Metrics()
-        self.link = CounterLink(counters, time, metrics, build_s=0)
+        self.metrics = Metrics()
+        self.link = CounterLink(counters, time, self.metrics, build_s=0)
         books = Books(append=spool.append, note=lambda *told: None)
         self.quotas = QuotaService(
-            self.link, tenant.store.ledger, NoPrices(), books, metrics, flush_ledger=self._flush
+            self.link,
+            tenant.store.ledger,
+            NoPrices(),
+            books,
+            self.metrics,
+            flush_ledger=self._flush,
         )
-        self.keeper = QuotaKeeper(self.quotas, tenant.store.ledger, metrics)
 
     async def begin(
         self, max_tokens: int, principal: Principal | None = None

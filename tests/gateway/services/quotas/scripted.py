@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -27,7 +27,7 @@ from gateway.domain.counters import (
     Sweep,
     Swept,
 )
-from gateway.domain.limits import BASE_S, NO_LIMITS, Sums
+from gateway.domain.limits import BASE_S, NO_LIMITS, Sums, Told
 from gateway.domain.price import Price
 from gateway.domain.quota import Quota, Scope, ScopeKind, ScopeQuota
 from gateway.domain.usage import UsageRow
@@ -120,9 +120,9 @@ class FakeLedger:
         await self._answer()
         return [self.sums[scope] for scope, _, _ in wanted]
 
-    async def booked(self, ids: Collection[UUID], since_s: float) -> set[UUID]:
+    async def booked(self, ids: Collection[UUID], since_s: float) -> Mapping[UUID, Told]:
         await self._answer()
-        return set(ids) & set(self.rows)
+        return {id_: _told(self.rows[id_]) for id_ in ids if id_ in self.rows}
 
     async def insert(self, rows: Sequence[UsageRow]) -> int:
         await self._answer()
@@ -134,6 +134,10 @@ class FakeLedger:
         await self.gate.wait()
         if self.failures:
             raise self.failures.pop(0)
+
+
+def _told(row: UsageRow) -> Told:
+    return Told(row.input_tokens, row.cached_tokens, row.output_tokens, row.nano_usd)
 
 
 class NoPrices:

@@ -13,6 +13,8 @@ from gateway.domain.counters import (
     Keep,
     Kept,
     Orphan,
+    Reap,
+    Reaped,
     Settle,
     Sweep,
     Swept,
@@ -24,7 +26,9 @@ from gateway.domain.usage import Outcome
 from gateway.errors import CountersUnavailable, StoreUnavailable
 from gateway.services.quotas.bill import Meta
 from gateway.services.quotas.keeper import QuotaKeeper
+from gateway.services.quotas.lease import used_amounts
 from tests.gateway.services.quotas.scripted import LOOK, Rig, until
+from tests.gateway.usage_rows import usage_row
 
 pytestmark = pytest.mark.anyio
 
@@ -158,6 +162,26 @@ async def test_what_a_dead_process_was_told_of_is_billed_once(
     assert row.tenant_id == orphan.meta.tenant_id
     assert rig.counters.asked(Billed)[0] == Billed([orphan.id.hex])
     assert rig.metric("sluice_quota_leases") == 4
+
+
+async def test_what_is_overdue_is_ended_at_what_the_ledger_has(
+    rig: Rig, keeper: QuotaKeeper
+) -> None:
+    """At what was told where it has nothing; where it does not answer, not at all."""
+    billed, unknown = usage_row(), uuid4()
+    await rig.ledger.insert([billed])
+    overdue = [(billed.request_id.hex, 2_000_000), (unknown.hex, 1_000_000)]
+    rig.counters.answers[Sweep] = lambda op: Swept(1, 2, [], overdue)
+    rig.counters.answers[Reap] = lambda op: Reaped(2)
+    rig.ledger.failures = [StoreUnavailable()]
+    with pytest.raises(StoreUnavailable):
+        await keeper.sweep()
+    assert rig.counters.asked(Reap) == []
+    await keeper.sweep()
+    told = Told(billed.input_tokens, billed.cached_tokens, billed.output_tokens, billed.nano_usd)
+    used = [(billed.request_id.hex, used_amounts(told)), (unknown.hex, None)]
+    assert rig.counters.asked(Reap) == [Reap(used)]
+    assert rig.metric("sluice_quota_reaped_total") == 4
 
 
 async def test_a_ledger_that_hangs_lets_no_lease_run_out(rig: Rig) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
 
 from gateway.domain.counters import Keep, Kept, Settle
+from gateway.domain.limits import Told
 from gateway.domain.quota import Quota
 from gateway.domain.usage import Outcome
 from gateway.services.quotas.keeper import QuotaKeeper
@@ -15,6 +17,7 @@ from tests.gateway.services.quotas.scripted import Rig
 
 pytestmark = pytest.mark.anyio
 
+UNHEARD_S = LEASE_S - 10
 HARD, RATES = Quota(daily_tokens=10_000), Quota(output_tpm=100_000)
 
 
@@ -94,3 +97,62 @@ async def test_rates_are_nobodys_to_lose(rig: Rig) -> None:
     rig.clock.now_s += 2 * LEASE_S
     lease.settle(Outcome.COMPLETED)
     assert rig.bills[0].output_tokens == 90
+
+
+async def test_what_is_unheard_is_vouched_for_and_billed(rig: Rig, keeper: QuotaKeeper) -> None:
+    """Once, for all that it was granted, which whoever reaps leaves alone then."""
+    lease, run = await rig.hold(HARD, used=40)
+    rig.clock.now_s += UNHEARD_S
+    for _ in range(2):
+        await keeper.vouch()
+    [voucher] = rig.ledger.rows.values()
+    assert voucher.outcome is Outcome.LOST
+    assert (voucher.input_tokens, voucher.output_tokens) == (10, 256)
+    run.num_used_tokens = 256
+    rig.clock.now_s += LEASE_S
+    lease.settle(Outcome.COMPLETED)
+    [bill] = rig.bills
+    assert (bill.input_tokens, bill.output_tokens) == (10, 256)
+    assert (bill.request_id, bill.at) == (voucher.request_id, voucher.at)
+
+
+async def test_nobody_vouches_before_it_is_needed(rig: Rig, keeper: QuotaKeeper) -> None:
+    """For what was renewed, has no hard limit, has ended, or is too late."""
+    renewed, _ = await rig.hold(HARD)
+    await rig.hold(RATES)
+    ended, _ = await rig.hold(HARD)
+    ended.settle(Outcome.COMPLETED)
+    rig.clock.now_s += UNHEARD_S
+    renewed.was_told(Told(), rig.link.now_s())
+    await keeper.vouch()
+    assert rig.ledger.rows == {}
+    rig.clock.now_s += LEASE_S
+    await keeper.vouch()
+    assert rig.ledger.rows == {}
+
+
+async def test_a_voucher_that_came_too_late_is_none(rig: Rig, keeper: QuotaKeeper) -> None:
+    """Whoever reaped may have looked before."""
+    lease, run = await rig.hold(HARD, used=40)
+    rig.clock.now_s += UNHEARD_S
+    rig.ledger.gate.clear()
+    vouching = asyncio.create_task(keeper.vouch())
+    await asyncio.sleep(0)
+    rig.clock.now_s += LEASE_S
+    rig.ledger.gate.set()
+    await vouching
+    run.num_used_tokens = 90
+    lease.settle(Outcome.COMPLETED)
+    assert rig.bills[0].output_tokens == 0
+
+
+async def test_what_was_granted_after_a_voucher_is_not_in_it(rig: Rig, keeper: QuotaKeeper) -> None:
+    """The counters came back, and went away again."""
+    lease, run = await rig.hold(HARD, used=40)
+    rig.clock.now_s += UNHEARD_S
+    await keeper.vouch()
+    lease.was_told(Told(10, 0, 300, 0), rig.link.now_s())
+    run.num_used_tokens = 400
+    rig.clock.now_s += LEASE_S
+    lease.settle(Outcome.COMPLETED)
+    assert rig.bills[0].output_tokens == 300

@@ -1,0 +1,132 @@
+"""A gateway that is cut off from the counters for longer than its leases; others are not.
+
+Leases are a second and a half here instead of half a minute, and all that hangs on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from gateway.domain.counters import Look, Seen
+from gateway.domain.usage import Outcome
+from gateway.errors import CountersUnavailable, TenantLimited
+from gateway.services.quotas import ask, keeper, lease, service
+from gateway.services.quotas.compile import compile_limits
+from gateway.services.quotas.keeper import QuotaKeeper
+from gateway.store import Store
+from gateway.store.quota_counters import RedisQuotaCounters
+from gateway.store.redis import connect_for_pipe
+from gateway.store.redis_pipe import RedisPipe
+from tests.faults.proxy import Fault, FaultProxy
+from tests.gateway.services.quotas.fleet import PROMPT, Gateway, Tenant, gateway
+
+pytestmark = pytest.mark.anyio
+
+CAP, GRANT, LEASE_S = 3000, 256, 1.5
+
+
+@dataclass
+class Partition:
+    """Two gateways, the first of which reaches Valkey through a proxy."""
+
+    tenant: Tenant
+    cut: Gateway
+    other: Gateway
+    proxy: FaultProxy
+
+    async def used_and_held(self) -> tuple[int, int]:
+        """Return how the cap stands."""
+        quotas = (await self.tenant.principal()).quotas
+        [answer] = await self.other.link.ask(Look(compile_limits(quotas, self.other.link.now_s())))
+        assert isinstance(answer, Seen)
+        [seen] = answer.limits
+        return seen.used, seen.held
+
+    async def use_up(self, seconds: float) -> int:
+        """Have the other gateway serve whatever fits for a while; no sample is above the cap."""
+        used, ends_s = 0, asyncio.get_running_loop().time() + seconds
+        while asyncio.get_running_loop().time() < ends_s:
+            try:
+                used += await self.other.serve(190)
+            except TenantLimited:
+                await asyncio.sleep(0.05)
+            assert sum(await self.used_and_held()) <= CAP
+        return used
+
+    async def settled(self) -> int:
+        """Wait until nothing is held any more and all is billed; return what is used."""
+        for each in (self.cut, self.other):
+            assert await each.writer.flush(10)
+        for _ in range(400):
+            used, held = await self.used_and_held()
+            if held == 0 and used == await self.tenant.billed():
+                return used
+            await asyncio.sleep(0.02)
+        raise AssertionError((used, held, await self.tenant.billed()))
+
+
+@pytest.fixture
+async def partition(
+    store: Store, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Partition]:
+    """Run both, with their keepers."""
+    for module in (ask, keeper, lease, service):
+        monkeypatch.setattr(module, "LEASE_US", int(LEASE_S * 1e6))
+    monkeypatch.setattr(keeper, "_RENEW_S", 0.2)
+    for name, share in (("_VOUCH_S", 0.5), ("_GIVE_UP_S", 0.7), ("_OVERDUE_S", 0.9)):
+        if hasattr(lease, name):
+            monkeypatch.setattr(lease, name, share * LEASE_S)
+    async with FaultProxy(unquote(urlsplit(redis_url).path), None) as proxy:
+        client = connect_for_pipe(f"redis://127.0.0.1:{proxy.port}")
+        pipe, tenant = RedisPipe(client, timeout_s=0.05), Tenant(store)
+        await tenant.set(daily_tokens=CAP)
+        async with (
+            gateway(tenant, tmp_path / "a", RedisQuotaCounters(pipe)) as cut,
+            gateway(tenant, tmp_path / "b") as other,
+            _kept(cut),
+            _kept(other),
+        ):
+            yield Partition(tenant, cut, other, proxy)
+            proxy.fault = Fault()
+        await pipe.close()
+        await client.aclose()
+
+
+def _kept(one: Gateway):  # type: ignore[no-untyped-def]  # a context manager of the keeper's
+    quick = QuotaKeeper(one.quotas, one.tenant.store.ledger, one.metrics, tick_s=0.1, sweep_s=0.1)
+    return quick.running()
+
+
+async def test_what_ended_beyond_the_counters_is_not_let_go(partition: Partition) -> None:
+    """It was billed: whoever reaps finds that in the ledger, and lets go of what it did not use."""
+    running = [await partition.cut.begin(GRANT) for _ in range(5)]
+    partition.proxy.fault = Fault(blackhole=True)
+    for one, run in running:
+        run.num_used_tokens = 200
+        one.settle(Outcome.COMPLETED)
+    used = await partition.use_up(2 * LEASE_S)
+    partition.proxy.fault = Fault()
+    used += 5 * (PROMPT + 200)
+    assert await partition.settled() == used <= CAP
+
+
+async def test_what_runs_beyond_the_counters_is_vouched_for(partition: Partition) -> None:
+    """All that it was granted stays its own until it ends, and all that it used is billed."""
+    running = [await partition.cut.begin(1000) for _ in range(5)]
+    partition.proxy.fault = Fault(blackhole=True)
+    with pytest.raises(CountersUnavailable):
+        await partition.cut.begin(10)
+    used = await partition.use_up(2 * LEASE_S)
+    for one, run in running:
+        await partition.cut.generate(one, run)
+        one.settle(Outcome.COMPLETED)
+        assert run.num_used_tokens == GRANT
+        used += PROMPT + GRANT
+    partition.proxy.fault = Fault()
+    assert await partition.settled() == used <= CAP
