@@ -115,7 +115,16 @@ class SqlLedger:
         async with self._database.platform(Purpose.LEDGER) as connection:
             found = await connection.execute(query)
             # The ledger does not say what cached tokens weigh in a rate: as after a crash, nothing.
-            return {id_: Told(*told, told[0] - told[1]) for id_, *told in found}
+            return {
+                one.request_id: Told(
+                    one.input_tokens,
+                    one.cached_tokens,
+                    one.output_tokens,
+                    one.nano_usd,
+                    one.input_tokens - one.cached_tokens,
+                )
+                for one in found
+            }
 
 
 async def _bills(connection: AsyncConnection, rows: Sequence[UsageRow]) -> Sequence[UsageRow]:

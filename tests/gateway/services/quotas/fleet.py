@@ -90,7 +90,7 @@ class Gateway:
             max_tokens=[max_tokens],
             leads=[True],
         )
-        lease, run = await self.quotas.reserve(terms), FakeRun(1)
+        lease, run = await self.quotas.reserve(terms), FakeRun(1, prefilled=PROMPT)
         lease.attach([run])
         return lease, run
 
