@@ -32,15 +32,21 @@ def _bench(minutes: float, *names: str) -> Errand:
     return Errand(part="bench", minutes=minutes, names=names)
 
 
+def _tune(minutes: float, *names: str) -> Errand:
+    return Errand(part="tune", minutes=minutes, names=names, models=("qwen3-8b",))
+
+
 CALLS: Mapping[int, tuple[Errand, ...]] = {
     1: (
         _bench(2.0, "qwen3-0.6b:decode-sweep"),
         Errand(part="correctness", minutes=7.0),
     ),
     2: (
-        Errand(part="tune", minutes=4.5, models=("qwen3-8b",)),
+        # Others, of 8 bits and of sizes, come if time is left.
+        _tune(4.0, "decode_attention", "combine_attention", "prefill_attention"),
         _bench(1.25, "qwen3-0.6b:nano"),
-        _bench(2.75, "qwen3-8b:1k1k"),
+        _bench(2.25, "qwen3-8b:1k1k"),
+        _tune(2.0, "decode_attention:fp8", "prefill_attention:fp8", "sizes"),
     ),
     3: (
         _bench(2.0, "qwen3-8b:decode-sweep+prefill"),

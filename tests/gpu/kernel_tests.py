@@ -80,7 +80,7 @@ def _command(tests: Path, num_workers: int) -> list[str]:
         "--continue-on-collection-errors",
     ]
     if num_workers > 1 and importlib.util.find_spec("xdist") is not None:
-        command += ["-n", str(num_workers)]
+        command += ["-p", "xdist.plugin", "-n", str(num_workers)]
     return command
 
 
@@ -88,6 +88,8 @@ def _environment(log: Path) -> dict[str, str]:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     environment[kernel_test_log.VARIABLE] = str(log)
+    # What else is installed there is not to take part.
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     return environment
 
 

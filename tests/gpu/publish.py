@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,7 @@ class Publisher:
         return all(figure.met is not False for figure in part.figures.values())
 
     def _report(self, directory: Path, title: str, part: Part) -> None:
-        name, described = describe_device(self.asked.device)
+        name, described = _describe_device(self.asked.device)
         name = name if self.asked.on_gpu else "gpu-cpu"
         path, known = directory / f"{name}.json", BENCHMARKS_DIR / f"{name}.json"
         if known.exists() and not path.exists():
@@ -71,6 +73,12 @@ class Publisher:
         line = json.dumps({"title": title, "complete": part.complete, "figures": figures})
         with results.open("a") as file:
             file.write(f"{line}\n")
+
+
+@cache
+def _describe_device(device: str) -> tuple[str, Mapping[str, Any]]:
+    """Ask a device once: when it has failed it may not answer."""
+    return describe_device(device)
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:

@@ -19,8 +19,12 @@ from tests.gpu.shapes import MODELS
 _FIRST_FAMILY = "Qwen3ForCausalLM"
 # Where a part, or a stage, is not the work of the module of its name.
 _MODULES = {"profile": "step_profiles", "correctness:kernels": "kernel_tests"}
-# What runs at once depends on how decode attention is launched.
-TUNED_KERNELS = ("decode_attention", "decode_pieces", "combine_attention", "prefill_attention")
+# With a cache in 16 bits, then in 8; what combines pieces reads no cache. What runs at once depends
+# on how decode attention is launched.
+TUNED_KERNELS = (
+    *("decode_attention", "decode_pieces", "combine_attention", "prefill_attention"),
+    *("decode_attention:fp8", "decode_pieces:fp8", "prefill_attention:fp8"),
+)
 
 
 def list_stages(part: str, asked: Asked) -> list[str]:

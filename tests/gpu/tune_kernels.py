@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import product
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from engine.kernels.tuned import Settings
 
 _CALLS, _REPLAYS = 20, 5
-_KV_DTYPES = (torch.bfloat16, torch.float8_e4m3fn)
 _CASES: Mapping[str, Sequence[AttentionCase]] = {
     "decode_attention": DECODES,
     # What runs at once depends on how decode attention is launched.
@@ -38,19 +36,19 @@ _CASES: Mapping[str, Sequence[AttentionCase]] = {
 }
 
 
-def tune_kernel(asked: Asked, kernel: str) -> Iterator[Part]:
+def tune_kernel(asked: Asked, name: str) -> Iterator[Part]:
     """Sweep a kernel for every shape of heads that the models have, and keep what is best.
 
-    The part comes after each candidate. Raises: `BenchError`: no kernel is compiled here.
+    `name` is a kernel's, with `:fp8` where the cache has 8 bits. The part comes after each
+    candidate. Raises: `BenchError`: no kernel is compiled here.
     """
     if not asked.on_gpu or not triton_is_here():
         raise BenchError("kernels are timed on a GPU with Triton")
+    kernel, _, eight_bits = name.partition(":")
+    kv_dtype = torch.float8_e4m3fn if eight_bits else torch.bfloat16
     part = Part()
     device = torch.device(asked.device)
-    for kv_dtype, heads in product(_KV_DTYPES, _shapes(asked)):
-        # What combines pieces reads no cache.
-        if kernel == "combine_attention" and kv_dtype != torch.bfloat16:
-            continue
+    for heads in _shapes(asked):
         if asked.deadline.passed:
             sys.stderr.write(f"no time for {kernel} of heads of {heads.head_dim}, {kv_dtype}\n")
             continue
