@@ -26,6 +26,11 @@ from engine.kernels.pivot_search import EVERYTHING
 from engine.kernels.scan_logits import GROUP, PART, exp2_rate, scan_logits
 from engine.kernels.thresholds import HELD, LIKELY, RowFacts, find_reach
 
+# With so many rows there are enough programs where each has several parts, of which a greedy row's
+# all end at once.
+MANY_ROWS = 32
+_PARTS_EACH = 4
+
 
 def draw(
     logits: Tensor,
@@ -38,6 +43,7 @@ def draw(
     group: int = GROUP,
     likely: int = LIKELY,
     held: int = HELD,
+    many_rows: int = MANY_ROWS,
 ) -> Tensor:
     """Draw one token a row, and store it; see `Operations.draw`. What follows is for tests."""
     num_rows, vocab_size = logits.shape
@@ -48,7 +54,8 @@ def draw(
     facts = find_reach(
         logits, columns, slots, positions, maxima, masses, group=group, likely=likely, held=held
     )
-    races = _race(logits, columns, slots, maxima, facts, part=part, group=group)
+    num_each = _PARTS_EACH if num_rows >= many_rows else 1
+    races = _race(logits, columns, slots, maxima, facts, num_each, part=part, group=group)
     num_parts = maxima.shape[1]
     _choose_kernel[(num_rows,)](
         logits,
@@ -79,16 +86,20 @@ def _race(
     slots: Tensor,
     maxima: Tensor,
     facts: RowFacts,
+    num_each: int,
     *,
     part: int,
     group: int,
 ) -> Tensor:
-    """Find the least and the second race of each part; int32, [R, num_parts, 2]."""
+    """Find the least and the second race of each part, some parts a program.
+
+    Returns: int32, [R, num_parts, 2].
+    """
     # Where an id within its part takes the place of a race's last bits, enough must be left of it.
     assert part <= 2048, "a part's ids fit into the bits that the margin leaves"
     num_rows, num_parts, _ = maxima.shape
     races = torch.empty((num_rows, num_parts, 2), dtype=torch.int32, device=logits.device)
-    _race_kernel[(num_rows, num_parts)](
+    _race_kernel[(num_rows, triton.cdiv(num_parts, num_each))](
         logits,
         maxima,
         facts.reach,
@@ -99,6 +110,8 @@ def _race(
         races,
         logits.stride(0),
         VOCAB_SIZE=logits.shape[1],
+        NUM_PARTS=num_parts,
+        NUM_EACH=num_each,
         PART=part,
         GROUP=group,
     )
@@ -117,6 +130,8 @@ def _race_kernel(
     races: tl.tensor,
     stride: tl.tensor,
     VOCAB_SIZE: tl.constexpr,
+    NUM_PARTS: tl.constexpr,
+    NUM_EACH: tl.constexpr,
     PART: tl.constexpr,
     GROUP: tl.constexpr,
 ) -> None:
@@ -124,32 +139,54 @@ def _race_kernel(
     reach = tl.load(reaches + row)
     if reach < 0:
         return
-    part = tl.program_id(1)
-    place = row * tl.num_programs(1) + part
     largest = tl.load(largests + row)
     temperature = tl.load(temperatures + tl.load(slots + row))
+    low, high = _load_keys(keys, row)
+    for step in range(NUM_EACH):
+        part = tl.program_id(1) * NUM_EACH + step
+        if part < NUM_PARTS:
+            place = row * NUM_PARTS + part
+            least, second = _race_part(
+                logits + row * stride, maxima + place * (PART // GROUP), part * PART,
+                largest, temperature, reach, low, high, VOCAB_SIZE, PART, GROUP,
+            )  # fmt: skip
+            tl.store(races + place * 2, least)
+            tl.store(races + place * 2 + 1, second)
+
+
+@triton.jit
+def _race_part(
+    logits: tl.tensor,
+    maxima: tl.tensor,
+    begin: tl.tensor,
+    largest: tl.tensor,
+    temperature: tl.tensor,
+    reach: tl.tensor,
+    low: tl.tensor,
+    high: tl.tensor,
+    VOCAB_SIZE: tl.constexpr,
+    PART: tl.constexpr,
+    GROUP: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """Find the least and the second race of the tokens within reach, each with its place."""
     groups = tl.arange(0, PART // GROUP)
-    tops = tl.load(maxima + place * (PART // GROUP) + groups)
-    is_group = _is_near(tops, largest, temperature, reach)
+    is_group = _is_near(tl.load(maxima + groups), largest, temperature, reach)
     least = tl.full((), NOTHING, tl.int32)
     second = least
     if tl.max(is_group.to(tl.int32), axis=0) > 0:
         offsets = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-        ids = part * PART + offsets
+        ids = begin + offsets
         is_near = is_group[:, None] & (ids < VOCAB_SIZE)
-        values = tl.load(logits + row * stride + ids, mask=is_near, other=-float("inf"))
-        values = values.to(tl.float32)
+        values = tl.load(logits + ids, mask=is_near, other=-float("inf")).to(tl.float32)
         if reach < float("inf"):
             is_near = is_near & _is_near(values, largest, temperature, reach)
-        low, high = _load_keys(keys, row)
-        bits = hash_part(part * PART, offsets, low, high)
+        bits = hash_part(begin, offsets, low, high)
         race = least_race(bits, (largest - values) * exp2_rate(temperature))
         # Races are positive: the order of their bits is theirs, and the last ones say whose it is.
         found = tl.where(is_near, (race.to(tl.int32, bitcast=True) & -PART) | offsets, NOTHING)
         least = tl.min(found)
         second = tl.min(tl.where(found == least, NOTHING, found))
-    tl.store(races + place * 2, least)
-    tl.store(races + place * 2 + 1, second)
+    return least, second
 
 
 @triton.jit

@@ -2,8 +2,9 @@
 
 **Logits.** Of two kinds, in the model's type. Peaked ones: a normal bulk of standard deviation 2,
 and above it 1,000 tokens at random places whose probability falls with their rank to the power of
--1.5, the first with a logit of 20; top-p of 0.95 keeps some hundreds. Flat ones are the bulk alone,
-of which top-p keeps much. On a GPU draws take turns on logits of more bytes than its cache has.
+-1.5, the first with a logit of 20; top-p of 0.95 keeps about a hundred. Flat ones are the bulk
+alone, of which top-p keeps much. On a GPU draws take turns on logits of more bytes than its cache
+has.
 
 **Time.** On a GPU the draws are recorded as one graph, as in a step. A figure in passes is how
 often the logits could have been read meanwhile, at the rate at which this machine copies.

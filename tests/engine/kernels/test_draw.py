@@ -19,9 +19,9 @@ from engine.sampling.sampler import SamplingRows, sample
 
 Draw = Callable[[Tensor, DrawColumns, Tensor, Tensor, Tensor], Tensor]
 NUM_POSITIONS = 5000
-# Small parts, so that small vocabularies have several.
+# Small parts, so that small vocabularies have several, and from 10 rows on several a program.
 DRAWS = [
-    pytest.param(partial(draw, part=256, group=8, likely=16, held=64), id="kernel"),
+    pytest.param(partial(draw, part=128, group=8, likely=16, held=64, many_rows=10), id="kernel"),
     pytest.param(twin.draw, id="twin"),
 ]
 
@@ -131,10 +131,10 @@ def test_rows_that_cannot_draw_fail_alone(how: Draw, device: torch.device) -> No
 
 @pytest.mark.parametrize("how", DRAWS)
 def test_the_first_of_the_largest_wins(how: Draw, device: torch.device) -> None:
-    """Greedy rows take the first of equal logits, within a part and over several."""
+    """Greedy rows take the first of equal logits, within a group, a part and over several."""
     batch = Batch(700, 4, device, has_ties=False)
     batch.columns.temperature.zero_()
-    for row, ties in enumerate(([10, 70, 600], [255, 256], [511, 699], [699])):
+    for row, ties in enumerate(([10, 13, 600], [255, 256], [511, 699], [699])):
         batch.logits[row, ties] = 20.0
     assert batch.draw(how) == [10, 255, 511, 699]
 

@@ -12,13 +12,11 @@ from scheduler.bench.sampling import KINDS, make_logits
 from scheduler.bench.setup import DEMO, Options
 
 
-@pytest.mark.parametrize(
-    ("is_flat", "least", "most"), [(False, 100, 1000), (True, 10_000, 100_000)]
-)
+@pytest.mark.parametrize(("is_flat", "least", "most"), [(False, 50, 300), (True, 10_000, 100_000)])
 def test_top_p_keeps_what_the_kinds_of_logits_are_meant_for(
     is_flat: bool, least: int, most: int
 ) -> None:
-    """Of peaked logits some hundreds are left, of flat ones much of a vocabulary; none is equal."""
+    """Of peaked logits about a hundred are left, of flat ones much; no two rows are equal."""
     logits = make_logits(2, 151_936, is_flat=is_flat, device=torch.device("cpu"))
     ordered = torch.softmax(logits, dim=-1).sort(dim=-1, descending=True).values
     num_kept = (ordered.cumsum(dim=-1) < 0.95).sum(dim=-1)
