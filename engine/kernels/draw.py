@@ -114,6 +114,7 @@ def _race(
         NUM_EACH=num_each,
         PART=part,
         GROUP=group,
+        num_warps=8,
     )
     return races
 

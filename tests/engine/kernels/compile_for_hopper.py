@@ -220,5 +220,6 @@ if __name__ == "__main__":
     compile_products(dependent_operations, half, 1)
     for size in (1024, 14_336):
         quantize_rows(torch.zeros(4, size, dtype=torch.bfloat16))
-    for dtype in (torch.float32, torch.bfloat16):
-        compile_sampling(torch.zeros(4, VOCAB_SIZE, dtype=dtype))
+    # Few rows and many, of which programs have one part and several.
+    for num_rows, dtype in ((4, torch.float32), (40, torch.bfloat16)):
+        compile_sampling(torch.zeros(num_rows, VOCAB_SIZE, dtype=dtype))

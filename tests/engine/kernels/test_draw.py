@@ -90,7 +90,7 @@ class Batch:
 
 @pytest.mark.parametrize("how", DRAWS)
 @pytest.mark.parametrize(
-    ("vocab_size", "has_ties"), [(1, False), (7, True), (100, True), (700, False), (700, True)]
+    ("vocab_size", "has_ties"), [(1, False), (100, True), (700, False), (700, True)]
 )
 def test_tokens_are_the_samplers(
     how: Draw, vocab_size: int, has_ties: bool, device: torch.device
@@ -202,7 +202,7 @@ def test_a_row_draws_the_same_in_any_batch(how: Draw, device: torch.device) -> N
     for row in (1, 4):
         one = slice(row, row + 1)
         assert batch.draw(how, one) == together[one]
-    assert batch.draw(draw) == together
+    assert batch.draw(partial(draw, part=256, group=4, likely=32, held=32)) == together
 
 
 @pytest.mark.parametrize("how", DRAWS)
