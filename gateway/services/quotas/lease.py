@@ -177,6 +177,8 @@ class RequestLease:
         self._on_end = on_end
         self._retry_s = retry_s
         self._running: Sequence[Granted] = ()
+        # The same by prompt: its choices.
+        self._prompts: list[list[Granted]] = []
         self._extending: dict[int, asyncio.Task[None]] = {}
         self._is_queued = held.queued_tokens > 0
         self._first_s: float | None = None
@@ -185,6 +187,10 @@ class RequestLease:
         """Learn what runs on this lease, in the order of `terms.max_tokens`."""
         assert len(running) == len(self.granted)
         self._running = running
+        for generation, leads in zip(running, self.terms.leads, strict=True):
+            if leads:
+                self._prompts.append([])
+            self._prompts[-1].append(generation)
 
     def note_output(self, index: int, num_output_tokens: int, is_last: bool) -> None:
         """Learn how far a generation is; ask for more where its grant is nearly used up."""
@@ -201,23 +207,16 @@ class RequestLease:
             self._extend(index)
 
     def told(self) -> Told:
-        """Say what has been used so far: of each prompt, what the furthest of its choices has.
+        """Say what has been used so far.
 
         A prompt that is being computed tells nothing before its first token, or its end.
         """
-        num_input = num_cached = num_output = num_prefilled = 0
-        for running, leads in zip(self._running, self.terms.leads, strict=False):
-            num_output += running.num_used_tokens
-            if leads:
-                num_prefilled = 0
-            num_more = running.num_prefilled_tokens - num_prefilled
-            if num_more <= 0:
-                continue
-            if not num_prefilled:
-                # The others find what the first of them has computed.
-                num_cached += min(running.num_cached_tokens, num_more)
-            num_prefilled += num_more
-            num_input += num_more
+        num_input = num_cached = 0
+        for choices in self._prompts:
+            num_prefilled, num_found = _of_prompt(choices)
+            num_input += num_prefilled
+            num_cached += num_found
+        num_output = sum(running.num_used_tokens for running in self._running)
         return self.terms.told(num_input, num_cached, num_output)
 
     def was_told(self, told: Told, at_s: float) -> None:
@@ -395,6 +394,24 @@ class RequestLease:
         self.stop_causes.setdefault(index, cause)
         if self._running and not self.is_settled:
             self._running[index].finish_granted()
+
+
+def _of_prompt(choices: Sequence[Granted]) -> tuple[int, int]:
+    """Return how much of a prompt its choices have, and what of that was found in the cache.
+
+    As much as the furthest has; found is what the first of them to begin has found, as the others
+    find what that one has computed, and what none of them has computed.
+    """
+    num_prefilled = num_computed = num_found = 0
+    for running in choices:
+        num_had = running.num_prefilled_tokens
+        # A fault may have taken what was found.
+        num_cached = min(running.num_cached_tokens, num_had)
+        if not num_prefilled:
+            num_found = num_cached
+        num_prefilled = max(num_prefilled, num_had)
+        num_computed += num_had - num_cached
+    return num_prefilled, max(num_found, num_prefilled - num_computed)
 
 
 def used_amounts(told: Told) -> Amounts:

@@ -244,6 +244,7 @@ async def test_with_its_first_token_a_prompt_is_whole(bench: Bench) -> None:
     """Read or not."""
     run = await bench.start(prompt_of(1))
     await read_one(run)
+    assert run.generations[0].num_prefilled_tokens == PROMPT
     run.close()
     num_input, num_cached, num_output = bench.billed()
     assert (num_input, num_cached) == (PROMPT, 0)
@@ -345,7 +346,7 @@ async def test_however_it_ends_the_bill_is_what_was_computed_and_found(bench: Be
         assert num_input - num_cached <= computed
         assert choices > 1 or num_input - num_cached == computed
     part = [row for row in bench.rows if row.input_tokens and not row.output_tokens]
-    assert 10 < len(part) < 50
+    assert len(part) > 10
 
 
 def num_launched(plans: Sequence[StepPlan]) -> int:

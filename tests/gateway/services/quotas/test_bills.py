@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.domain.counters import Settle
@@ -14,7 +14,7 @@ from gateway.domain.limits import Amounts
 from gateway.domain.price import Price
 from gateway.domain.quota import Quota
 from gateway.domain.usage import Outcome, UsageRow
-from gateway.services.quotas.lease import RequestLease
+from gateway.services.quotas.lease import RequestLease, _of_prompt
 from gateway.services.quotas.recovery import Recovery
 from tests.gateway.services.quotas.scripted import FakeRun, Rig, terms
 from tests.gateway.usage_rows import usage_row
@@ -82,11 +82,30 @@ async def test_a_fault_of_ours_is_not_billed(rig: Rig) -> None:
 
 async def test_choices_have_one_prompt(rig: Rig) -> None:
     """The furthest of them counts, and what the first of them to compute it has found."""
-    held_back, first, further = FakeRun(), FakeRun(prefilled=60, cached=20), FakeRun()
-    further.num_prefilled_tokens = further.num_cached_tokens = 70
-    lease = await leased(rig, held_back, first, further, choices=3)
+    first, further = FakeRun(prefilled=60, cached=20), FakeRun(prefilled=70, cached=50)
+    lease = await leased(rig, FakeRun(), first, further, choices=3)
     bill, _ = await settled(rig, lease, Outcome.CANCELLED)
     assert (bill.input_tokens, bill.cached_tokens) == (70, 20)
+
+
+HAD = st.integers(0, 100)
+
+
+# The second found what others than the first had computed.
+@example(had=[(50, 0), (100, 100)])
+@given(had=st.lists(st.tuples(HAD, HAD), min_size=1, max_size=4))
+def test_a_prompt_is_what_its_choices_have_of_it(had: list[tuple[int, int]]) -> None:
+    """As much as the furthest, and never more of it computed than they have computed together."""
+    choices = [FakeRun(prefilled=max(pair), cached=min(pair)) for pair in had]
+    num_prefilled, num_found = _of_prompt(choices)
+    assert num_prefilled == max(run.num_prefilled_tokens for run in choices)
+    num_computed = sum(run.num_prefilled_tokens - run.num_cached_tokens for run in choices)
+    assert 0 <= num_prefilled - num_found <= num_computed
+    assert num_found <= num_prefilled
+    first = next((run for run in choices if run.num_prefilled_tokens), choices[0])
+    assert num_found >= first.num_cached_tokens
+    if num_prefilled == first.num_prefilled_tokens:
+        assert num_found == first.num_cached_tokens
 
 
 async def test_each_prompt_is_billed_for_itself(rig: Rig) -> None:
