@@ -34,7 +34,7 @@ class Ask:
             concurrency=1,
             queued_tokens=num_prompt if self.limits.has_queue else 0,
             tokens=num_prompt + num_output,
-            nano_usd=self.terms.nano_usd((num_prompt, 0, num_output)),
+            nano_usd=self.terms.most_nano_usd(num_output),
         )
         object.__setattr__(self, "held", held)
 
@@ -53,7 +53,7 @@ class Ask:
         if unit is Unit.REQUESTS:
             return None
         if unit is Unit.NANO_USD:
-            prompt_nano = terms.nano_usd((terms.num_prompt_tokens, 0, 0))
+            prompt_nano = terms.most_nano_usd(0)
             output_nano = self.held.nano_usd - prompt_nano
             left = (denied.left - prompt_nano) * num_output // output_nano if output_nano else 0
             # Prices are rounded up: one token less is sure to fit.

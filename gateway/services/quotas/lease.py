@@ -104,6 +104,13 @@ class Terms:
             self.tier, input_tokens=told[0], cached_tokens=told[1], output_tokens=told[2]
         )
 
+    def most_nano_usd(self, num_output: int) -> int:
+        """Price its prompts, cached if that is dearer, and so many output tokens."""
+        price, num_cached = self.price, 0
+        if price is not None and price.cached_nano_per_mtok > price.input_nano_per_mtok:
+            num_cached = self.num_prompt_tokens
+        return self.nano_usd((self.num_prompt_tokens, num_cached, num_output))
+
     def told(self, num_input: int, num_cached: int, num_output: int) -> Told:
         """Return what so many tokens come to; without a price cached ones count for no rate."""
         rate_tokens = num_input - num_cached

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.domain.counters import Settle
+from gateway.domain.counters import Reserve, Settle
 from gateway.domain.limits import Amounts
 from gateway.domain.price import Price
 from gateway.domain.quota import Quota
@@ -142,6 +142,16 @@ async def test_the_journal_settles_the_same(rig: Rig) -> None:
     taken_over, before_weights = rig.counters.asked(Settle)[-2:]
     assert taken_over.used == used
     assert before_weights.used.input_tokens == 59
+
+
+async def test_what_is_held_covers_cached_tokens_that_are_dearer(rig: Rig) -> None:
+    """Nobody should price them so; a budget is kept all the same."""
+    dear = price(cached_nano=3_000_000)
+    lease = await leased(rig, FakeRun(200, prefilled=100, cached=100), of=dear)
+    bill, _ = await settled(rig, lease, Outcome.COMPLETED)
+    [reserve] = rig.counters.asked(Reserve)
+    assert bill.nano_usd == 300 + 2 * 200
+    assert reserve.amounts.nano_usd == 300 + 2 * reserve.amounts.output_tokens
 
 
 COUNTS = st.integers(0, 10_000)
