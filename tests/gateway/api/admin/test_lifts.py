@@ -123,6 +123,23 @@ async def test_limits_that_an_operator_holds_of_a_key_stay(
     await _ok(tenant_owner.delete(f"{url}/override"))
 
 
+async def test_an_operator_holds_what_it_names(
+    operator: httpx.AsyncClient, tenant_owner: httpx.AsyncClient, held: str
+) -> None:
+    """One more limit leaves the others held; one that is taken back is the owner's again."""
+    url = _quotas(held)
+    await _ok(operator.patch(url, json={"concurrency": 3}))
+    state = await _ok(operator.patch(url, json={"budget_nano_usd": None}))
+    assert state["operator_set"] == ["concurrency", "rpm"]
+    for limits in ({"rpm": 101}, {"concurrency": None}):
+        assert (await tenant_owner.patch(url, json=limits)).status_code == 403
+    await _ok(tenant_owner.patch(url, json={"budget_nano_usd": 5}))
+    await _ok(tenant_owner.patch(url, json={"budget_nano_usd": 6}))
+    # What is an owner's becomes an operator's by being set again.
+    state = await _ok(operator.patch(url, json={"budget_nano_usd": 6}))
+    assert "budget_nano_usd" in state["operator_set"]
+
+
 async def test_an_operators_override_stays(
     owner: httpx.AsyncClient, tenant_owner: httpx.AsyncClient, held: str
 ) -> None:
