@@ -1,9 +1,14 @@
-"""Fakes of the ports of quotas: counters that hold whatever is asked, a ledger in a list."""
+"""Fakes of the ports of quotas: counters that hold whatever is asked, a ledger in a list.
+
+Whoever runs requests on them has to end each: `leased` sees to it that every hold was let go, once.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +24,7 @@ from gateway.domain.counters import (
     Kept,
     Op,
     Reserve,
+    Settle,
     Sweep,
     Swept,
 )
@@ -32,16 +38,19 @@ from gateway.services.quotas.lease import Books
 from gateway.services.quotas.link import CounterLink
 from gateway.services.quotas.service import QuotaService
 from gateway.telemetry.metrics import Metrics
+from tests.gateway.services.quotas.scripted import until
 
 
 class OpenCounters:
-    """Hold everything, and note what was asked."""
+    """Hold everything, and note what was held and what was let go, how often."""
 
     def __init__(self) -> None:
-        self.ops: list[Op] = []
+        self.held: set[str] = set()
+        self.let_go: Counter[str] = Counter()
 
     async def run(self, ops: Sequence[Op]) -> CounterReply:
-        self.ops += ops
+        self.held |= {op.request_id for op in ops if isinstance(op, Reserve)}
+        self.let_go.update(op.request_id for op in ops if isinstance(op, Settle))
         now_us = int((time.time() - BASE_S) * 1_000_000)
         return CounterReply("epoch", 0, now_us, [_answer(op, now_us) for op in ops])
 
@@ -95,9 +104,18 @@ def open_quotas(
     return QuotaService(link, NothingUsed(), prices, books, metrics, flush_ledger=_flushed)
 
 
-def leased(
-    inference: InferenceService, rows: list[UsageRow] | None = None, price: Price | None = None
-) -> LeasedInference:
-    """Let an inference service run on quotas that refuse nothing."""
-    quotas = open_quotas(rows, price=price)
-    return LeasedInference(inference, quotas, Entry(quotas, short_bytes=SHORT_BODY_BYTES))
+@asynccontextmanager
+async def leased(
+    inference: InferenceService,
+    rows: list[UsageRow] | None = None,
+    price: Price | None = None,
+) -> AsyncIterator[LeasedInference]:
+    """Let an inference service run on quotas that refuse nothing; on leaving, nothing may run."""
+    counters = OpenCounters()
+    quotas = open_quotas(rows, counters, price=price)
+    yield LeasedInference(inference, quotas, Entry(quotas, short_bytes=SHORT_BODY_BYTES))
+    # Who left without his answer may have left something to end.
+    await until(lambda: not list(quotas.live))
+    await quotas.link.flush()
+    await quotas.link.close()
+    assert counters.let_go == Counter(counters.held), "each hold is let go once"

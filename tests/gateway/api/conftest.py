@@ -209,18 +209,19 @@ async def _client(
     model: ServedModel, overload: OverloadWatch | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
     inference = InferenceService(salt_key=b"salt" * 8, pool=FairPool())
-    app = public_app(
-        models=ModelRegistry([model]),
-        inference=leased(inference),
-        overload=overload or OverloadWatch([], memory_share=lambda: 0.0),
-        auth=OneTenant(),
-        health=serving_health([model]),
-        version="test",
-    )
-    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-    headers = {"authorization": f"Bearer {KEY}"}
-    async with httpx.AsyncClient(
-        transport=transport, base_url="http://test", headers=headers, timeout=60
-    ) as client:
-        yield client
+    async with leased(inference) as leases:
+        app = public_app(
+            models=ModelRegistry([model]),
+            inference=leases,
+            overload=overload or OverloadWatch([], memory_share=lambda: 0.0),
+            auth=OneTenant(),
+            health=serving_health([model]),
+            version="test",
+        )
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        headers = {"authorization": f"Bearer {KEY}"}
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://test", headers=headers, timeout=60
+        ) as client:
+            yield client
     inference.pool.close()

@@ -19,6 +19,7 @@ from gateway.domain import Principal, TenantSlo, Tier
 from gateway.errors import BodiesTooLarge, Saturated
 from gateway.services.fair_pool import FairPool
 from gateway.services.health.overload_watch import OverloadWatch
+from gateway.services.inference.leased import LeasedInference
 from gateway.services.inference.models import ModelRegistry, ServedModel
 from gateway.services.inference.service import InferenceService
 from tests.fake_quotas import leased
@@ -82,12 +83,11 @@ class ByToken:
 class Server:
     """A public API whose bodies have little room."""
 
-    def __init__(self, model: ServedModel) -> None:
+    def __init__(self, model: ServedModel, leases: LeasedInference) -> None:
         self.bodies = Bodies(ROOM)
-        self.pool = FairPool()
         app = public_app(
             models=ModelRegistry([model]),
-            inference=leased(InferenceService(salt_key=b"salt" * 8, pool=self.pool)),
+            inference=leases,
             overload=OverloadWatch([], memory_share=lambda: 0.0),
             auth=ByToken(),
             health=serving_health([model]),
@@ -107,10 +107,12 @@ class Server:
 
 @pytest.fixture
 async def server(model: ServedModel) -> AsyncIterator[Server]:
-    made = Server(model)
-    async with made.client:
-        yield made
-    made.pool.close()
+    pool = FairPool()
+    async with leased(InferenceService(salt_key=b"salt" * 8, pool=pool)) as leases:
+        made = Server(model, leases)
+        async with made.client:
+            yield made
+    pool.close()
 
 
 class Slow:

@@ -23,6 +23,7 @@ from gateway.services.auth.authenticator import Authenticator
 from gateway.services.fair_pool import FairPool
 from gateway.services.health.overload_watch import OverloadWatch
 from gateway.services.inference.idempotency import IdempotencyService
+from gateway.services.inference.leased import LeasedInference
 from gateway.services.inference.models import ModelRegistry, ServedModel
 from gateway.services.inference.service import InferenceService
 from gateway.store import Store
@@ -392,15 +393,18 @@ async def test_the_real_endpoint_generates_once(
     """Through the whole public API: one id, one generation, the same bytes twice."""
     service = IdempotencyService(store.idempotency, SECRETS)
     inference = InferenceService(salt_key=b"salt" * 8, pool=FairPool())
-    app = public_app(
-        models=ModelRegistry([model]),
-        inference=leased(inference),
-        overload=OverloadWatch([], memory_share=lambda: 0.0),
-        auth=Keys(store),
-        health=serving_health([model]),
-        version="test",
-        idempotency=service,
-    )
+
+    def app_of(leases: LeasedInference) -> ASGIApp:
+        return public_app(
+            models=ModelRegistry([model]),
+            inference=leases,
+            overload=OverloadWatch([], memory_share=lambda: 0.0),
+            auth=Keys(store),
+            health=serving_health([model]),
+            version="test",
+            idempotency=service,
+        )
+
     chat = {
         "model": "sim",
         "messages": [{"role": "user", "content": "Hi"}],
@@ -408,7 +412,11 @@ async def test_the_real_endpoint_generates_once(
         "stream": stream,
     }
     text_request = {"model": "sim", "prompt": "Hi", "max_tokens": 8, "stream": stream}
-    async with service.running(), client_of(app) as client:
+    async with (
+        leased(inference) as leases,
+        service.running(),
+        client_of(app_of(leases)) as client,
+    ):
         first = await client.post(PATH, json=chat)
         second = await client.post(PATH, json=chat)
         assert first.status_code == second.status_code == 200, first.text

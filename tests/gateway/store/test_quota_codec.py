@@ -187,6 +187,7 @@ def test_operations_on_the_same_limits_share_an_argument() -> None:
 
 def test_what_was_packed_goes_with_its_limits() -> None:
     """Nothing is kept for principals that are forgotten."""
+    gc.collect()
     num_kept = len(quota_codec._packed)
     limits = limits_of(DAY_S, key=Quota(rpm=3))
     encode([Look(limits)])

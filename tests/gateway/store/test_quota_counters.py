@@ -330,6 +330,9 @@ def test_a_soft_budget_refuses_nothing(counters: Counters) -> None:
     """It is counted beyond its amount."""
     limits = limits_of(counters.now_s, tenant=Quota(budget_nano_usd=10, budget_hard=False))
     assert isinstance(counters.reserve(limits, "a", nano_usd=50), Held)
+    # What it asks for is granted whole, at any price.
+    more = Extend("a", 256, 2560, LEASE_S * 1_000_000, Told())
+    assert counters.run(more) == [Extended(256)]
     [settled] = counters.run(Settle("a", used(nano_usd=50), limits))
     assert settled == Done([WindowUse(limits.limits[0], 50)])
 

@@ -7,7 +7,7 @@ import random
 from array import array
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
@@ -27,7 +27,7 @@ from gateway.domain.price import Price
 from gateway.domain.usage import Outcome, UsageRow
 from gateway.errors import AuthenticationFailed, InternalFailure, ServerDraining
 from gateway.services.fair_pool import FairPool
-from gateway.services.inference import InferenceService, Job, Run, ServedModel
+from gateway.services.inference import InferenceService, Job, LeasedInference, Run, ServedModel
 from scheduler.config import first_come
 from scheduler.core import Scheduler
 from scheduler.service import EngineService
@@ -73,11 +73,8 @@ class Bench:
     engine: HaltingEngine
     service: EngineService
     model: ServedModel
-    rows: list[UsageRow] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        inference = InferenceService(salt_key=b"salt" * 8, pool=FairPool())
-        self._leased = leased(inference, self.rows, PRICE)
+    leases: LeasedInference
+    rows: list[UsageRow]
 
     async def start(self, *prompts: array[int], choices: int = 1, max_tokens: int = 9) -> Run:
         """Begin one request."""
@@ -91,7 +88,7 @@ class Bench:
             for index, prompt in enumerate(prompts)
             for choice in range(choices)
         ]
-        return await self._leased.start(
+        return await self.leases.start(
             ACME, self.model, jobs, Tier.DEFAULT, request_id=request_id, choices_per_prompt=choices
         )
 
@@ -155,8 +152,12 @@ async def opened(tokenizer: Tokenizer, *, depth: int = 1) -> AsyncIterator[Bench
         fingerprint="fp",
     )
     service.start()
+    rows: list[UsageRow] = []
+    inference = InferenceService(salt_key=b"salt" * 8, pool=FairPool())
     try:
-        yield Bench(engine, service, model)
+        async with leased(inference, rows, PRICE) as leases:
+            yield Bench(engine, service, model, leases, rows)
+            engine.gate.set()
     finally:
         engine.gate.set()
         await asyncio.to_thread(service.stop)

@@ -67,6 +67,34 @@ async def test_what_was_never_sent_leaves_nothing_to_send(rig: Rig) -> None:
     assert len(rig.bills) == 100
 
 
+async def test_a_place_that_was_held_alone_is_free_after_its_request(rig: Rig) -> None:
+    """Whether it was billed or refunded."""
+    await rig.open_breaker()
+    one_at_a_time = Quota(concurrency=1)
+    for end in (lambda lease: lease.settle(Outcome.COMPLETED), lambda lease: lease.refund()):
+        lease, _ = await rig.hold(one_at_a_time)
+        with pytest.raises(TenantLimited):
+            await rig.hold(one_at_a_time)
+        end(lease)
+    await rig.hold(one_at_a_time)
+
+
+async def test_who_leaves_while_he_is_reserved_for_holds_nothing(rig: Rig) -> None:
+    """It may have been held by then: it is taken back."""
+    rig.counters.gate.clear()
+    leaving = asyncio.create_task(rig.hold())
+    await until(lambda: bool(rig.counters.calls))
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    rig.counters.gate.set()
+    await rig.link.flush()
+    [held] = rig.counters.asked(Reserve)
+    [taken_back] = rig.counters.asked(Settle)
+    assert taken_back.request_id == held.request_id
+    assert not any(taken_back.used)
+    assert list(rig.quotas.live) == []
+
+
 async def test_a_local_refusal_is_a_limit_like_any_other(rig: Rig) -> None:
     """It is counted, and says when to return."""
     await rig.open_breaker()
