@@ -94,10 +94,11 @@ class Counters:
         prompt: int = 0,
         output: int = 0,
         nano_usd: int = 0,
+        queued: int = 0,
         meta: str = "{}",
     ) -> Answer:
         """Reserve, loading windows as empty where they are unknown."""
-        amounts = Amounts(1, prompt, output, 1, 0, prompt + output, nano_usd)
+        amounts = Amounts(1, prompt, output, 1, queued, prompt + output, nano_usd)
         op = Reserve(id_, limits, amounts, meta, LEASE_S * 1_000_000)
         while True:
             [answer] = self.run(op)

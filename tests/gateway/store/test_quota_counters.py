@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from gateway.domain.counters import (
+    Begun,
     Billed,
     Building,
     Done,
@@ -324,6 +325,18 @@ def test_hard_limits_wait_until_everybody_has_come_back(counters: Counters) -> N
     assert isinstance(counters.reserve(rates, "b", prompt=1, output=1), Held)
     counters.now_s += 4
     assert isinstance(counters.reserve(hard, "a", prompt=1, output=1), Held)
+
+
+def test_a_prompt_that_has_begun_waits_no_longer(counters: Counters) -> None:
+    """Its tokens leave the queue once, however often that is said."""
+    limits = limits_of(counters.now_s, tenant=Quota(queued_tokens=250))
+    for id_ in ("a", "b"):
+        counters.reserve(limits, id_, prompt=100, queued=100)
+    assert isinstance(counters.reserve(limits, "c", prompt=51, queued=51), Denied)
+    counters.run(Begun("a"))
+    counters.run(Begun("a"))
+    counters.run(Settle("a", used(100, 1)))
+    assert counters.look(limits)[0]["held"] == 100
 
 
 def test_a_soft_budget_refuses_nothing(counters: Counters) -> None:
