@@ -80,17 +80,16 @@ def public_app(
 def with_errors(routes: list[Route], failures: Failures | None = None) -> ASGIApp:
     """Wrap routes so that every answer has an id and every error OpenAI's shape.
 
-    `failures` counts what no key opened; both ports may have one together.
+    `failures` counts what no key opened, of several applications together; without it nobody does.
     """
-    app = Starlette(
-        routes=routes,
-        exception_handlers={
-            AuthenticationFailed: OnAuthenticationFailed(failures or Failures()),
-            GatewayError: on_gateway_error,
-            HTTPException: on_http_exception,
-            Exception: on_unexpected,
-        },
-    )
+    handlers: dict[type[Exception], Any] = {
+        GatewayError: on_gateway_error,
+        HTTPException: on_http_exception,
+        Exception: on_unexpected,
+    }
+    if failures is not None:
+        handlers[AuthenticationFailed] = OnAuthenticationFailed(failures)
+    app = Starlette(routes=routes, exception_handlers=handlers)
     # A redirect would be answered before the key is checked, to a place the Host header names.
     app.router.redirect_slashes = False
     return RequestId(app)

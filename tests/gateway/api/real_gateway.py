@@ -37,9 +37,9 @@ class RealGateway:
             key=lambda pair: (pair[1].path, pair[0]),
         )
 
-    def admin(self, token: str) -> httpx.AsyncClient:
+    def admin(self, token: str, address: str = "127.0.0.1") -> httpx.AsyncClient:
         """Make a client of the admin API; it holds nothing that must be closed."""
-        return _client(self.gateway, token)
+        return _client(self.gateway, token, address)
 
     async def token(self, role: AdminRole, tenant: str | None = None) -> str:
         """Have the owner issue a token of a role."""
@@ -65,9 +65,11 @@ async def real_gateway(settings: Settings) -> AsyncIterator[RealGateway]:
         yield RealGateway(gateway, _client(gateway, gateway.first_start.admin_token))
 
 
-def _client(gateway: Gateway, token: str) -> httpx.AsyncClient:
+def _client(gateway: Gateway, token: str, address: str = "127.0.0.1") -> httpx.AsyncClient:
     return httpx.AsyncClient(
-        transport=httpx.ASGITransport(gateway.admin, raise_app_exceptions=False),
+        transport=httpx.ASGITransport(
+            gateway.admin, raise_app_exceptions=False, client=(address, 1)
+        ),
         base_url="http://admin",
         headers={"authorization": f"Bearer {token}"},
     )

@@ -17,16 +17,22 @@ from gateway.api.public import with_errors
 from gateway.app.administration import admin_services
 from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, new_token
 from gateway.domain import KeyDraft, KeyRecord, KeySecret
-from gateway.domain.admin import AdminTokenRecord
+from gateway.domain.admin import Admin, AdminRole, AdminTokenRecord
+from gateway.errors import StoreUnavailable
 from gateway.services.auth import AdminAuthenticator, Authenticator, Failures, IssuedTokens
 from gateway.services.auth.failures import BURST
 from gateway.services.ledger import PriceBook
+from gateway.settings import Settings
 from gateway.store import Store
+from gateway.store.admin_tokens import SqlAdminTokens
+from gateway.store.keys import SqlKeys
 from tests.gateway.admin_app import ACTOR, Running
+from tests.gateway.api.real_gateway import real_gateway
 
 pytestmark = pytest.mark.anyio
 
 FLOOD = 300
+TENANTS = "/admin/v1/tenants"
 
 
 class StillClock:
@@ -109,7 +115,7 @@ def like_ours(text: str) -> str:
 
 @pytest.mark.parametrize(
     ("port", "path", "prefix"),
-    [("public", "/", KEY_PREFIX), ("admin", "/admin/v1/tenants", ADMIN_PREFIX)],
+    [("public", "/", KEY_PREFIX), ("admin", TENANTS, ADMIN_PREFIX)],
 )
 async def test_random_keys_cost_no_query(ground: Ground, port: str, path: str, prefix: str) -> None:
     """However many come, well-formed, the store hears of none; a fresh key is one look-up."""
@@ -139,7 +145,7 @@ async def test_a_client_that_fails_too_often_is_told_to_wait(ground: Ground) -> 
     assert limited.headers["retry-after"] == "1"
     assert limited.headers["x-should-retry"] == "false"
     async with from_address(ground.admin, "192.0.2.1") as http:
-        assert (await http.get("/admin/v1/tenants")).status_code == 429
+        assert (await http.get(TENANTS)).status_code == 429
     async with from_address(ground.public, "192.0.2.2") as http:
         other = await http.get("/")
     assert (other.status_code, other.headers["www-authenticate"]) == (401, "Bearer")
@@ -154,6 +160,19 @@ async def test_a_flood_is_a_line_a_second(ground: Ground, caplog: pytest.LogCapt
     names = [record.name for record in caplog.records]
     assert set(names) <= {"gateway.services.auth.failures"}
     assert len(names) < FLOOD / 10
+
+
+async def test_what_is_issued_is_good_at_once(ground: Ground) -> None:
+    """A new key and a new admin token open their routes before anything is read again."""
+    key = await ground.services.keys.create(ACTOR, "acme")
+    organisation = await ground.store.organisations.default()
+    owner = Admin("ann", AdminRole.OWNER, organisation.id)
+    token = await ground.services.tokens.create(owner, ACTOR, name="t", role=AdminRole.VIEWER)
+    async with from_address(ground.public, "192.0.2.1") as http:
+        assert (await http.get("/", headers={"x-api-key": key.token})).json() == "acme"
+    async with from_address(ground.admin, "192.0.2.1") as http:
+        answer = await http.get(TENANTS, headers={"x-api-key": token.text})
+    assert answer.status_code == 200
 
 
 async def test_keys_from_before_there_were_tags_stay_good(ground: Ground) -> None:
@@ -174,3 +193,25 @@ async def test_keys_from_before_there_were_tags_stay_good(ground: Ground) -> Non
         for text in (old.text, rotated.token):
             assert (await http.get("/", headers={"x-api-key": text})).json() == "globex"
     assert ground.store.secrets.is_tagged(type(old)(old.kid, rotated.token))
+
+
+async def test_a_whole_gateway_is_protected(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strangers are refused on both ports while the store answers nobody, and counted together."""
+
+    async def away(repository: object, kid: str) -> None:
+        raise StoreUnavailable
+
+    async with real_gateway(settings) as real:
+        monkeypatch.setattr(SqlKeys, "find", away)
+        monkeypatch.setattr(SqlAdminTokens, "find", away)
+        statuses = []
+        for number in range(BURST + 1):
+            is_public = number % 2
+            app = real.gateway.public if is_public else real.gateway.admin
+            path, prefix = ("/v1/models", KEY_PREFIX) if is_public else (TENANTS, ADMIN_PREFIX)
+            async with from_address(app, "192.0.2.1") as http:
+                answer = await http.get(path, headers={"x-api-key": new_token(prefix).text})
+            statuses.append(answer.status_code)
+    assert statuses == [401] * BURST + [429]

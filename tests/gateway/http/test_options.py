@@ -14,8 +14,10 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from gateway.app.serving import listening
+from gateway.http.open_files import Room
 from gateway.http.options import HttpOptions
 from gateway.http.server import ApiServer
+from gateway.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
@@ -74,3 +76,12 @@ async def test_a_certificate_makes_it_https() -> None:
             assert (await client.get(f"https://localhost:{port}/")).text == "127.0.0.1 https"
         with pytest.raises(httpx.TransportError):
             await ask(port, "")
+
+
+def test_a_port_takes_what_there_is_room_for() -> None:
+    """Each port's bound is its share of the files, not what was wished for."""
+    room = Room(public=576, admin=192, max_files=1024)
+    settings = Settings(max_connections=4096, max_connections_per_address=7)
+    public, admin = HttpOptions.of(settings, room).limits, HttpOptions.of_admin(room).limits
+    assert (public.max_connections, public.max_connections_per_address) == (576, 7)
+    assert admin.max_connections == 192
