@@ -43,7 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     if args.stage is None:
         return _run_all(args)
-    die_with_parent()
+    if args.results is not None:
+        # It was begun by `Conductor`, and has no one to tell without it.
+        die_with_parent()
     # A crash shows where it was, and so does a hang that is about to be killed.
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)

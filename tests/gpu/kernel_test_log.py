@@ -2,11 +2,12 @@
 
 pytest's own reports are written at its end, and a run that is killed would have none. The file is
 named by the environment; it has a JSON object a line. A worker of xdist whose GPU has failed for
-good ends, and another goes on with the tests that it had left.
+good ends, as does one whose test hangs, and another goes on with the tests that it had left.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
@@ -17,14 +18,15 @@ import pytest
 
 from tests.gpu.die_with_parent import die_with_parent
 
-VARIABLE = "SLUICE_KERNEL_TEST_LOG"
+# Names of the environment: the file, and the seconds after which a test hangs.
+LOG, HANGS_AFTER_S = "SLUICE_KERNEL_TEST_LOG", "SLUICE_KERNEL_TEST_HANGS_AFTER_S"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Log in the process that hears of all tests, and look after the GPU in those that run them."""
     die_with_parent()
     in_worker = hasattr(config, "workerinput")
-    config.pluginmanager.register(_Worker() if in_worker else _Log(Path(os.environ[VARIABLE])))
+    config.pluginmanager.register(_Worker() if in_worker else _Log(Path(os.environ[LOG])))
 
 
 class _Log:
@@ -55,12 +57,17 @@ class _Log:
 class _Worker:
     def __init__(self) -> None:
         self._failed = False
+        self._hangs_after_s = float(os.environ[HANGS_AFTER_S])
+
+    def pytest_runtest_logstart(self) -> None:
+        faulthandler.dump_traceback_later(self._hangs_after_s, exit=True, file=sys.__stderr__)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._failed = self._failed or report.failed
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logfinish(self) -> None:
+        faulthandler.cancel_dump_traceback_later()
         if self._failed and _gpu_has_failed():
             # Not `sys.exit`: what ends properly might wait for the GPU.
             os._exit(1)

@@ -24,6 +24,8 @@ QUICK_TESTS = KERNEL_TESTS / "test_quantize_rows.py"
 # Each takes some memory of the GPU for itself.
 _MOST_WORKERS = 8
 _LOOKED_EVERY_S = 1.0
+# Most of the time of a test goes by while kernels are compiled.
+_HANGS_AFTER_S = 120.0
 
 
 def run(asked: Asked, _: str) -> Iterator[tuple[str, Part]]:
@@ -87,7 +89,8 @@ def _command(tests: Path, num_workers: int) -> list[str]:
 def _environment(log: Path) -> dict[str, str]:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    environment[kernel_test_log.VARIABLE] = str(log)
+    environment[kernel_test_log.LOG] = str(log)
+    environment[kernel_test_log.HANGS_AFTER_S] = str(_HANGS_AFTER_S)
     # What else is installed there is not to take part.
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     return environment

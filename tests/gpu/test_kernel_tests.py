@@ -65,6 +65,21 @@ def test_time_that_is_up_leaves_what_was_counted(
     assert part.figures["correctness_kernel_tests_left_out"].met is False
 
 
+def test_test_that_hangs_takes_its_worker_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test that hangs counts as failed after a while, and the others run to their ends."""
+    (tmp_path / "test_some.py").write_text(
+        "import pytest, time\n"
+        "@pytest.mark.parametrize('number', range(8))\n"
+        "def test_some(number): time.sleep(600 * (number == 1))\n"
+    )
+    monkeypatch.setattr(kernel_tests, "_HANGS_AFTER_S", 2.0)
+    *_, part = run_kernel_tests(timeout_s=100, tests=tmp_path, num_workers=2)
+    assert counts(part) == {"passed": 7, "failed": 1, "skipped": 0, "left_out": 0}
+    assert part.samples["failed"] == ["test_some.py::test_some[1]"]
+
+
 def test_gpu_that_has_failed_takes_one_test(tmp_path: Path) -> None:
     """An error that stays as long as the process ends its worker, and another does the rest."""
     (tmp_path / "test_some.py").write_text(
