@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from scheduler.bench.part import Part, grow
+from scheduler.bench.part import Part, Row, grow
 from scheduler.bench.report import Figure, at_least, at_most
 from tests.gpu import kernel_test_log
 from tests.gpu.asked import Asked
@@ -23,6 +23,7 @@ KERNEL_TESTS = ROOT / "tests" / "engine" / "kernels"
 QUICK_TESTS = KERNEL_TESTS / "test_quantize_rows.py"
 # Each takes some memory of the GPU for itself.
 _MOST_WORKERS = 8
+_MOST_SHOWN = 10
 _LOOKED_EVERY_S = 1.0
 # Most of the time of a test goes by while kernels are compiled.
 _HANGS_AFTER_S = 120.0
@@ -105,6 +106,7 @@ def _count(log: Path, end: str) -> Part:
         collected |= set(entry.get("collected", ()))
         if "test" in entry:
             outcomes[entry["test"]] = entry["outcome"]
+    failed = [test for test, outcome in outcomes.items() if outcome == "failed"]
     counts = {kind: list(outcomes.values()).count(kind) for kind in ("passed", "failed", "skipped")}
     part = Part(
         {
@@ -115,7 +117,8 @@ def _count(log: Path, end: str) -> Part:
                 len(collected - outcomes.keys()), 0, "tests"
             ),
         },
-        {"failed": [test for test, outcome in outcomes.items() if outcome == "failed"]},
+        {"failed": failed},
+        [Row(test, None, note="failed") for test in failed[:_MOST_SHOWN]],
     )
     if counts["failed"] or not counts["passed"]:
         part.samples["output"] = end
