@@ -14,6 +14,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 # Before torch is imported: on a CPU, waiting threads must not spin.
@@ -73,7 +74,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--workload", choices=WORKLOADS, action="append", help="of bench; default: all"
     )
     parser.add_argument("--fp8", choices=("weights", "kv", "both"), default="", help="of bench")
-    parser.add_argument("--out", type=Path, help="where the report goes")
+    # Stages run in the repository, wherever this was said.
+    parser.add_argument(
+        "--out", type=lambda path: Path(path).absolute(), help="where the report goes"
+    )
     parser.add_argument("--commit", help="for a tree without its history")
     parser.add_argument("--results", type=Path, help="where a stage tells what it measured")
     return parser.parse_args(argv)
@@ -92,12 +96,7 @@ def run_one(args: argparse.Namespace) -> int:
         results=args.results,
     )
     met: dict[str, bool] = {}
-    if asked.on_gpu and asked.tuned_settings is not None:
-        # Imported late: it needs Triton, and loads torch.
-        from engine.kernels import tuned
-
-        # What an earlier stage found best, this one is launched with.
-        tuned.look_in(asked.tuned_settings)
+    _look_in_tuned_settings(asked)
     try:
         for title, part in run_stage(args.stage, asked):
             met[title] = publisher.publish(title, part)
@@ -108,6 +107,15 @@ def run_one(args: argparse.Namespace) -> int:
         traceback.print_exc()
         return 1
     return 0 if all(met.values()) else MISSED
+
+
+def _look_in_tuned_settings(asked: Asked) -> None:
+    """Launch kernels with what an earlier stage of this run found best."""
+    if asked.on_gpu and asked.tuned_settings is not None and find_spec("triton") is not None:
+        # Imported late: it needs Triton, and loads torch.
+        from engine.kernels import tuned
+
+        tuned.look_in(asked.tuned_settings)
 
 
 def _run_all(args: argparse.Namespace) -> int:
