@@ -70,17 +70,17 @@ def check_address(scope: Scope, *bounds: tuple[str, ...] | None) -> None:
     """Raise `PermissionDenied` where one of `bounds` has no network of the client; None is any."""
     client = scope.get("client")
     address = None if client is None else client[0]
-    if not all(admits(cidrs, address) for cidrs in bounds):
-        raise PermissionDenied("This credential may not be used from your address.")
+    for cidrs in bounds:
+        if not admits(cidrs, address):
+            raise PermissionDenied("This credential may not be used from your address.")
 
 
 def may_use(principal: Principal, model: ServedModel) -> bool:
     """Tell whether a key and its tenant are open to a model, by its name or an alias."""
-    bounds = (principal.models, principal.tenant_models)
-    return all(
-        allowed is None or not {model.name, *model.aliases}.isdisjoint(allowed)
-        for allowed in bounds
-    )
+    for allowed in (principal.models, principal.tenant_models):
+        if allowed is not None and {model.name, *model.aliases}.isdisjoint(allowed):
+            return False
+    return True
 
 
 def require_model(principal: Principal, model: ServedModel) -> None:
