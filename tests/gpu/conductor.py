@@ -70,6 +70,9 @@ class Conductor:
             ]
             try:
                 how = _run(command, kill_s)
+            except Interrupted as exc:
+                self.broken.append(f"{stage}: {exc}")
+                raise
             finally:
                 self.results += read_results(results)
         if how:

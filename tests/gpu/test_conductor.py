@@ -144,7 +144,8 @@ def test_stage_ends_with_who_began_it(
     process.send_signal(number)
     heard = number != signal.SIGKILL
     assert process.wait(30) == (number if heard else -number)
-    assert ("CUT SHORT  sleep" in output.read_text()) == heard
+    for line in ("CUT SHORT  sleep", f"BROKE  sleep: ended by {number.name}"):
+        assert (line in output.read_text()) == heard
     stage_pid, child_pid = map(int, children.read_text().split())
     wait_until(lambda: not is_alive(stage_pid))
     # What a stage starts looks after itself where nobody else can.
