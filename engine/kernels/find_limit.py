@@ -40,6 +40,7 @@ def find_limit(
     masses: tl.tensor,
     scratch: tl.tensor,
     likeliest: tl.tensor,
+    num_tokens: tl.tensor,
     NUM_PARTS: tl.constexpr,
     PARTS_BLOCK: tl.constexpr,
     GROUPS: tl.constexpr,
@@ -78,7 +79,7 @@ def find_limit(
             total = tl.sum(tl.where(survives, held_masses, 0.0), axis=0)
         else:
             limit = _last_of_row(
-                values, largest, rate, nothing, none, none, limit, top_k, scratch,
+                values, largest, rate, nothing, none, none, limit, num_tokens, top_k, scratch,
                 False, HELD, VOCAB_SIZE, BLOCK,
             )  # fmt: skip
             limits = tl.full([4], 0, tl.int32) + limit
@@ -101,7 +102,7 @@ def find_limit(
             far = tl.log2(VOCAB_SIZE / ((1 - top_p) * total)) / rate
             high = tl.minimum(limit, tl.maximum(far.to(tl.int32, bitcast=True), upto + 1))
             limit = _last_of_row(
-                values, largest, rate, upto, num_held, mass_held, high, target, scratch,
+                values, largest, rate, upto, num_held, mass_held, high, num_tokens, target, scratch,
                 True, HELD, VOCAB_SIZE, BLOCK,
             )  # fmt: skip
     return limit
@@ -160,6 +161,7 @@ def _last_of_row(
     num_low: tl.tensor,
     weight_low: tl.tensor,
     high: tl.tensor,
+    num_high: tl.tensor,
     target: tl.tensor,
     scratch: tl.tensor,
     BY_MASS: tl.constexpr,
@@ -169,8 +171,8 @@ def _last_of_row(
 ) -> tl.tensor:
     """Find the bits of the last token of the row that the target takes in, between two bits."""
     low, num_low, weight_low, high, num_high = search_row(
-        values, largest, rate, low, num_low, weight_low, high, tl.full((), VOCAB_SIZE, tl.int32),
-        target, BY_MASS, HELD, VOCAB_SIZE, BLOCK,
+        values, largest, rate, low, num_low, weight_low, high, num_high, target,
+        BY_MASS, HELD, VOCAB_SIZE, BLOCK,
     )  # fmt: skip
     # More are between only if they all tie.
     if num_high - num_low <= HELD:

@@ -93,6 +93,7 @@ def find_reach(
         facts.first,
         facts.keys,
         logits.stride(0),
+        vocab_size,
         VOCAB_SIZE=vocab_size,
         NUM_PARTS=maxima.shape[1],
         PARTS_BLOCK=triton.next_power_of_2(maxima.shape[1]),
@@ -106,7 +107,9 @@ def find_reach(
     return facts
 
 
-@triton.jit
+# Were the number of tokens a constant as well, a search that a small vocabulary never needs would
+# be left out, and Triton 3.6 fails to compile what remains.
+@triton.jit(do_not_specialize=["num_tokens"])
 def _reach_kernel(
     logits: tl.tensor,
     maxima: tl.tensor,
@@ -125,6 +128,7 @@ def _reach_kernel(
     firsts: tl.tensor,
     keys: tl.tensor,
     stride: tl.tensor,
+    num_tokens: tl.tensor,
     VOCAB_SIZE: tl.constexpr,
     NUM_PARTS: tl.constexpr,
     PARTS_BLOCK: tl.constexpr,
@@ -160,6 +164,7 @@ def _reach_kernel(
                 masses + row * NUM_PARTS,
                 scratch + row * HELD,
                 likeliest + row * LIKELY,
+                num_tokens,
                 NUM_PARTS,
                 PARTS_BLOCK,
                 GROUPS,

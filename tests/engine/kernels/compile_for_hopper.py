@@ -195,7 +195,7 @@ def compile_sampling(logits: Tensor) -> None:
         repetition=floats,
         frequency=floats,
         presence=floats,
-        counts=torch.zeros(NUM_SLOTS + 1, VOCAB_SIZE, dtype=torch.int16),
+        counts=torch.zeros(NUM_SLOTS + 1, logits.shape[1], dtype=torch.int16),
     )
     slots = ints(len(logits))
     tokens = ints(NUM_SLOTS + 1, 1025)
@@ -220,6 +220,10 @@ if __name__ == "__main__":
     compile_products(dependent_operations, half, 1)
     for size in (1024, 14_336):
         quantize_rows(torch.zeros(4, size, dtype=torch.bfloat16))
-    # Few rows and many, of which programs have one part and several.
-    for num_rows, dtype in ((4, torch.float32), (40, torch.bfloat16)):
-        compile_sampling(torch.zeros(num_rows, VOCAB_SIZE, dtype=dtype))
+    # Few rows and many, of which programs have one part and several; and what tiny models have.
+    for num_rows, vocab_size, dtype in (
+        (4, VOCAB_SIZE, single),
+        (40, VOCAB_SIZE, half),
+        (4, 1, half),
+    ):
+        compile_sampling(torch.zeros(num_rows, vocab_size, dtype=dtype))
