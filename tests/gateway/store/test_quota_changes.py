@@ -19,6 +19,7 @@ from gateway.domain.counters import (
     Load,
     Reserve,
     Settle,
+    Sweep,
     Unknown,
     Waiting,
 )
@@ -155,6 +156,7 @@ def test_a_limit_that_is_lowered_holds_for_what_runs(world: World) -> None:
     world.load(before, 0)
     running = world.begin(before, 300)
     lowered = world.set(daily_tokens=400)
+    assert world.ask(lowered, 1)[1] == Unknown()
     assert world.load(lowered, 0) == Done()
     assert world.stands(lowered) == (0, 300)
     more = Extend(running, 256, 0, LEASE_US, Told())
@@ -207,16 +209,33 @@ def test_a_change_of_another_limit_loses_nothing_that_was_counted(world: World) 
     assert world.stands(after) == (400, 100)
     world.settle(running, 100)
     assert world.stands(after) == (500, 0)
+    # So much has ended since that nobody remembers it.
+    world.counters.redis.delete("sluice:q:ended")
+    again = world.set(daily_tokens=3000)
+    assert world.load(again, 300) == Done()
+    assert world.stands(again) == (500, 0)
+
+
+def test_what_is_overdue_is_held_in_a_new_limit_too(world: World) -> None:
+    """Its gateway may come back."""
+    before = world.set(daily_tokens=10_000)
+    world.load(before, 0)
+    late = world.begin(before, 300)
+    world.counters.now_s += LEASE_S + 1
+    world.counters.run(Sweep(50))
+    lowered = world.set(daily_tokens=400)
+    assert world.load(lowered, 0) == Done()
+    assert world.counters.run(Extend(late, 256, 0, LEASE_US, Told())) == [Extended(100)]
 
 
 def test_what_began_before_a_window_is_not_of_it(world: World) -> None:
     """It counts in the day that it began in."""
+    # Ten seconds before a midnight, and ten after it.
+    world.counters.now_s += 86_400 - world.counters.now_s % 86_400 - 10
+    world.counters._called_s = world.counters.now_s
     yesterday = world.begin(NO_LIMITS, 300)
-    ended = world.begin(NO_LIMITS, 100)
-    for _ in range(9):
-        world.counters.now_s += 9_600
-        world.counters.run(Keep("g", LEASE_US, [(yesterday, Told()), (ended, Told())]))
-    world.settle(ended, 100)
+    world.serve(NO_LIMITS, 100)
+    world.counters.now_s += 20
     limits = world.set(daily_tokens=1000)
     assert world.load(limits, 0) == Done()
     assert world.stands(limits) == (0, 0)

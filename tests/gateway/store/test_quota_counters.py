@@ -252,6 +252,7 @@ def test_what_is_overdue_under_a_hard_limit_waits_for_the_ledger(counters: Count
         for id_ in ("billed", "renewed", "settled", "lost")
     }
     counters.reserve(rates, "rates")
+    counters.run(Keep("g", LEASE_S * 1_000_000, [("billed", Told(100, 0, 5, 0))]))
     counters.now_s += LEASE_S + 1
     [swept] = counters.run(Sweep(10))
     assert isinstance(swept, Swept)
