@@ -118,6 +118,24 @@ def test_top_p_takes_its_share_of_what_top_k_left(top_p: float, device: torch.de
     check(row, float(reach[0]), 1.0, 6, top_p)
 
 
+def test_ties_beyond_the_groups_that_are_read_count(device: torch.device) -> None:
+    """Tokens that tie with the k-th weigh what they do, in more groups than a program reads."""
+    row = torch.full((VOCAB_SIZE,), -5.0)
+    row[::2] = 0.0
+    row[0] = 1.0
+    reach, _ = find(row[None].to(device), top_k=3, top_p=0.15, likely=4, held=64)
+    check(row, float(reach[0]), 1.0, 3, 0.15)
+    assert float(reach[0]) == 1.0
+
+
+def test_a_part_that_is_hidden_weighs_nothing(device: torch.device) -> None:
+    """Where all logits of a part are minus infinity, the mass of the others is what counts."""
+    row = torch.linspace(0, 3.9, VOCAB_SIZE)
+    row[16:32] = -math.inf
+    reach, _ = find(row[None].to(device), top_p=0.6)
+    check(row, float(reach[0]), 1.0, 0, 0.6)
+
+
 def test_neighbouring_floats_are_told_apart(device: torch.device) -> None:
     """The search is exact: logits that differ in their last bit are on two sides of a limit."""
     row = torch.linspace(-5, 0, VOCAB_SIZE)
