@@ -26,6 +26,7 @@ from gateway.settings import Settings
 from gateway.store import Store
 from gateway.store.admin_tokens import SqlAdminTokens
 from gateway.store.keys import SqlKeys
+from tests.fake_quotas import open_quotas
 from tests.gateway.admin_app import ACTOR, Running
 from tests.gateway.api.real_gateway import real_gateway
 
@@ -85,7 +86,9 @@ class Ground:
             issued=self.issued,
         )
         prices = PriceBook(self.store.prices)
-        self.services = admin_services(self.store, self.auth, admin_auth, Running(), prices)
+        self.services = admin_services(
+            self.store, self.auth, admin_auth, Running(), prices, open_quotas()
+        )
         self.admin = with_errors(admin_routes(self.services, admin_auth), self._failures)
 
 

@@ -43,6 +43,10 @@ DAY_S = 86_400
 LEASE_US = LEASE_S * 1_000_000
 
 
+# A token of input, which weighs as much in a rate.
+ONE_TOKEN = Told(1, rate_tokens=1)
+
+
 @dataclass
 class Request:
     """One request as the model has it; `told` is what its process last said of its use."""
@@ -191,7 +195,7 @@ class QuotaMachine(RuleBasedStateMachine):
         """An extension gets what is left of its own day, and renews the lease."""
         id_ = self.live(draw)
         self.reap()
-        [answer] = self.counters.run(Extend(id_, tokens, tokens * NANO, LEASE_US, Told(1)))
+        [answer] = self.counters.run(Extend(id_, tokens, tokens * NANO, LEASE_US, ONE_TOKEN))
         held = self.model.held.get(id_)
         if held is None:
             assert answer == Gone()
@@ -258,7 +262,7 @@ class QuotaMachine(RuleBasedStateMachine):
     def keep(self) -> None:
         """Renewed leases live on; what they were told is what they cost if they do not."""
         self.reap()
-        told = [(id_, Told(1)) for id_ in sorted(self.model.held)]
+        told = [(id_, ONE_TOKEN) for id_ in sorted(self.model.held)]
         self.counters.run(Keep("g", LEASE_US, told))
         for held in self.model.held.values():
             held.told, held.lease_s = 1, self.counters.now_s + LEASE_S
