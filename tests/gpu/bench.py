@@ -47,7 +47,9 @@ STAGES = (
     Stage("qwen3-0.6b", ("nano",)),
     Stage("qwen3-8b", ("1k1k", "prefill")),
     Stage("qwen3-0.6b", ("decode-sweep",)),
-    Stage("qwen3-0.6b", ("host-share", "loop-lag")),
+    Stage("qwen3-0.6b", ("host-share", "loop-lag", "sampling")),
+    # What is profiled may be slower afterwards, and a second profile lose kernels: a process alone.
+    Stage("qwen3-8b", ("trace",)),
     Stage("llama-3.2-1b", ("decode-sweep", "nano", "prefill", "64k", "uneven")),
     Stage("qwen3-8b", ("decode-sweep", "64k", "uneven", "nano")),
     Stage("qwen3-4b", ("decode-sweep", "nano", "prefill")),
@@ -59,7 +61,7 @@ STAGES = (
     Stage("llama-3.1-8b", ("64k",), fp8="kv"),
     Stage("qwen3-0.6b", ("peer",)),
 )
-_QUICK_STAGE = Stage(DEMO, ("decode-sweep", "nano", "1k1k", "loop-lag"))
+_QUICK_STAGE = Stage(DEMO, ("decode-sweep", "nano", "1k1k", "loop-lag", "sampling", "trace"))
 
 
 def run(asked: Asked, name: str) -> Iterator[tuple[str, Part]]:
