@@ -4,9 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # pip, not uv: uv would resolve torch's range to the CUDA build.
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
+# Files whose hashes are not the locked ones are refused. What is left to resolve after that is
+# torch alone, by its range and as your index has it; what builds Sluice is locked too.
+LOCKED := $(PIP) install --quiet --require-hashes --no-deps --requirement
+SLUICE := $(PIP) install --quiet --no-build-isolation --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test soak lint format lock clean
+.PHONY: help install serve test soak lint format audit lock clean
 
 help:            ## List the targets
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/: *.*## */\t/' | expand -t 12
@@ -42,10 +46,13 @@ format: $(VENV)/.tested      ## Rewrite the code in the house's style
 	@$(BIN)/ruff check --fix --exit-zero .
 	@$(BIN)/ruff format .
 
-lock: $(VENV)/.tested        ## Write requirements.lock from what is installed
-	@{ echo "# What the tests ran with; used as constraints. torch is left to its range, because"; \
-	   echo "# the right build differs between machines. Rewrite with 'make lock'."; \
-	   $(PIP) freeze --exclude-editable | grep -viE '^(torch|triton|nvidia-|cuda-)' ; } > requirements.lock
+audit: $(VENV)/.installed    ## Look for known vulnerabilities in what is locked (needs the network)
+	@$(BIN)/python -m tests.supply.audit
+
+lock:            ## Write both requirements.lock anew (ARGS="--upgrade" for the newest versions)
+	@$(PYTHON) -m venv $(VENV)/lock
+	@$(VENV)/lock/bin/python -m pip --disable-pip-version-check install --quiet uv
+	@$(VENV)/lock/bin/python -m tests.supply.lock $(ARGS)
 
 clean:           ## Remove the virtual environment and the caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
@@ -57,12 +64,14 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: pyproject.toml requirements.lock | $(VENV)/bin/python
 	@echo "Installing Sluice into $(VENV) (about a minute) …" >&2
-	@$(PIP) install --quiet --constraint requirements.lock --editable .
+	@$(LOCKED) requirements.lock
+	@$(SLUICE) .
 	@# Without a C++ compiler everything runs on torch alone.
 	@$(BIN)/python -m engine.native build || true
 	@touch $@
 
-$(VENV)/.tested: $(VENV)/.installed
+$(VENV)/.tested: tests/requirements.lock $(VENV)/.installed
 	@echo "Installing the test tools into $(VENV) …" >&2
-	@$(PIP) install --quiet --constraint requirements.lock --editable '.[test]'
+	@$(LOCKED) tests/requirements.lock
+	@$(SLUICE) '.[test]'
 	@touch $@

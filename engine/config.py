@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEFAULT_KV_CACHE_BYTES = 1 << 30
+GPU_STEP_TOKENS, CPU_STEP_TOKENS = 2048, 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class EngineConfig:
     weight_dtype: str | None = None
     kv_dtype: str | None = None
     max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
+    max_num_batched_tokens: int | None = None
     max_model_len: int | None = None
     num_threads: int | None = None
     seed: int = 0
@@ -53,7 +54,18 @@ class EngineConfig:
         for name in ("weight_dtype", "kv_dtype"):
             if getattr(self, name) not in (None, "fp8"):
                 raise ValueError(f"{name} must be fp8 or None, not {getattr(self, name)!r}")
-        if self.max_num_batched_tokens < 1 or self.max_num_seqs < 1:
+        if self.step_tokens < 1 or self.max_num_seqs < 1:
             raise ValueError("max_num_batched_tokens and max_num_seqs must be at least 1")
         if self.native not in ("auto", "off"):
             raise ValueError(f"native must be auto or off, not {self.native!r}")
+
+    @property
+    def step_tokens(self) -> int:
+        """Return how many tokens a step computes at most.
+
+        A GPU needs many to be busy. A CPU is as fast with 256 as with 2,048, and whoever comes
+        during a step waits for its end: a second or more on a model of half a billion parameters.
+        """
+        if self.max_num_batched_tokens is not None:
+            return self.max_num_batched_tokens
+        return GPU_STEP_TOKENS if self.device.startswith("cuda") else CPU_STEP_TOKENS

@@ -23,7 +23,7 @@ own state table. This module knows no tensors, no tenants, no queues and loads n
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -167,14 +167,22 @@ class StepPlan:
 class TokenLogprobs:
     """Give the log-probability of a token and of the likeliest ones, by the model's own logits.
 
-    `rank` is 1 for the likeliest token. `top` holds (token id, log-probability), the likeliest
-    first; the token itself is among them where its rank says so.
+    `rank` is 1 for the likeliest token. The likeliest tokens come in two columns, the likeliest
+    first; the token itself is among them where its rank says so. A column is one object whatever
+    its length: an answer holds a million of these pairs, and letting go of as many objects at once
+    takes as long as many a step.
     """
 
     token_id: int
     logprob: float
     rank: int
-    top: Sequence[tuple[int, float]] = ()
+    top_ids: array[int] = field(default_factory=lambda: array("i"))
+    top_logprobs: array[float] = field(default_factory=lambda: array("f"))
+
+    @property
+    def top(self) -> Iterator[tuple[int, float]]:
+        """Pair the likeliest tokens with their log-probabilities."""
+        return zip(self.top_ids, self.top_logprobs, strict=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from engine.config import EngineConfig
+from engine.config import GPU_STEP_TOKENS, EngineConfig
 from engine.contract import Engine
 from engine.models.hf_config import load_model_config
 from engine.simulated import SimulatedEngine
@@ -54,7 +54,7 @@ def open_simulated(
         vocab_size=model.vocab_size,
         max_model_len=max_model_len,
         max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_batched_tokens=config.max_num_batched_tokens or GPU_STEP_TOKENS,
         num_blocks=num_blocks,
         block_size=config.block_size,
         eos_token_ids=model.eos_token_ids,

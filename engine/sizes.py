@@ -75,7 +75,7 @@ def fit(
         vocab_size=model.vocab_size,
         max_model_len=max_model_len,
         max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_batched_tokens=config.step_tokens,
         num_blocks=num_blocks,
         block_size=block_size,
         eos_token_ids=model.eos_token_ids,

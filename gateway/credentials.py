@@ -122,6 +122,10 @@ class Secrets:
         return self._derive("idempotency-answers")
 
     @cached_property
+    def audit_key(self) -> bytes:
+        return self._derive("audit-chain")
+
+    @cached_property
     def pepper_id(self) -> str:
         return self._derive("pepper-id").hex()[:16]
 

@@ -18,13 +18,16 @@
     │   └── ModelNotFound
     ├── Conflict
     │   ├── VersionConflict     somebody else changed it since it was read
+    │   │   └── PlanChanged     what would be done is not what was agreed to
     │   ├── IdempotencyConflict the same request still runs
     │   └── AnswerNotKept       it ran, and its answer is gone
     ├── TenantLimited           the tenant's own limit
     │   ├── BodiesTooLarge      of what it has sent and is not yet understood
+    │   ├── AnswersTooLarge     of what is computed and not yet sent
     │   └── QuotaExhausted      nothing is left of it for a long time
     ├── Overloaded              our capacity
     │   ├── Saturated           it reads nothing more for now
+    │   ├── AnswersSaturated    it gathers no more long answers for now
     │   ├── StoreUnavailable    the database does not answer
     │   │   └── CountersUnavailable  what limits are counted in does not answer
     │   └── ServerDraining      it ended the request because it stops itself
@@ -189,8 +192,8 @@ class AnswerNotKept(Conflict):
 
     code = "idempotency_answer_not_kept"
     message = (
-        "The request with this Idempotency-Key was answered, but its answer was too large to be "
-        "kept. To run it again, use a new key."
+        "The request with this Idempotency-Key was answered, but its answer is not kept: it was "
+        "too large, or is too old, or too many came after it. To run it again, use a new key."
     )
 
 
@@ -204,6 +207,13 @@ class VersionConflict(Conflict):
         super().__init__(param="version")
         self.current = current
         self.yours = yours
+
+
+class PlanChanged(VersionConflict):
+    """Look at the plan in `current`, then send its fingerprint, or what is wanted now."""
+
+    code = "plan_changed"
+    message = "It was changed since the plan was made. Look at the plan that there is now."
 
 
 class TenantLimited(GatewayError):
@@ -226,6 +236,13 @@ class BodiesTooLarge(TenantLimited):
     message = "Too many large requests of this tenant are being read."
 
 
+class AnswersTooLarge(TenantLimited):
+    """Wait until answers that are being gathered have been sent, or stream them."""
+
+    code = "answers_too_large"
+    message = "Too many log-probabilities of this tenant's answers wait to be sent."
+
+
 class QuotaExhausted(TenantLimited):
     """Do not try again: a quota or a budget is used up until it begins anew."""
 
@@ -243,6 +260,13 @@ class Overloaded(GatewayError):
 
 class Saturated(Overloaded):
     """Wait: the server reads no more requests for now, and closes this connection."""
+
+
+class AnswersSaturated(Overloaded):
+    """Wait: answers of others take up what there is for log-probabilities."""
+
+    code = "answers_saturated"
+    message = "Too many log-probabilities of answers wait to be sent."
 
 
 class StoreUnavailable(Overloaded):

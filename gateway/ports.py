@@ -6,7 +6,14 @@ Every method that takes `tenant_id` touches rows of that tenant alone. Methods r
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
@@ -18,6 +25,7 @@ from gateway.domain import (
     KeyRecord,
     KeyRef,
     KeySecret,
+    Org,
     Organisation,
     Tenant,
     TenantSlo,
@@ -29,16 +37,18 @@ from gateway.domain.admin import (
     AdminTokenRecord,
     AuditEntry,
     AuditFilter,
+    AuditHead,
     AuditRecord,
     AuditVerdict,
 )
 from gateway.domain.counters import CounterReply, Op
+from gateway.domain.desired import Desired, Present, Write
 from gateway.domain.idempotency import Claim, KeyedRecord, SealedAnswer
 from gateway.domain.limits import Sums, Told
 from gateway.domain.page import Page, PageRequest
 from gateway.domain.plan import Plan
 from gateway.domain.price import Price, PriceDraft
-from gateway.domain.quota import Quota, Scope
+from gateway.domain.quota import Quota, Scope, ScopeQuota
 from gateway.domain.quota_event import DueEvent, QuotaEvent
 from gateway.domain.quota_settings import QuotaHolder, QuotaOverride, QuotaState
 from gateway.domain.usage import UsageQuestion, UsageRow, UsageSum
@@ -62,6 +72,39 @@ class OrganisationStore(Protocol):
         ...
 
 
+class OrgStore(Protocol):
+    async def add(self, actor: Actor, organisation_id: UUID, name: str, weight: float) -> Org:
+        """Insert an org. Raises: `Conflict`: there is one of that name."""
+        ...
+
+    async def page(self, organisation_id: UUID, request: PageRequest) -> Page[Org]:
+        """Return orgs by name. Raises: `InvalidRequest`: the cursor."""
+        ...
+
+    async def by_name(self, organisation_id: UUID, name: str) -> Org | None: ...
+
+    async def update(
+        self,
+        actor: Actor,
+        organisation_id: UUID,
+        name: str,
+        changes: Mapping[str, object],
+        *,
+        version: int | None = None,
+    ) -> Org | None:
+        """Set its `weight`. None: no such org. Raises: `VersionConflict`."""
+        ...
+
+    async def remove(
+        self, actor: Actor, organisation_id: UUID, name: str, *, version: int | None = None
+    ) -> Org | None:
+        """Remove an org; None: there is none.
+
+        Raises: `Conflict`: tenants belong to it; `VersionConflict`.
+        """
+        ...
+
+
 class TenantStore(Protocol):
     async def add(
         self,
@@ -72,10 +115,11 @@ class TenantStore(Protocol):
         slo: TenantSlo,
         plan: str | None = None,
         ceilings: Ceilings = ...,
+        org: str | None = None,
     ) -> Tenant:
-        """Insert a tenant, on the plan of that name.
+        """Insert a tenant, on the plan and in the org of those names.
 
-        Raises: `Conflict`: the organisation has one of that name; `NotFound`: no such plan.
+        Raises: `Conflict`: the organisation has one of that name; `NotFound`: no such plan or org.
         """
         ...
 
@@ -88,9 +132,9 @@ class TenantStore(Protocol):
         *,
         version: int | None = None,
     ) -> Tenant | None:
-        """Set `weight`, `plan`, promises and ceilings by the names that `Tenant` gives them.
+        """Set `weight`, `plan`, `org`, promises and ceilings by the names that `Tenant` has.
 
-        None: no such tenant. Raises: `VersionConflict`; `NotFound`: no such plan.
+        None: no such tenant. Raises: `VersionConflict`; `NotFound`: no such plan or org.
         """
         ...
 
@@ -269,6 +313,32 @@ class PriceStore(Protocol):
         ...
 
 
+class SettingsStore(Protocol):
+    """Change all kinds of settings in one transaction: all of it is done, its audit records
+    included, or nothing."""
+
+    async def look(self, organisation: Organisation, desired: Desired) -> Present:
+        """Return what there is of what is wanted. Raises: `StoreUnavailable`."""
+        ...
+
+    async def apply(
+        self,
+        actor: Actor,
+        organisation: Organisation,
+        desired: Desired,
+        decide: Callable[[Present], Awaitable[Sequence[Write]]],
+        agreed: Callable[[], Awaitable[None]],
+    ) -> Sequence[ScopeQuota]:
+        """Have `decide` say what is to be written to what is there, and write it.
+
+        Nobody else changes what there is meanwhile. `agreed` may raise at the last moment. Returns
+        the limits that hold now in scopes that had been there and were changed.
+        Raises: what these raise; `Conflict`: something of a name was made meanwhile;
+        `StoreUnavailable`: also where others held what is there for too long.
+        """
+        ...
+
+
 class AuditStore(Protocol):
     async def append(self, actor: Actor, entry: AuditEntry) -> AuditRecord:
         """Tell of a change that no other store has told of."""
@@ -280,9 +350,27 @@ class AuditStore(Protocol):
         """Return records, the newest first. Raises: `InvalidRequest`: the cursor."""
         ...
 
-    async def verify(self, organisation_id: UUID) -> AuditVerdict:
-        """Walk an organisation's chain from its first record to its head."""
+    async def head(self, organisation_id: UUID) -> AuditHead | None:
+        """Return the newest record's place; None: there is no record."""
         ...
+
+    async def head_was(self, organisation_id: UUID, seq: int) -> AuditHead | None:
+        """Return the place of a record that was the newest once; None: there is none."""
+        ...
+
+    async def verify(
+        self, organisation_id: UUID, heads: Collection[AuditHead] = ()
+    ) -> AuditVerdict:
+        """Walk an organisation's chain from its first record to its head, by way of `heads`."""
+        ...
+
+
+class HeadKeeper(Protocol):
+    """Keep heads of audit logs where who can write to the database cannot."""
+
+    def read(self, organisation_id: UUID) -> AuditHead | None: ...
+
+    def write(self, organisation_id: UUID, head: AuditHead) -> None: ...
 
 
 class UntaggedTokenStore(Protocol):

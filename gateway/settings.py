@@ -44,6 +44,10 @@ class Settings(BaseSettings):
     admin_port: int = Field(
         default=0, ge=0, le=65535, description="Port of the admin API; 0: any free one."
     )
+    admin_allow_plain: bool = Field(
+        default=False,
+        description="Let the admin API, plain HTTP, have an address that others can reach.",
+    )
 
     drain_accept_s: float = Field(
         default=5.0,
@@ -80,9 +84,18 @@ class Settings(BaseSettings):
         ge=16,
         description="MiB of bodies that are being read, of all clients; a tenant: a quarter.",
     )
+    answer_memory_mib: int = Field(
+        default=256,
+        ge=16,
+        description="MiB of log-probabilities that wait to be sent, in all; a tenant: a quarter.",
+    )
 
     database_url: SecretStr | None = Field(
         default=None, description="PostgreSQL URL; unset: a private server in the data directory."
+    )
+    database_owner_url: SecretStr | None = Field(
+        default=None,
+        description="The same database as the owner of its tables, to migrate; unset: as above.",
     )
     redis_url: SecretStr | None = Field(
         default=None, description="Redis URL; unset: a private Valkey in the data directory."
@@ -129,8 +142,10 @@ class Settings(BaseSettings):
         default=None, ge=1, description="Longest context; unset: the model's."
     )
     max_num_seqs: int = Field(default=256, ge=1, description="Sequences in one step at most.")
-    max_num_batched_tokens: int = Field(
-        default=2048, ge=1, description="Tokens that one step computes at most."
+    max_num_batched_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Tokens that one step computes at most; unset: 2,048, or 256 on a CPU.",
     )
     max_num_queued: int = Field(default=2048, ge=1, description="Requests waiting at most.")
     scheduler_policy: str = Field(
@@ -138,6 +153,12 @@ class Settings(BaseSettings):
     )
     scheduler_preset: str = Field(
         default="mixed", description="How steps are filled: mixed, low-latency or high-throughput."
+    )
+    scheduler_max_throughput_loss: float = Field(
+        default=0.2,
+        ge=0,
+        le=0.9,
+        description="What fair shares of the rows that decode may cost: a share of throughput.",
     )
     num_threads: int | None = Field(
         default=None, ge=1, description="Threads of the CPU engine; unset: cores − 1, at least 1."
@@ -164,6 +185,12 @@ class Settings(BaseSettings):
         default=(50, 80, 100),
         description="Percents of a limit whose passing is told, by commas.",
     )
+    audit_webhook_url: str | None = Field(
+        default=None, description="Where the audit log's head is posted; unset: nowhere."
+    )
+    audit_webhook_s: float = Field(
+        default=60.0, ge=1, description="Seconds between two such posts at least."
+    )
     webhook_url: str | None = Field(
         default=None, description="Where passed thresholds are posted; unset: nowhere."
     )
@@ -171,7 +198,25 @@ class Settings(BaseSettings):
         default=None, description="What signs the posts: `whsec_` and base64 of 24 to 64 bytes."
     )
     webhook_allow_private: bool = Field(
-        default=False, description="Let the webhook be a private address, and plain HTTP."
+        default=False, description="Let webhooks be private addresses, and plain HTTP."
+    )
+
+    ledger_days: int | None = Field(
+        default=None,
+        ge=62,
+        description="Days that the ledger's rows are kept, 62 at least; sums stay. Unset: all.",
+    )
+    quota_event_days: int = Field(
+        default=400, ge=62, description="Days that passed thresholds are kept, 62 at least."
+    )
+    keyed_answer_hours: int = Field(
+        default=24,
+        ge=1,
+        le=24,
+        description="Hours that the answer of an Idempotency-Key is kept; its key counts 24.",
+    )
+    keyed_answers_mib: int = Field(
+        default=256, ge=1, description="MiB of those answers a tenant; its oldest go first."
     )
 
     init_organisation: str = Field(
@@ -230,15 +275,23 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _check_owner(self) -> Settings:
+        if self.database_owner_url is not None and self.database_url is None:
+            raise ValueError("database_owner_url goes with a database_url")
+        return self
+
+    @model_validator(mode="after")
     def _check_webhook(self) -> Settings:
-        if self.webhook_url is None:
-            return self
-        parts = urlsplit(self.webhook_url)
-        schemes = ("https", "http") if self.webhook_allow_private else ("https",)
-        if parts.scheme not in schemes or not parts.hostname or "@" in parts.netloc:
-            raise ValueError(f"webhook_url must begin with {'://, '.join(schemes)}:// and a host")
-        if self.webhook_secret is None:
-            raise ValueError("webhook_url needs a webhook_secret to sign with")
+        for name in ("webhook_url", "audit_webhook_url"):
+            url = getattr(self, name)
+            if url is None:
+                continue
+            parts = urlsplit(url)
+            schemes = ("https", "http") if self.webhook_allow_private else ("https",)
+            if parts.scheme not in schemes or not parts.hostname or "@" in parts.netloc:
+                raise ValueError(f"{name} must begin with {'://, '.join(schemes)}:// and a host")
+            if self.webhook_secret is None:
+                raise ValueError(f"{name} needs a webhook_secret to sign with")
         return self
 
     @classmethod

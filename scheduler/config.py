@@ -13,12 +13,13 @@ from typing import Literal
 
 from scheduler.request import Band
 
+FairnessUnit = Literal["time", "tokens"]
 KvReserve = Literal["prompt", "predicted", "max"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Say what a token costs a tenant in the accounts of fairness; money is another matter.
+    """Say what a token costs a tenant where fairness counts tokens; money is another matter.
 
     `cached_input` is for prompt tokens that the prefix cache held.
     """
@@ -32,20 +33,27 @@ class Prices:
 class FairnessConfig:
     """Say who is next; see `scheduler.policies` and `scheduler.order.fair_tree`.
 
+    Tenants are charged in `unit`: for the time that their requests take on the machine and the
+    memory they hold (`scheduler.learn.MachineTime`), or for tokens at `prices`.
     `policy` is a name of `policies.registry`, or three of them, for the levels of tenants, keys
     and requests, as in `vtc/vtc/edf`. `params` are keyword arguments by policy name. A tenant may
     go ahead of its counter by `borrow_tokens` to save a deadline. With `precharge_output` the
     expected output is charged with the prompt. `band_shares` is what each band is guaranteed of
     the service while it has work, however much the bands above it have. A request without a
-    promise counts as promised within `best_effort_ttft_s`.
+    promise counts as promised within `best_effort_ttft_s`. So that tenants have their shares of the
+    rows that decode, and promises are kept, rows sit out steps; that costs at most
+    `max_throughput_loss` of what the machine does (0: all rows decode in every step; see
+    `scheduler.step.decode_shares`).
     """
 
     policy: str = "vtc"
     params: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
+    unit: FairnessUnit = "time"
     prices: Prices = Prices()
-    borrow_tokens: float = 0.0
+    borrow_tokens: float = 16_384.0
     precharge_output: bool = False
     best_effort_ttft_s: float = 60.0
+    max_throughput_loss: float = 0.2
     band_shares: Mapping[Band, float] = field(
         default_factory=lambda: MappingProxyType(
             {Band.PRIORITY: 0.0, Band.DEFAULT: 0.1, Band.FLEX: 0.05, Band.BATCH: 0.0}
@@ -58,19 +66,21 @@ class ComposerConfig:
     """Say how a step is filled; see `scheduler.step.composer`.
 
     A step computes at most `max_num_batched_tokens` (None: what the engine takes). With
-    `dynamic_chunk`, prefill is cut so that the step ends before the tightest deadline, but never
-    below `min_chunk_tokens`; `max_step_s` bounds the predicted time of every step. `prefill_first`
-    runs prefills in steps of their own, and `admission_interval_steps` looks at the queue only
-    every so many decoding steps: both as the engines of the VTC paper did. A request that does
-    not fit may be passed by `max_bypasses` others. `kv_reserve` says what must be free before a
-    request is admitted: its prompt, its predicted length (at `kv_quantile`, by the peak that all
-    running requests will reach together), or all it may draw. Work of the batch band leaves
+    `dynamic_chunk`, prefill is cut so that the step ends before the tightest deadline and takes at
+    most `pace_fraction` of the tightest pace, but never below `min_chunk_tokens`; `max_step_s`
+    bounds the predicted time of every step. `prefill_first` runs prefills in steps of their own,
+    and `admission_interval_steps` looks at the queue only every so many decoding steps: both as the
+    engines of the VTC paper did. A request that does not fit may be passed by `max_bypasses`
+    others. `kv_reserve` says what must be free before a request is admitted: its prompt, its
+    predicted length (at `kv_quantile`, by the peak that all running requests will reach together),
+    or all it may draw. Work of the batch band leaves
     `batch_kv_headroom` of the blocks and slots free, and a step that carries it beside other work
     takes `harvest_step_s` at most.
     """
 
     max_num_batched_tokens: int | None = None
     dynamic_chunk: bool = True
+    pace_fraction: float = 0.8
     min_chunk_tokens: int = 128
     max_step_s: float | None = None
     prefill_first: bool = False
@@ -143,7 +153,7 @@ PRESETS: Mapping[str, SchedulerConfig] = MappingProxyType(
 def first_come(*, prefix_caching: bool = True, max_num_queued: int = 10_000) -> SchedulerConfig:
     """Configure what one user alone needs: the order of arrival, full steps, no predictions."""
     return SchedulerConfig(
-        fairness=FairnessConfig(policy="fcfs"),
+        fairness=FairnessConfig(policy="fcfs", unit="tokens"),
         composer=ComposerConfig(dynamic_chunk=False, kv_reserve="prompt"),
         admission=AdmissionConfig(
             predict_ttft=False, max_num_queued=max_num_queued, drop_expired=False

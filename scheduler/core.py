@@ -19,10 +19,11 @@ from dataclasses import asdict
 from engine.contract import EngineInfo, StepPlan, StepResult
 from engine.kv.block_pool import BlockPool
 from engine.kv.table import BlockTable
-from scheduler.admission import Admission
-from scheduler.config import PRESETS, SchedulerConfig
-from scheduler.learn import Estimates, LengthModel, Lengths, StepModel
+from scheduler.admission import Admission, least_pace_s
+from scheduler.config import PRESETS, FairnessConfig, SchedulerConfig
+from scheduler.learn import Estimates, LengthModel, Lengths, MachineTime, StepModel
 from scheduler.lifecycle import Lifecycle
+from scheduler.order import Tokens, Unit
 from scheduler.request import Admit, FinishReason, Reject, Request, RequestOutput
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence
@@ -94,17 +95,61 @@ class Scheduler:
             lengths=self.lengths,
             before=admission,
         )
-        lifecycle.go_by(config.fairness, self._estimates, self._admission)
+        lifecycle.go_by(
+            config.fairness, self._unit(config.fairness), self._estimates, self._admission
+        )
         self._composer = Composer(
             config, self.info, self._pool, self._limits, lifecycle, step_model, self.lengths
         )
 
+    def _unit(self, config: FairnessConfig) -> Unit:
+        if config.unit == "time":
+            return MachineTime(self.info, self.step_model)
+        return Tokens(config.prices)
+
     def set_weight(self, tenant_id: str, weight: float) -> None:
         """Change a tenant's share from now on, that of its waiting requests included."""
         self._lifecycle.waiting.set_weight(tenant_id, weight)
+        self._lifecycle.running.holdings.set_weight(tenant_id, weight)
 
-    def offer(self, request: Request, now: float) -> Admit | Reject:
+    def least_pace_s(self) -> float:
+        """Say the shortest time between tokens to promise a tenant; 0 before much is known."""
+        if not self.step_model.is_calibrated:
+            return 0.0
+        return least_pace_s(
+            self.step_model,
+            max_num_tokens=self._limits.max_num_tokens,
+            max_loss=self.config.fairness.max_throughput_loss,
+        )
+
+    def set_organisation_weight(self, organisation_id: str, weight: float) -> None:
+        """Do the same to an organisation."""
+        self._lifecycle.waiting.set_organisation_weight(organisation_id, weight)
+        self._lifecycle.running.holdings.set_organisation_weight(organisation_id, weight)
+
+    def prepare(self, request: Request) -> Sequence | None:
+        """Do what of an offer takes as long as the prompt is; any thread may, without a lock.
+
+        Returns: what `offer` takes with the request; None where it would be refused anyway.
+        """
+        if len(request.prompt_token_ids) >= self.max_sequence_len:
+            return None
+        sequence = Sequence(
+            request,
+            BlockTable(self._pool, request.cache_salt, caching=self.config.prefix_caching),
+            ordinal=0,
+            max_len=self.max_sequence_len,
+            info=self.info,
+        )
+        sequence.table.name_blocks(request.prompt_token_ids)
+        return sequence
+
+    def offer(
+        self, request: Request, now: float, prepared: Sequence | None = None
+    ) -> Admit | Reject:
         """Take a request in, or say why not; nothing of a refused request is kept.
+
+        `prepared` is what `prepare` made of it, which is done here where it is None.
 
         A prompt is refused if it and one token can never fit. A request whose `max_tokens` fit
         the model but not the KV pool is taken and ends with `length` where the pool does.
@@ -115,32 +160,31 @@ class Scheduler:
         assert request.granted_tokens is None or request.granted_tokens >= 1
         assert request.params.prompt_logprobs is None or self.info.max_num_prompt_logprobs
         refusal = self._admission.refuse_too_long(request)
-        if refusal is None:
-            sequence = self._make_sequence(request)
-            refusal = self._admission.refuse(sequence, now)
+        if refusal is not None:
+            self._num_rejected += 1
+            return refusal
+        sequence = prepared or self.prepare(request)
+        assert sequence is not None, "what is not refused for its length is prepared"
+        sequence.ordinal = self._num_offered
+        self._estimates.update(sequence)
+        is_promised = not self._admission.is_beyond_promise(sequence)
+        if not is_promised:
+            sequence.forgo_ttft()
+            self._estimates.update(sequence)
+        refusal = self._admission.refuse(sequence, now)
         if refusal is not None:
             self._num_rejected += 1
             return refusal
         self._num_offered += 1
         num_ahead = self._lifecycle.num_waiting
         self._lifecycle.take_in(sequence, now)
-        return Admit(num_ahead)
-
-    def _make_sequence(self, request: Request) -> Sequence:
-        sequence = Sequence(
-            request,
-            BlockTable(self._pool, request.cache_salt, caching=self.config.prefix_caching),
-            ordinal=self._num_offered,
-            max_len=self.max_sequence_len,
-            info=self.info,
-        )
-        self._estimates.update(sequence)
-        return sequence
+        return Admit(num_ahead, is_promised)
 
     def plan(self, now: float) -> StepPlan | None:
         """Compose the next step, or None where there is nothing to compute yet.
 
-        Requests that are found to have expired end with `EXPIRED`; `take_expired` has them.
+        Requests that are found to have expired end with `EXPIRED`; `take_expired` has them. Of
+        thousands some are left for the next plans.
         """
         assert len(self._in_flight) < self.info.depth, "report comes first"
         self._lifecycle.drop_late(now)
@@ -161,7 +205,7 @@ class Scheduler:
         step = self._in_flight.take(result)
         outputs = self._results.take(step, result, now)
         self.step_model.observe(step.features, result.step_s)
-        self._admission.note_step(step.features, result.step_s, now)
+        self._admission.note_step(step.features, result.step_s, now, is_full=step.is_full)
         return outputs
 
     def fail_step(self, step_id: int, reason: str, now: float) -> list[RequestOutput]:

@@ -64,7 +64,7 @@ class Completion:
     num_cached_tokens: int
     num_output_tokens: int
     logprobs: tuple[TokenLogprobs, ...] | None = None
-    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
     error: str | None = None
 
 
@@ -238,7 +238,7 @@ class _Pending:
         self._pieces: list[str] = []
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprobs] | None = None
-        self._prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+        self._prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
         self._last: RequestOutput | None = None
 
     def push(self, output: RequestOutput) -> None:

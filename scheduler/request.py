@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
@@ -17,6 +18,10 @@ class Band(IntEnum):
     DEFAULT = 1
     FLEX = 2
     BATCH = 3
+
+
+# Whether it is an organisation, and its id.
+Member = tuple[bool, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,9 @@ class Slo:
 class Request:
     """Ask for the continuation of a prompt on behalf of a tenant.
 
+    `weight` is the tenant's share beside the others of its organisation, and
+    `organisation_weight` that of the organisation beside others. A tenant whose `organisation_id`
+    is empty belongs to none and stands beside organisations with its own weight.
     `request_id` is unique among live requests. `cache_salt` roots its prefix cache: requests
     share KV only within a salt. `granted_tokens` is how many output tokens the caller has
     reserved; the request pauses there until `Scheduler.extend` or `finish_granted` answers, and
@@ -51,10 +59,22 @@ class Request:
     cache_salt: bytes
     arrival_s: float
     weight: float = 1.0
+    organisation_id: str = ""
+    organisation_weight: float = 1.0
     band: Band = Band.DEFAULT
     slo: Slo = field(default_factory=Slo)
     granted_tokens: int | None = None
     expires_s: float | None = None
+
+    @property
+    def member(self) -> Member:
+        """Name who shares its band with others: its organisation, or a tenant of none."""
+        return bool(self.organisation_id), self.organisation_id or self.tenant_id
+
+    @property
+    def member_weight(self) -> float:
+        """Say what that one's share is."""
+        return self.organisation_weight if self.organisation_id else self.weight
 
 
 class FinishReason(StrEnum):
@@ -96,7 +116,7 @@ class RequestOutput(NamedTuple):
     num_output_tokens: int
     error: str | None = None
     logprobs: tuple[TokenLogprobs, ...] | None = None
-    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
     num_prefilled_tokens: int = 0
 
 
@@ -111,15 +131,24 @@ class RejectCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Say that a request was taken in, behind `num_ahead` that also wait."""
+    """Say that a request was taken in, behind `num_ahead` that also wait.
+
+    Where it is not `is_promised`, its prompt alone takes longer than the time to the first token
+    that it was promised: it is served as if none had been.
+    """
 
     num_ahead: int
+    is_promised: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Say why a request was refused; `reason` is fit for its caller."""
+    """Say why a request was refused; `reason` is fit for its caller.
+
+    `cause` is one word for what it was for, to be counted by.
+    """
 
     reason: str
     code: RejectCode
     retry_after_s: float | None = None
+    cause: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence as Many
+from dataclasses import replace
 from enum import Enum
 from typing import Protocol
 
@@ -13,9 +14,12 @@ from numpy.typing import NDArray
 
 from engine.contract import EngineInfo, TokenLogprobs
 from engine.kv.table import BlockTable
+from engine.scored import ScoredPrompt
 from scheduler.request import FinishReason, Request, RequestOutput
 
 NO_SLOT = -1
+# Places in `Sequence.account`.
+KEY, MEMBER = 0, 2
 
 
 class Status(Enum):
@@ -59,13 +63,15 @@ class Sequence:
     where they are not asked for, and once they are complete.
 
     `num_charged` tokens of the prompt are paid for, `num_prepaid` of the output before they are
-    drawn; `num_ran` tokens have ever been computed or found, `num_prefilled` of the prompt, but for
-    what a fault took. What is expected of it when it begins
-    to wait: `num_uncached` tokens to compute, `expected_output` tokens in all to draw, `service_s`
+    drawn, at `prepaid_cost`; its tenant's counter was `begun_at_counter` before. `num_ran` tokens
+    have ever been computed or found, `num_prefilled` of the prompt, but for what a fault took. What
+    is expected of it when it begins to wait: `num_uncached` tokens to compute, which takes
+    `prefill_s` with nothing beside them, `expected_output` tokens in all to draw, `service_s`
     seconds of work, the next token due at `deadline_s` and so to be begun by `start_by_s`.
     `counter` is kept by the policy that orders it. One that `is_guaranteed` runs on its band's
-    share though higher bands wait. `account` has the entries of its key, tenant and band in the
-    tree's counters; `ends_as_model` tells that it ends where the model says and nowhere else.
+    share though higher bands wait. `account` has the entries in the tree's counters of its key, of
+    its tenant, of its organisation (its tenant again where that has none) and of its band;
+    `ends_as_model` tells that it ends where the model says and nowhere else.
     """
 
     __slots__ = (
@@ -74,6 +80,7 @@ class Sequence:
         "_token_ids",
         "account",
         "admitted_at_step",
+        "begun_at_counter",
         "columns",
         "counter",
         "deadline_s",
@@ -95,6 +102,8 @@ class Sequence:
         "num_uncached",
         "ordinal",
         "pause_at",
+        "prefill_s",
+        "prepaid_cost",
         "prompt_logprobs",
         "request",
         "request_id",
@@ -118,24 +127,25 @@ class Sequence:
         self._token_ids = array("i", request.prompt_token_ids)
         self.num_prompt_tokens = self._num_tokens = len(self._token_ids)
         self._num_computed = 0
-        self.account = (0, 0, 0)
+        self.account = (0, 0, 0, 0)
         self.num_cached_tokens = 0
         self.num_charged = self.num_prepaid = self.num_ran = self.num_prefilled = 0
+        self.prepaid_cost = self.begun_at_counter = 0.0
         self.num_preemptions = self.num_bypassed = 0
         self.first_token_s: float | None = None
         self.admitted_at_step = 0
         self.counter = 0.0
         self.num_uncached = self.num_prompt_tokens
         self.expected_output = float(params.max_tokens)
-        self.service_s = 0.0
+        self.service_s = self.prefill_s = 0.0
         self.deadline_s = self.start_by_s = math.inf
         self.slot = NO_SLOT
         self.status = Status.WAITING
         self.was_admitted = False
         self.is_held = self.is_guaranteed = False
-        self.prompt_logprobs: list[TokenLogprobs | None] | None = None
+        self.prompt_logprobs: ScoredPrompt | None = None
         if params.prompt_logprobs is not None:
-            self.prompt_logprobs = [None]
+            self.prompt_logprobs = ScoredPrompt()
         self.limit = min(self.num_prompt_tokens + params.max_tokens, max_len)
         self.pause_at = self.num_prompt_tokens
         self.grant(request.granted_tokens)
@@ -216,6 +226,11 @@ class Sequence:
         if self.columns is not None:
             self.columns.bound(self)
 
+    def forgo_ttft(self) -> None:
+        """Go on as if no time to the first token had been promised, which could not be kept."""
+        slo = replace(self.request.slo, ttft_s=None)
+        self.request = replace(self.request, slo=slo)
+
     def note_progress(self) -> None:
         """Remember how far it has come, before that is lost."""
         num_computed = self.num_computed
@@ -244,11 +259,11 @@ class Sequence:
         if known is None:
             return None
         assert start < len(known), "prompts are scored without gaps"
-        known += logprobs[len(known) - 1 - start :]
+        known.extend(logprobs[len(known) - 1 - start :])
         if len(known) < self.num_prompt_tokens:
             return None
         self.prompt_logprobs = None
-        return self.output((), None, prompt_logprobs=tuple(known))
+        return self.output((), None, prompt_logprobs=known)
 
     def output(
         self,
@@ -256,7 +271,7 @@ class Sequence:
         finish_reason: FinishReason | None,
         error: str | None = None,
         logprobs: tuple[TokenLogprobs, ...] | None = None,
-        prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None,
+        prompt_logprobs: Many[TokenLogprobs | None] | None = None,
     ) -> RequestOutput:
         """Report to the caller of the request."""
         num_output_tokens = self.num_output_tokens

@@ -129,16 +129,18 @@ class EngineService:
 
         Raises: `Rejected`: it cannot be served, or not now; nothing of it is kept.
         """
+        # A long prompt takes milliseconds to hash, for which no step should wait.
+        prepared = self._scheduler.prepare(request) if self.healthy else None
         with self._wake:
             if not self.healthy:
                 raise Rejected(
                     "The engine is not serving.", code=RejectCode.UNAVAILABLE, retry_after_s=None
                 )
-            answer = self._scheduler.offer(request, self._clock())
+            answer = self._scheduler.offer(request, self._clock(), prepared)
             self._wake.notify()
         if isinstance(answer, Reject):
             raise Rejected(answer.reason, code=answer.code, retry_after_s=answer.retry_after_s)
-        stream = TokenStream(request.request_id, self.cancel)
+        stream = TokenStream(request.request_id, self.cancel, is_promised=answer.is_promised)
         self._streams[request.request_id] = stream
         return stream
 
@@ -187,6 +189,19 @@ class EngineService:
             self._scheduler.set_weight(tenant_id, weight)
 
         self._post(command)
+
+    def set_organisation_weight(self, organisation_id: str, weight: float) -> None:
+        """Do the same to an organisation."""
+
+        def command(now: float) -> None:
+            self._scheduler.set_organisation_weight(organisation_id, weight)
+
+        self._post(command)
+
+    def least_pace_s(self) -> float:
+        """Say the shortest time between tokens to promise a tenant; 0 before much is known."""
+        with self._wake:
+            return self._scheduler.least_pace_s()
 
     @property
     def config(self) -> SchedulerConfig:

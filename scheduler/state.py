@@ -11,7 +11,7 @@ from scheduler.admission import Admission
 from scheduler.config import SchedulerConfig
 from scheduler.learn import StepModel
 from scheduler.lifecycle import Lifecycle
-from scheduler.order import Node
+from scheduler.order import FairTree, Level, Node
 from scheduler.request import Band
 
 
@@ -60,13 +60,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantState:
-    """Describe a tenant within a band.
+    """Describe a tenant within a band; `organisation_id` is empty where it belongs to none.
 
     `queued_tokens` is what its waiting requests have to compute before they draw; `service` is
     what it was charged, in weighted tokens; `counter` is its policy's.
     """
 
     tenant_id: str
+    organisation_id: str = ""
     weight: float
     counter: float
     queued: int
@@ -133,7 +134,7 @@ def describe(
     return SchedulerState(
         config=config,
         counts=counts,
-        bands=tuple(_describe_band(node) for node in bands),
+        bands=tuple(_describe_band(lifecycle.waiting, node) for node in bands),
         # JSON does not know infinity.
         slack_s=slack_s if math.isfinite(slack_s) else None,
         step_margin=step_model.margin,
@@ -143,8 +144,8 @@ def describe(
     )
 
 
-def _describe_band(node: Node) -> BandState:
-    tenants = sorted(node.children.values(), key=lambda child: (-child.waiting_tokens, child.name))
+def _describe_band(tree: FairTree, node: Node) -> BandState:
+    tenants = sorted(tree.tenants(node), key=lambda child: (-child.waiting_tokens, child.name))
     return BandState(
         band=node.band,
         queued=node.num_waiting,
@@ -154,6 +155,7 @@ def _describe_band(node: Node) -> BandState:
         tenants=tuple(
             TenantState(
                 tenant_id=tenant.name,
+                organisation_id=_organisation_of(tenant),
                 weight=tenant.weight,
                 counter=tenant.counter,
                 queued=tenant.num_waiting,
@@ -164,3 +166,7 @@ def _describe_band(node: Node) -> BandState:
             for tenant in tenants
         ),
     )
+
+
+def _organisation_of(tenant: Node) -> str:
+    return tenant.above.name if tenant.above.level is Level.ORGANISATION else ""

@@ -1,17 +1,23 @@
 """The one slot between the engine's steps and the reader of one request.
 
 A slow reader finds all that has come since it last looked, merged into one delta, so nothing
-piles up per token. It belongs to the event loop's thread: no locks.
+piles up per token. It belongs to the event loop's thread: no locks. What one delta brings is
+bounded, and between two the loop goes on: a reader that stood still through ten thousand tokens
+would otherwise hold everybody up when it looks again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from engine.contract import TokenLogprobs
 from scheduler.request import FinishReason, RequestOutput
+
+# A millisecond or two of making text, and events, of them.
+MAX_DELTA_TOKENS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,36 +35,45 @@ class StreamDelta:
     num_output_tokens: int
     error: str | None
     logprobs: list[TokenLogprobs] | None = None
-    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
 
 
 class TokenStream:
     """Read a request's tokens with `next`, or `async for`; call `cancel` when done, always.
 
     `num_output_tokens` and `num_cached_tokens` are what has come, read or not; so are, once it has
-    ended, `finish_reason` and `num_prefilled_tokens`.
+    ended, `finish_reason` and `num_prefilled_tokens`. One that is not `is_promised` is served as
+    if no time to its first token had been promised (see `scheduler.request.Admit`).
     """
 
     __slots__ = (
+        "_is_behind",
         "_latest",
         "_logprobs",
+        "_num_taken",
         "_on_cancel",
         "_prompt_logprobs",
         "_token_ids",
         "_waiter",
         "finish_reason",
+        "is_promised",
         "num_cached_tokens",
         "num_output_tokens",
         "num_prefilled_tokens",
         "request_id",
     )
 
-    def __init__(self, request_id: str, on_cancel: Callable[[str], None]) -> None:
+    def __init__(
+        self, request_id: str, on_cancel: Callable[[str], None], *, is_promised: bool = True
+    ) -> None:
         self.request_id = request_id
+        self.is_promised = is_promised
         self._on_cancel = on_cancel
         self._token_ids: list[int] = []
+        self._num_taken = 0
+        self._is_behind = False
         self._logprobs: list[TokenLogprobs] | None = None
-        self._prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+        self._prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
         self._latest: RequestOutput | None = None
         self._waiter: asyncio.Future[None] | None = None
         self.finish_reason: FinishReason | None = None
@@ -98,6 +113,8 @@ class TokenStream:
                 await self._waiter
             finally:
                 self._waiter = None
+        elif self._is_behind:
+            await asyncio.sleep(0)
         return self._take()
 
     def __aiter__(self) -> TokenStream:
@@ -112,11 +129,24 @@ class TokenStream:
             self._on_cancel(self.request_id)
 
     def _take(self) -> StreamDelta:
-        latest, token_ids = self._latest, self._token_ids
-        logprobs, prompt_logprobs = self._logprobs, self._prompt_logprobs
+        latest, prompt_logprobs = self._latest, self._prompt_logprobs
         assert latest is not None
-        self._latest, self._token_ids = None, []
-        self._logprobs = self._prompt_logprobs = None
+        self._prompt_logprobs = None
+        self._is_behind = len(self._token_ids) > MAX_DELTA_TOKENS
+        if self._is_behind:
+            token_ids, logprobs = self._cut()
+            return StreamDelta(
+                token_ids,
+                None,
+                latest.num_cached_tokens,
+                self._num_taken,
+                None,
+                logprobs,
+                prompt_logprobs,
+            )
+        token_ids, logprobs = self._token_ids, self._logprobs
+        self._latest, self._token_ids, self._logprobs = None, [], None
+        self._num_taken += len(token_ids)
         return StreamDelta(
             token_ids,
             latest.finish_reason,
@@ -126,3 +156,13 @@ class TokenStream:
             logprobs,
             prompt_logprobs,
         )
+
+    def _cut(self) -> tuple[list[int], list[TokenLogprobs] | None]:
+        """Take as many tokens as one delta may bring, with their log-probabilities."""
+        num = MAX_DELTA_TOKENS
+        token_ids, self._token_ids = self._token_ids[:num], self._token_ids[num:]
+        self._num_taken += num
+        if self._logprobs is None:
+            return token_ids, None
+        logprobs, self._logprobs = self._logprobs[:num], self._logprobs[num:]
+        return token_ids, logprobs

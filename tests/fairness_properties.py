@@ -6,12 +6,11 @@ them on the scheduler and on mutants of it, which must be found out.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter, defaultdict
 
 from engine.contract import StepPlan
 from scheduler.core import Scheduler
-from scheduler.order.tree_node import Node
+from scheduler.order.tree_node import Level, Node
 from tenant_world import (
     INPUT_PRICE,
     OUTPUT_PRICE,
@@ -20,6 +19,7 @@ from tenant_world import (
     MakeScheduler,
     World,
     largest_unit,
+    nodes,
     spans,
     total_work,
 )
@@ -30,7 +30,7 @@ def interval_service_is_bounded(
     machine: Machine,
     make_scheduler: MakeScheduler = Scheduler,
     *,
-    depth: int = 1,
+    above: Level = Level.BAND,
     allowance: float = 0.0,
 ) -> None:
     """Siblings that wait at the same time are served alike, for their weights, within 2 U.
@@ -40,7 +40,7 @@ def interval_service_is_bounded(
     """
     world = World(bursts, machine, make_scheduler)
     bound = 2.0 * (largest_unit(bursts, machine) + allowance)
-    for pair, drifts in spans(world, depth).items():
+    for pair, drifts in spans(world, above).items():
         assert max(drifts) <= bound + 1e-6, (pair[0].name, pair[1].name, max(drifts), bound)
 
 
@@ -112,8 +112,9 @@ def accounts_add_up(
         num_served = min(num_ran[request_id], burst.prompt_len) - log.num_cached
         cost = INPUT_PRICE * max(0, num_served) + OUTPUT_PRICE * log.num_output
         tenant, key = burst.tenant, f"{burst.tenant}-{burst.key}"
-        full_path = (burst.band.name, tenant, key)
-        for depth in range(4):
+        organisation = (f"organisation {burst.organisation}",) if burst.organisation else ()
+        full_path = (burst.band.name, *organisation, tenant, key)
+        for depth in range(len(full_path) + 1):
             owed[full_path[:depth]] += cost
     for path, node in _nodes(world):
         assert abs(node.served - owed[path]) < 1e-6, (path, node.served, owed[path])
@@ -147,20 +148,20 @@ def coming_back_erases_nothing(
     known: dict[Node, tuple[float, bool]] = {}
 
     def watch(world: World, plan: StepPlan | None) -> None:
-        for path, node in _nodes(world):
-            if len(path) < 2:
+        for _, node in _nodes(world):
+            if node.level <= Level.BAND:
                 continue
             counter, _ = known.get(node, (0.0, False))
             assert node.counter >= counter, "a counter fell"
-        for path, node in _nodes(world):
-            if len(path) not in (1, 2):
+        for _, node in _nodes(world):
+            if node.level not in (Level.BAND, Level.ORGANISATION, Level.TENANT):
                 continue
             stayed = [
                 known[child][0]
-                for child in node.children.values()
+                for child in world.tree.below(node)
                 if child.num_waiting and known.get(child, (0.0, False))[1]
             ]
-            for child in node.children.values():
+            for child in world.tree.below(node):
                 if child.num_waiting and stayed:
                     assert child.counter >= min(stayed), "idle time was credit"
         known.update({n: (n.counter, bool(n.num_waiting)) for _, n in _nodes(world)})
@@ -187,18 +188,13 @@ def order_of(
 
 
 def _nodes(world: World) -> list[tuple[tuple[str, ...], Node]]:
-    nodes: list[tuple[tuple[str, ...], Node]] = []
-    level: list[tuple[tuple[str, ...], Node]] = [
-        ((name,), band) for name, band in world.tree.bands.items()
-    ]
-    if level:
-        nodes.append(((), level[0][1].above))
-    while level:
-        nodes += level
-        level = list(
-            itertools.chain.from_iterable(
-                (((*path, name), child) for name, child in node.children.items())
-                for path, node in level
-            )
-        )
-    return nodes
+    """List all nodes with the names above them."""
+    found: dict[Node, tuple[str, ...]] = {}
+    for node in nodes(world.tree):
+        name = node.name
+        if node.level is Level.ORGANISATION:
+            name = f"organisation {name}"
+        if node.level is Level.BAND:
+            found[node.above] = ()
+        found[node] = (*found[node.above], name)
+    return [(path, node) for node, path in found.items()]

@@ -13,8 +13,9 @@ import asyncpg
 
 from gateway.store.database import Database
 from gateway.store.embedded import EmbeddedServers
+from gateway.store.logins import let_in
 from gateway.store.migrate import upgrade
-from gateway.store.postgres_server import SUPERUSER
+from gateway.store.postgres_server import OWNER, SUPERUSER
 
 
 class MadeStores:
@@ -41,6 +42,9 @@ async def _migrate(servers: EmbeddedServers) -> None:
     # Holds for the copies too: processes are killed here, but no test cuts the power.
     await connection.execute("ALTER SYSTEM SET fsync = off")
     await connection.close()
+    owner = Database(servers.database_url(OWNER))
     database = Database(servers.database_url())
-    await upgrade(database)
+    await upgrade(owner)
+    await let_in(owner, database)
+    await owner.close()
     await database.close()

@@ -2,7 +2,8 @@
 
 Service is measured from plans and results alone, not from the scheduler's accounts: the part of a
 prompt that was not cached counts whole when its request is first admitted, an output token when it
-lands. Each step takes one second.
+lands. Each step takes one second, or what the machine's cost says. Where service is time it is
+measured as well from plans alone, by `scheduler.simulator.time_service`.
 """
 
 from __future__ import annotations
@@ -10,29 +11,43 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
 
 from hypothesis import strategies as st
 
 import fakes
 from engine.contract import EngineInfo, SamplingParams, StepPlan
 from engine.simulated import SimulatedEngine
+from engine.step_cost import LinearCost, StepCost, StepFeatures
 from scheduler.config import (
     AdmissionConfig,
     ComposerConfig,
     FairnessConfig,
+    FairnessUnit,
     KvReserve,
     SchedulerConfig,
 )
 from scheduler.core import Scheduler
+from scheduler.learn import MachineTime, StepModel
 from scheduler.order.fair_tree import FairTree
-from scheduler.order.tree_node import Node
+from scheduler.order.tree_node import Level, Node
 from scheduler.request import Admit, Band, Request, RequestOutput, Slo
+from scheduler.simulator.time_service import TimeService
 
 INPUT_PRICE, OUTPUT_PRICE = 1.0, 2.0
+_LINE = LinearCost(1.0, 0.05, per_decode_token_s=0.2, per_decode_context_token_s=0.01)
+# Of a machine on which rows and their contexts cost something.
+LINEAR_COST = StepCost("linear", small=_LINE, large=_LINE)
 
 MakeScheduler = Callable[[EngineInfo, SchedulerConfig], Scheduler]
+
+
+def timed_scheduler(info: EngineInfo, config: SchedulerConfig) -> Scheduler:
+    """Make a scheduler that knows what steps of `LINEAR_COST` take."""
+    return Scheduler(info, config, step_model=StepModel(LINEAR_COST))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +72,8 @@ class Burst:
     ttft_s: float | None = None
     tightening_s: float = 0.0
     cancel_after_s: int | None = None
+    organisation: str = ""
+    organisation_weight: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +92,10 @@ class Machine:
     max_bypasses: int = 0
     borrow_tokens: float = 0.0
     precharge: bool = False
+    unit: FairnessUnit = "tokens"
+    cost: StepCost = fakes.UNIT_COST
+    # Headroom lets others pass, as far as `scheduler.step.passing` says: bounds are wider by that.
+    has_headroom: bool = False
 
     def under(self, policy: str, params: dict[str, dict[str, float]] | None = None) -> Machine:
         return replace(self, policy=policy, params=params or {})
@@ -89,6 +110,7 @@ class Machine:
         return SchedulerConfig(
             fairness=FairnessConfig(
                 policy=self.policy,
+                unit=self.unit,
                 params=self.params,
                 borrow_tokens=self.borrow_tokens,
                 precharge_output=self.precharge,
@@ -110,6 +132,7 @@ class Machine:
             num_blocks=self.num_blocks,
             block_size=self.block_size,
             depth=self.depth,
+            cost=self.cost if self.unit == "tokens" else LINEAR_COST,
         )
 
 
@@ -135,12 +158,17 @@ class World:
     ) -> None:
         self.machine = machine
         self.engine = machine.engine()
+        self._time_service: TimeService | None = None
+        if machine.unit == "time":
+            self._time_service = TimeService(self.engine.info, LINEAR_COST)
         self.scheduler = make_scheduler(self.engine.info, machine.config())
+        if not machine.has_headroom:
+            self.scheduler._running.holdings.has_shares = False
         self.now = 0.0
         self.logs: dict[str, Log] = {}
         self.plans: list[StepPlan] = []
         self.order: list[str] = []
-        # Weighted tokens by tenant, and by tenant and key, so far.
+        # Weighted tokens so far by tenant, by tenant and key, and by ("", organisation).
         self.service: dict[tuple[str, ...], float] = defaultdict(float)
         self.after_plan: list[Callable[[World, StepPlan | None], None]] = []
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -208,6 +236,8 @@ class World:
             cache_salt=burst.tenant.encode(),
             arrival_s=self.now,
             weight=burst.weight,
+            organisation_id=burst.organisation,
+            organisation_weight=burst.organisation_weight,
             band=burst.band,
             slo=slo,
         )
@@ -221,6 +251,9 @@ class World:
 
     def _note_plan(self, plan: StepPlan) -> None:
         self.plans.append(plan)
+        if self._time_service is not None:
+            for request_id, cost in self._time_service.price(plan).items():
+                self._add_service(self.logs[request_id].burst, cost)
         for new in plan.admitted:
             log = self.logs[new.request_id]
             if log.admitted_s is None:
@@ -240,29 +273,49 @@ class World:
             log.finished_s = self.now
 
     def _serve(self, burst: Burst, cost: float) -> None:
+        if self._time_service is None:
+            self._add_service(burst, cost)
+
+    def _add_service(self, burst: Burst, cost: float) -> None:
         self.service[burst.tenant,] += cost
         self.service[burst.tenant, burst.key] += cost
+        self.service["", burst.organisation] += cost
 
 
-def waiting_nodes(tree: FairTree, depth: int) -> list[tuple[Node, ...]]:
-    """List the tenants (1) or keys (2) below a band that have something waiting, siblings apart."""
-    level: list[Node] = list(tree.bands.values())
-    for _ in range(depth - 1):
-        level = [child for node in level for child in node.children.values()]
-    return [tuple(c for c in node.children.values() if c.num_waiting) for node in level]
+def nodes(tree: FairTree) -> list[Node]:
+    """List all nodes but the root, those above first."""
+    found: list[Node] = list(tree.bands.values())
+    for node in found:
+        found += tree.below(node)
+    return found
+
+
+def waiting_nodes(tree: FairTree, above: Level) -> list[tuple[Node, ...]]:
+    """List what waits right below the nodes of a level, siblings together."""
+    parents = [node for node in nodes(tree) if node.level is above]
+    return [tuple(child for child in tree.below(node) if child.num_waiting) for node in parents]
 
 
 def largest_unit(bursts: list[Burst], machine: Machine) -> float:
-    """Bound what a tenant can be given between two of its turns, by its weight.
+    """Bound what a tenant or organisation can be given between two of its turns, by its weight.
 
-    The prompt that its turn lets in, and all that its running requests may still draw.
+    The prompt that its turn lets in, and all that its running requests may still draw. Where
+    service is time, prompts are given as they are computed: all that run may be owed theirs, and
+    what is held of the memory comes to as much as the steps at most.
     """
+    if machine.unit == "time":
+        unit = MachineTime(machine.engine().info, StepModel(LINEAR_COST))
+        prices = unit.step(StepFeatures(num_decode_tokens=1))
+        longest = max(burst.prompt_len + burst.output_len for burst in bursts)
+        prompt = unit.prompt(longest, 0)
+        drawn = max(b.output_len for b in bursts) * (prices.row + prices.context_token * longest)
+        return 2 * machine.max_num_seqs * (prompt + drawn) / min(b.weight for b in bursts)
     return max(
         (
             INPUT_PRICE * burst.prompt_len
             + OUTPUT_PRICE * machine.max_num_seqs * max(b.output_len for b in bursts)
         )
-        / burst.weight
+        / min(burst.weight, burst.organisation_weight if burst.organisation else burst.weight)
         for burst in bursts
     )
 
@@ -283,8 +336,12 @@ def bursts(
     ttfts: tuple[float | None, ...] = (None,),
     prompt_lens: tuple[int, int] = (1, 24),
     output_lens: tuple[int, int] = (1, 8),
+    organisations: Mapping[str, tuple[str, float]] = MappingProxyType({}),
 ) -> st.SearchStrategy[list[Burst]]:
-    """Draw tenants that come, flood, leave and come again."""
+    """Draw tenants that come, flood, leave and come again.
+
+    `organisations` has the organisation of each tenant that belongs to one, and its weight.
+    """
     weight_of = {tenant: weights[i % len(weights)] for i, tenant in enumerate(tenants)}
     burst = st.builds(
         Burst,
@@ -299,22 +356,30 @@ def bursts(
         ttft_s=st.sampled_from(ttfts),
         tightening_s=st.sampled_from([0.0, 2.0]),
         cancel_after_s=st.none() | st.integers(0, 20) if cancels else st.none(),
-    ).map(lambda b: replace(b, weight=weight_of[b.tenant]))
+    ).map(lambda b: replace(b, weight=weight_of[b.tenant], **_membership(organisations, b.tenant)))
     return st.lists(burst, min_size=2, max_size=6)
 
 
-def spans(world: World, depth: int) -> dict[tuple[Node, Node], list[float]]:
+def _membership(organisations: Mapping[str, tuple[str, float]], tenant: str) -> dict[str, Any]:
+    if tenant not in organisations:
+        return {}
+    name, weight = organisations[tenant]
+    return {"organisation": name, "organisation_weight": weight}
+
+
+def spans(world: World, above: Level) -> dict[tuple[Node, Node], list[float]]:
     """Measure, for siblings that wait at the same time, how far their service drifts apart.
 
-    Runs the world. For each pair, the differences between the most and the least of
-    `service / weight` of the one less the other, over each time in which both waited throughout.
+    Siblings below the nodes of one level. Runs the world. For each pair, the differences between
+    the most and the least of `service / weight` of the one less the other, over each time in which
+    both waited throughout.
     """
     drifts: dict[tuple[Node, Node], list[float]] = defaultdict(list)
     open_spans: dict[tuple[Node, Node], tuple[float, float]] = {}
 
     def watch(world: World, plan: StepPlan | None) -> None:
         still_open: dict[tuple[Node, Node], tuple[float, float]] = {}
-        for siblings in waiting_nodes(world.tree, depth):
+        for siblings in waiting_nodes(world.tree, above):
             for pair in itertools.combinations(siblings, 2):
                 lead = _service(world, pair[0]) - _service(world, pair[1])
                 low, high = open_spans.get(pair, (lead, lead))
@@ -331,7 +396,9 @@ def spans(world: World, depth: int) -> dict[tuple[Node, Node], list[float]]:
 
 
 def _service(world: World, node: Node) -> float:
-    if node.depth == 2:
+    if node.level is Level.ORGANISATION:
+        return world.service["", node.name] / node.weight
+    if node.level is Level.TENANT:
         return world.service[node.name,] / node.weight
     assert node.parent is not None
     key = node.name.removeprefix(f"{node.parent.name}-")

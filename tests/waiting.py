@@ -27,6 +27,8 @@ def make_sequence(
     arrival_s: float = 0.0,
     ttft_s: float | None = None,
     weight: float = 1.0,
+    organisation: str = "",
+    organisation_weight: float = 1.0,
     expires_s: float | None = None,
     max_tokens: int = 4,
 ) -> Sequence:
@@ -41,6 +43,8 @@ def make_sequence(
         cache_salt=b"s",
         arrival_s=arrival_s,
         weight=weight,
+        organisation_id=organisation,
+        organisation_weight=organisation_weight,
         band=band,
         slo=Slo(ttft_s=ttft_s),
         expires_s=expires_s,

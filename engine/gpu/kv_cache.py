@@ -39,7 +39,7 @@ def free_bytes(config: EngineConfig, decoder: Decoder, device: torch.device) -> 
     # What loading has used and freed is there again for the cache.
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    step = step_bytes(decoder, config.max_num_batched_tokens, config.max_num_seqs)
+    step = step_bytes(decoder, config.step_tokens, config.max_num_seqs)
     return max(0, free - step - max(_RESERVED_BYTES, int(total * _RESERVED_SHARE)))
 
 

@@ -31,6 +31,11 @@ class BlockTable:
         """Count the leading blocks that were found or published, whoever holds their hash."""
         return self._num_published
 
+    def name_blocks(self, token_ids: array[int]) -> None:
+        """Hash the full blocks of `token_ids`, so that `match` need not; the pool is not used."""
+        if self._caching:
+            extend_chain(self._chain, self._root, token_ids, block_size=self._pool.block_size)
+
     def match(self, token_ids: array[int]) -> list[int]:
         """Find the computed blocks that start `token_ids`; nothing is taken yet.
 
@@ -39,7 +44,7 @@ class BlockTable:
         if not self._caching:
             return []
         block_size = self._pool.block_size
-        extend_chain(self._chain, self._root, token_ids, block_size=block_size)
+        self.name_blocks(token_ids)
         found: list[int] = []
         for block_hash in self._chain[: (len(token_ids) - 1) // block_size]:
             block_id = self._pool.lookup(block_hash)

@@ -6,6 +6,7 @@ filter: what vLLM calls raw logprobs, and what an evaluation of the model wants.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
@@ -75,18 +76,28 @@ class Scores:
         return Scores(*(change(getattr(self, part.name)) for part in fields(self)))
 
     def read(self, token_ids: NDArray[np.int64], num_top: NDArray[np.int64]) -> list[TokenLogprobs]:
-        """Put them into the contract's words; both [n]."""
+        """Put them into the contract's words; both [n].
+
+        The likeliest are copied as bytes: as lists they would be as many objects as there are, at
+        once and in one call, and have the collector look at all of them.
+        """
         rows = zip(
             token_ids.tolist(),
             self.logprobs.tolist(),
             self.ranks.tolist(),
-            self.top_ids.tolist(),
-            self.top_logprobs.tolist(),
+            self.top_ids.cpu().numpy().astype(np.int32),
+            self.top_logprobs.cpu().numpy().astype(np.float32),
             num_top.tolist(),
             strict=True,
         )
         return [
-            TokenLogprobs(token_id, logprob, rank, tuple(zip(ids[:n], top[:n], strict=True)))
+            TokenLogprobs(
+                token_id,
+                logprob,
+                rank,
+                array("i", ids[:n].tobytes()),
+                array("f", top[:n].tobytes()),
+            )
             for token_id, logprob, rank, ids, top, n in rows
         ]
 

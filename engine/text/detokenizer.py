@@ -22,13 +22,14 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 
 import tokenizers
 
 _REPLACEMENT = "�"
 # A decoder that we do not know may spread one character over this many tokens at most.
 _HELD_TOKENS_MAX = 8
+_DECODED_AT_ONCE = 1024
 _Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
 
@@ -51,7 +52,12 @@ class TokenText:
     def decode(self, token_ids: Iterable[int]) -> str:
         """Decode a whole text; equal to what a `Detokenizer` gives in any number of pushes."""
         detokenizer = Detokenizer(self)
-        return detokenizer.push(token_ids) + detokenizer.finish()
+        token_ids = iter(token_ids)
+        text = []
+        # The library keeps the interpreter for as long as a call takes.
+        while some := list(islice(token_ids, _DECODED_AT_ONCE)):
+            text.append(detokenizer.push(some))
+        return "".join(text) + detokenizer.finish()
 
     def plain(self, token_ids: list[int]) -> str:
         return self.backend.decode(token_ids, skip_special_tokens=False)

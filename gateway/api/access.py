@@ -13,6 +13,7 @@ from gateway.domain import Principal
 from gateway.errors import AuthenticationFailed, InvalidRequest, PermissionDenied
 from gateway.services.auth import admits
 from gateway.services.inference import ServedModel
+from gateway.services.loop_share import LoopShare
 from gateway.services.read_rate import ReadRate
 
 
@@ -32,13 +33,15 @@ def tenant_only(
     *,
     method: str,
     reads: ReadRate | None = None,
+    loop_share: LoopShare | None = None,
 ) -> Route:
     """Declare a route that a tenant's key opens; `app` is ASGI or a `request → response`.
 
-    With `reads` each request is one of them.
+    With `reads` each request is one of them; with `loop_share` each begins when its tenant's share
+    of the event loop allows, and uses of it.
     """
     asgi = request_response(app) if inspect.isroutine(app) else app
-    return Route(path, TenantOnly(asgi, auth, reads), methods=[method])
+    return Route(path, TenantOnly(asgi, auth, reads, loop_share), methods=[method])
 
 
 class TenantOnly:
@@ -47,23 +50,35 @@ class TenantOnly:
     Runs before the body is read, so that a stranger costs no memory. An answer to a secret that a
     rotation lets live on says until when, in a `warning` header.
     Raises: `AuthenticationFailed`; `PermissionDenied`: the client is in no network of its key;
-    `TenantLimited`: its tenant reads too often.
+    `TenantLimited`: its tenant reads too often, or has too much waiting.
     """
 
-    def __init__(self, app: ASGIApp, auth: Authenticates, reads: ReadRate | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        auth: Authenticates,
+        reads: ReadRate | None = None,
+        loop_share: LoopShare | None = None,
+    ) -> None:
         self._app = app
         self._auth = auth
         self._reads = reads
+        self._loop_share = loop_share
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         principal = await self._auth.authenticate(credential(scope))
         check_address(scope, principal.cidrs, principal.tenant_cidrs)
         if self._reads is not None:
-            self._reads.charge(principal.tenant_id)
+            await self._reads.admit(principal.tenant_id)
         scope.setdefault("state", {})["principal"] = principal
         if principal.secret_ends_at is not None:
             send = _warning(send, principal.secret_ends_at)
-        await self._app(scope, receive, send)
+        if self._loop_share is None:
+            await self._app(scope, receive, send)
+            return
+        account = self._loop_share.of(principal.tenant_id)
+        await account.turn()
+        await account.charged(self._app(scope, receive, send))
 
 
 def check_address(scope: Scope, *bounds: tuple[str, ...] | None) -> None:

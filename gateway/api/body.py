@@ -8,9 +8,10 @@ from typing import Final, Generic, TypeVar
 import msgspec
 from starlette.types import Receive, Scope
 
-from gateway.api.body_room import BodyRoom
+from gateway.api.held_bytes import Room
 from gateway.api.json_shape import check_shape
 from gateway.errors import BodyTooLarge, InvalidRequest
+from gateway.services import loop_share
 
 MAX_BODY_BYTES: Final = 4 << 20
 # The worst of so much is decoded in a few milliseconds; what is larger goes to a thread.
@@ -33,12 +34,24 @@ async def read_body(
     receive: Receive,
     *,
     max_bytes: int = MAX_BODY_BYTES,
-    room: BodyRoom | None = None,
+    room: Room | None = None,
 ) -> bytes:
-    """Collect a request's body, into a room where one is given.
+    """Collect a request's body, into a room where one is given. Raises: as `read_parts`."""
+    return b"".join(await read_parts(scope, receive, max_bytes=max_bytes, room=room))
+
+
+async def read_parts(
+    scope: Scope,
+    receive: Receive,
+    *,
+    max_bytes: int = MAX_BODY_BYTES,
+    room: Room | None = None,
+) -> list[bytes]:
+    """Collect a body in the parts that it comes in: to put a large one together takes a while.
 
     Raises: `BodyTooLarge` as soon as it passes `max_bytes`, or before anything is read where its
-    length is told; `BodiesTooLarge`, `Saturated`: no room; `ClientGone` on disconnect.
+    length is told; `BodiesTooLarge`, `Saturated`: no room; `TenantLimited`: too much of the tenant
+    waits; `ClientGone` on disconnect.
     """
     for name, value in scope["headers"]:
         if name == b"content-length" and int(value) > max_bytes:
@@ -46,6 +59,8 @@ async def read_body(
     chunks: list[bytes] = []
     size = 0
     while True:
+        # Between two parts its connection is not read from.
+        await loop_share.turn()
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
@@ -57,7 +72,7 @@ async def read_body(
             room.grow(len(chunk))
         chunks.append(chunk)
         if not message.get("more_body", False):
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            return chunks
 
 
 def _too_large(max_bytes: int) -> BodyTooLarge:

@@ -19,12 +19,13 @@ from uuid import UUID
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api.body import SHORT_BODY_BYTES, ClientGone, read_body
-from gateway.api.body_room import Bodies, BodyRoom
+from gateway.api.held_bytes import HeldBytes, Room
 from gateway.api.sse import DONE
 from gateway.domain import Principal
 from gateway.domain.idempotency import Answer, Claim
 from gateway.errors import GatewayError, InvalidRequest, ServerDraining
 from gateway.services.inference import IdempotencyService
+from gateway.services.loop_share import charged
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ MAX_KEY_CHARS: Final = 255
 class Idempotent:
     """Answer a keyed request once."""
 
-    def __init__(self, app: ASGIApp, service: IdempotencyService, bodies: Bodies) -> None:
+    def __init__(self, app: ASGIApp, service: IdempotencyService, bodies: HeldBytes) -> None:
         self._app = app
         self._service = service
         self._bodies = bodies
@@ -61,11 +62,11 @@ class Idempotent:
                 return
             raise
         relay = _Relay(self._service.max_answer_bytes)
-        self._service.run(self._serve(scope, claim, body, relay, room))
+        self._service.run(charged(self._serve(scope, claim, body, relay, room)))
         await relay.pump(send)
 
     async def _serve(
-        self, scope: Scope, claim: Claim, body: bytes, relay: _Relay, room: BodyRoom
+        self, scope: Scope, claim: Claim, body: bytes, relay: _Relay, room: Room
     ) -> None:
         """Claim the request, then run or replay it; how it fails goes to its client."""
         try:

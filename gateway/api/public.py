@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -11,7 +12,6 @@ from starlette.types import ASGIApp
 
 from gateway.api import openapi
 from gateway.api.access import Authenticates, public, tenant_only
-from gateway.api.body_room import Bodies
 from gateway.api.entrance import Entrance
 from gateway.api.errors import (
     OnAuthenticationFailed,
@@ -20,6 +20,7 @@ from gateway.api.errors import (
     on_unexpected,
 )
 from gateway.api.health import Health
+from gateway.api.held_bytes import HeldBytes, held_answers
 from gateway.api.idempotent import Idempotent
 from gateway.api.openai.catalogue import Catalogue
 from gateway.api.openai.chat import Chat
@@ -32,6 +33,7 @@ from gateway.services.auth import Failures
 from gateway.services.health import OverloadWatch
 from gateway.services.inference import IdempotencyService, LeasedInference, ModelRegistry
 from gateway.services.ledger import UsageService
+from gateway.services.loop_share import LoopShare
 from gateway.services.read_rate import ReadRate
 
 
@@ -46,31 +48,36 @@ def public_app(
     failures: Failures | None = None,
     usage: UsageService | None = None,
     idempotency: IdempotencyService | None = None,
-    bodies: Bodies | None = None,
+    bodies: HeldBytes | None = None,
+    answers: HeldBytes | None = None,
     reads: ReadRate | None = None,
+    loop_share: LoopShare | None = None,
 ) -> ASGIApp:
     """Assemble the API. Every route says who may reach it.
 
     Without `usage` there is no route that tells it; without `idempotency` the header
-    `Idempotency-Key` is not looked at; without `reads` nobody reads too often.
+    `Idempotency-Key` is not looked at; without `reads` nobody reads too often,
+    and without `loop_share` nobody uses too much of the event loop.
     """
     catalogue = Catalogue(models)
-    room = bodies or Bodies()
+    bodies = bodies or HeldBytes()
+    answers = answers or held_answers()
 
     def endpoint(kind: AnswerKind[Any]) -> ASGIApp:
-        app: ASGIApp = InferenceEndpoint(kind, models, inference, overload, room)
+        app: ASGIApp = InferenceEndpoint(kind, models, inference, overload, bodies, answers)
         if idempotency is not None:
-            app = Idempotent(app, idempotency, room)
+            app = Idempotent(app, idempotency, bodies)
         return Entrance(app, overload, inference.entry)
 
+    keyed = partial(tenant_only, auth=auth, loop_share=loop_share)
     routes = [
-        tenant_only("/v1/chat/completions", endpoint(Chat()), auth, method="POST"),
-        tenant_only("/v1/completions", endpoint(Completions()), auth, method="POST"),
-        tenant_only("/v1/models", catalogue.list, auth, method="GET", reads=reads),
+        keyed("/v1/chat/completions", endpoint(Chat()), method="POST"),
+        keyed("/v1/completions", endpoint(Completions()), method="POST"),
+        keyed("/v1/models", catalogue.list, method="GET", reads=reads),
         # A model's name may hold slashes.
-        tenant_only("/v1/models/{model:path}", catalogue.show, auth, method="GET", reads=reads),
+        keyed("/v1/models/{model:path}", catalogue.show, method="GET", reads=reads),
         *health.routes(),
-        *(usage_routes(usage, auth, reads) if usage is not None else ()),
+        *(usage_routes(usage, auth, reads, loop_share) if usage is not None else ()),
     ]
     own = Route("/openapi.json", lambda request: None)
     routes.append(public(own.path, openapi.endpoint([*routes, own], version=version)))

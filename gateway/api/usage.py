@@ -26,6 +26,7 @@ from gateway.api.usage_params import read_usage_params
 from gateway.domain import Principal
 from gateway.domain.usage import UsageBy, UsageQuestion, UsageSum
 from gateway.services.ledger import UsageService
+from gateway.services.loop_share import LoopShare
 from gateway.services.read_rate import ReadRate
 
 BY: Final = (UsageBy.DAY, UsageBy.HOUR, UsageBy.MODEL, UsageBy.KEY, UsageBy.TIER)
@@ -67,7 +68,10 @@ class UsageView(msgspec.Struct):
 
 
 def usage_routes(
-    usage: UsageService, auth: Authenticates, reads: ReadRate | None = None
+    usage: UsageService,
+    auth: Authenticates,
+    reads: ReadRate | None = None,
+    loop_share: LoopShare | None = None,
 ) -> list[Route]:
     """Declare the route; mount it in an application that handles `GatewayError`."""
 
@@ -75,13 +79,13 @@ def usage_routes(
         asked = read_usage_params(request.query_params, by=BY, default=DEFAULT_BY, more=set())
         principal: Principal = request.state.principal
         if reads is not None:
-            reads.charge(principal.tenant_id, READS)
+            await reads.admit(principal.tenant_id, READS)
         question = await usage.question(
             asked, organisation_id=principal.organisation_id, tenant_id=principal.tenant_id
         )
         return await usage_answer(usage, question, UsageView, UsageRowView)
 
-    return [tenant_only("/v1/usage", show, auth, method="GET")]
+    return [tenant_only("/v1/usage", show, auth, method="GET", loop_share=loop_share)]
 
 
 async def usage_answer(

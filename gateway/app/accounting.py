@@ -82,13 +82,16 @@ async def open_accounting(
             link,
             store.ledger,
             prices,
-            Books(append=keyed.append, note=_noting(thresholds)),
+            Books(keyed.append, _noting(thresholds), thresholds.lowest_percent),
             metrics,
             flush_ledger=flush,
         )
         await stack.enter_async_context(spool.syncing())
         await stack.enter_async_context(writer.running())
-        await stack.enter_async_context(QuotaKeeper(quotas, store.ledger, metrics).running())
+        keeper = QuotaKeeper(
+            quotas, store.ledger, metrics, remind=lambda: recovery.settle_again(spool.unledgered())
+        )
+        await stack.enter_async_context(keeper.running())
         await stack.enter_async_context(Reconciler(quotas, store.ledger, metrics).running())
         metrics.spool_depth.set_function(lambda: spool.depth)
         yield Accounting(quotas, spool, writer, keyed, metrics)

@@ -16,11 +16,11 @@ from gateway.api.admin.routes import admin_routes
 from gateway.api.admin.scheduler import scheduler_routes
 from gateway.api.admin.usage import admin_usage_routes
 from gateway.api.body import SHORT_BODY_BYTES
-from gateway.api.body_room import Bodies
 from gateway.api.health import DetailedHealth, Health
+from gateway.api.held_bytes import HeldBytes, held_answers
 from gateway.api.public import public_app, with_errors
 from gateway.app.accounting import Accounting, open_accounting
-from gateway.app.administration import admin_services
+from gateway.app.administration import admin_services, follow_audit_head
 from gateway.credentials import Token
 from gateway.services.admin import SchedulerControl
 from gateway.services.auth import (
@@ -41,6 +41,7 @@ from gateway.services.inference import (
     ModelRegistry,
 )
 from gateway.services.ledger import Exports, PriceBook, UsageService
+from gateway.services.loop_share import LoopShare
 from gateway.services.quotas import Entry
 from gateway.services.read_rate import ReadRate
 from gateway.settings import Settings
@@ -122,7 +123,7 @@ async def assemble(
         first_start=store.first_start,
         local_token=local_token,
         public=await _public(stack, common, version),
-        admin=await _admin(common, local_token),
+        admin=await _admin(stack, common, local_token),
     )
 
 
@@ -141,7 +142,8 @@ async def _follow_changes(
 
 async def _public(stack: AsyncExitStack, common: _Common, version: str) -> ASGIApp:
     """Build the API that tenants reach."""
-    pool = FairPool()
+    loop_share = LoopShare()
+    pool = FairPool(on_used=loop_share.charge)
     stack.callback(pool.close)
     secrets, books = common.store.secrets, common.books
     inference = InferenceService(salt_key=secrets.kv_salt_key, pool=pool)
@@ -161,14 +163,17 @@ async def _public(stack: AsyncExitStack, common: _Common, version: str) -> ASGIA
         failures=common.failures,
         version=version,
         idempotency=idempotency,
-        bodies=Bodies(common.settings.body_memory_mib << 20),
+        bodies=HeldBytes(common.settings.body_memory_mib << 20),
+        answers=held_answers(common.settings.answer_memory_mib << 20),
         reads=common.reads,
+        loop_share=loop_share,
     )
 
 
-async def _admin(common: _Common, local_token: Token) -> ASGIApp:
+async def _admin(stack: AsyncExitStack, common: _Common, local_token: Token) -> ASGIApp:
     """Build the API that administrators reach; `local_token` opens it to this machine."""
     store, scheduling = common.store, SchedulerControl(common.models)
+    await follow_audit_head(stack, common.settings, store, common.books.metrics)
     organisation = await store.organisations.default()
     auth = AdminAuthenticator(
         store.admin_tokens,
@@ -181,6 +186,7 @@ async def _admin(common: _Common, local_token: Token) -> ASGIApp:
         grace_s=common.settings.auth_grace_s,
         reads=common.reads,
     )
+    await stack.enter_async_context(auth.running())
     services = admin_services(
         store, common.auth, auth, scheduling, common.prices, common.books.quotas
     )

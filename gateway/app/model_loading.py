@@ -22,7 +22,7 @@ from gateway.errors import InvalidRequest, StartupFailed
 from gateway.services.admin import changed
 from gateway.services.inference import ServedModel
 from gateway.settings import Settings
-from scheduler.config import AdmissionConfig, SchedulerConfig
+from scheduler.config import AdmissionConfig, FairnessConfig, SchedulerConfig
 from scheduler.core import Scheduler
 from scheduler.service import EngineService
 
@@ -72,6 +72,7 @@ def load_model(settings: Settings, *, version: str) -> ServedModel:
 
 def _scheduler_config(settings: Settings) -> SchedulerConfig:
     base = SchedulerConfig(
+        fairness=FairnessConfig(max_throughput_loss=settings.scheduler_max_throughput_loss),
         admission=AdmissionConfig(max_num_queued=settings.max_num_queued),
         prefix_caching=settings.prefix_caching,
     )

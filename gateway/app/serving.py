@@ -25,8 +25,10 @@ from gateway.app.assembly import Gateway
 from gateway.app.drain import Drain, caught_signals
 from gateway.app.gateway import open_gateway
 from gateway.domain import IssuedKey
+from gateway.errors import StartupFailed
 from gateway.http.open_files import make_room
 from gateway.http.options import HttpOptions
+from gateway.http.plain_admin import WAY_OUT, exposed
 from gateway.http.server import ApiServer
 from gateway.services.auth import announced
 from gateway.services.health import Heartbeat, Lifecycle, Probes
@@ -52,7 +54,8 @@ class Ready:
 async def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     """Serve until a signal; call `on_ready` once both ports answer.
 
-    Raises: what opening the gateway raises; `OSError` if a port is taken.
+    Raises: what opening the gateway raises; `OSError` if a port is taken; `StartupFailed` if others
+    could read what administrators send.
     """
     heartbeat = Heartbeat()
     probes = Probes(Lifecycle(), heartbeat)
@@ -65,6 +68,8 @@ async def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
         listening(settings.admin_host, settings.admin_port) as admin_socket,
         caught_signals() as signals,
     ):
+        if (fault := exposed(settings, admin_socket.getsockname()[0])) is not None:
+            raise StartupFailed(f"{fault}: {WAY_OUT}")
         servers = (
             ApiServer(public, HttpOptions.of(settings, room)),
             ApiServer(admin, HttpOptions.of_admin(room)),

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.cli.exits import CliError, Exit
+from gateway.cli.exits import CliError, Exit, NoAnswer
 from gateway.data_dir import default_data_dir
 from gateway.services.auth import read_local_access
 
@@ -126,7 +126,7 @@ def _client(access: AdminAccess) -> Iterator[Any]:  # an httpx.Client, loaded on
         ) as client:
             yield client
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
-        raise CliError(f"the server at {access.url} does not answer: {exc}") from None
+        raise NoAnswer(f"the server at {access.url} does not answer: {exc}") from None
 
 
 def _error(answer: Any) -> CliError:  # an httpx.Response
@@ -136,8 +136,17 @@ def _error(answer: Any) -> CliError:  # an httpx.Response
     except (ValueError, KeyError, TypeError):
         message = f"the server answered {answer.status_code} without saying why"
         document = {}
+    code = _EXITS.get(answer.status_code, Exit.FAILED)
+    if isinstance(document, dict) and _code(document) == "plan_changed":
+        # Its caller shows it as any plan.
+        return CliError(message, code, answer=document)
     # Somebody else changed it: both sides are needed to decide.
     for side in ("current", "yours"):
         if document.get(side) is not None:
             message += f"\n{side}: {json.dumps(document[side], ensure_ascii=False)}"
-    return CliError(message, _EXITS.get(answer.status_code, Exit.FAILED))
+    return CliError(message, code)
+
+
+def _code(document: Mapping[str, Any]) -> object:
+    error = document.get("error")
+    return error.get("code") if isinstance(error, dict) else None

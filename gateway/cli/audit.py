@@ -42,14 +42,38 @@ def list_(
 
 
 @app.command()
-def verify(as_json: AsJson = False, data_dir: DataDir = None) -> None:
+def head(as_json: AsJson = False, data_dir: DataDir = None) -> None:
+    """Print number, hash and time of the newest record. Example: sluice audit head"""
+    newest = call(find_server(data_dir), "GET", "/audit/head")
+    if as_json:
+        print_json(newest)
+        return
+    print(f"{newest['seq']}:{newest['hash']}\t{newest['at']}")
+    note("Keep it elsewhere: 'sluice audit verify --head SEQ:HASH' proves what came before it.")
+
+
+@app.command()
+def verify(
+    head: Annotated[
+        str | None, typer.Option(help="A head from before, as SEQ:HASH, that must be in it.")
+    ] = None,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
     """Check the chain of hashes; exit code 1 where it is broken. Example: sluice audit verify"""
-    verdict = call(find_server(data_dir), "GET", "/audit/verify")
+    params = None if head is None else {"head": head}
+    verdict = call(find_server(data_dir), "GET", "/audit/verify", params=params)
     if as_json:
         print_json(verdict)
-    broken = verdict.get("broken_seq")
+    broken, lost, unkeyed = (verdict[f"{what}_seq"] for what in ("broken", "lost", "unkeyed"))
     if broken is not None:
         raise CliError(f"the audit log is broken at record {broken}")
+    if lost is not None:
+        raise CliError(
+            f"record {lost} of the audit log is not what it was: the log was cut off or made anew"
+        )
     if not as_json:
         print(f"{verdict['seq']}\t{verdict['hash']}")
-    note("The log is whole. Keep this head elsewhere: it proves later that nothing was rewritten.")
+    if unkeyed:
+        note(f"Unkeyed up to record {unkeyed}: who changed those before the seal is not found.")
+    note("The log is whole. Keep this head elsewhere: it proves later that nothing was cut off.")

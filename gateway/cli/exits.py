@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import Any
 
 
 class Exit(IntEnum):
@@ -16,8 +18,18 @@ class Exit(IntEnum):
 
 
 class CliError(Exception):
-    """Print the message on stderr and exit with `code`."""
+    """Print the message on stderr and exit with `code`.
 
-    def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
+    `answer` is what a server said beside its message: the JSON of a conflict.
+    """
+
+    def __init__(
+        self, message: str, code: Exit = Exit.FAILED, *, answer: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(message)
         self.code = code
+        self.answer = answer or {}
+
+
+class NoAnswer(CliError):
+    """The server was not reached, or did not say what became of what was sent."""

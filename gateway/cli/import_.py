@@ -32,6 +32,7 @@ def litellm(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With --apply: show it, change nothing.")
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --apply: do not ask.")] = False,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -57,7 +58,7 @@ def litellm(
     note(f"{len(imported.approximated)} nearly (~), {len(imported.unmapped)} not taken over (!).")
     text = toml_text(imported.document)
     if apply:
-        apply_desired(desired, find_server(data_dir), dry_run=dry_run, as_json=as_json)
+        apply_desired(desired, find_server(data_dir), dry_run=dry_run, yes=yes, as_json=as_json)
         return
     if out is not None:
         _write(out, text)

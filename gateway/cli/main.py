@@ -18,6 +18,7 @@ from gateway.cli import (
     config,
     import_,
     keys,
+    orgs,
     plans,
     prices,
     quotas,
@@ -44,6 +45,7 @@ app.command()(serve)
 app.command()(doctor)
 app.command()(simulate)
 app.add_typer(tenants.app, name="tenants")
+app.add_typer(orgs.app, name="orgs")
 app.add_typer(keys.app, name="keys")
 app.add_typer(plans.app, name="plans")
 app.add_typer(quotas.app, name="quotas")

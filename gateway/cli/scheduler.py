@@ -15,7 +15,7 @@ from gateway.cli.output import note, print_json, print_table
 Row = dict[str, Any]
 
 _BAND_COLUMNS = ("band", "queued", "queued_tokens", "running", "service")
-_TENANT_COLUMNS = ("tenant", "band", "weight", "counter", *_BAND_COLUMNS[1:])
+_TENANT_COLUMNS = ("tenant", "org", "band", "weight", "counter", *_BAND_COLUMNS[1:])
 
 app = typer.Typer(help="What runs next: policies, queues and shares.", no_args_is_help=True)
 

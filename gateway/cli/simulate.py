@@ -24,7 +24,7 @@ def simulate(
     policy: flags.Policy = "vtc",
     load: flags.Load = None,
     seed: flags.Seed = 0,
-    engine_profile: flags.EngineProfile = "a100-llama-3-8b",
+    machine: flags.Machine = "a100-llama-3-8b",
     preset: flags.Preset = "mixed",
     tenants: flags.Tenants = None,
     ttft: flags.Ttft = None,
@@ -51,7 +51,7 @@ def simulate(
     from scheduler.simulator.replay import ReplayOptions
 
     asked = ReplayOptions(trace=trace, policy=policy, preset=preset, load=load, seed=seed)
-    asked = replace(asked, engine_profile=engine_profile, limit=limit, max_tokens=max_tokens)
+    asked = replace(asked, machine=machine, limit=limit, max_tokens=max_tokens)
     asked = replace(asked, tiers=_read_tiers(tenants), slo=Slo(ttft, tpot, max_gap))
     _replay(asked, plot, as_json=as_json)
 

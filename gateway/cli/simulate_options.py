@@ -26,7 +26,15 @@ Load = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, help="For what is drawn.")]
-EngineProfile = Annotated[str, typer.Option(metavar="NAME", help="The engine that is simulated.")]
+Machine = Annotated[
+    str,
+    typer.Option(
+        "--machine",
+        "--engine-profile",
+        metavar="NAME|FILE",
+        help="The engine that is simulated: a100-llama-3-8b, cpu-demo, or a JSON file.",
+    ),
+]
 Preset = Annotated[str, typer.Option(metavar="NAME", help="The scheduler's numbers.")]
 Tenants = Annotated[
     Path | None,

@@ -15,7 +15,8 @@ from gateway.domain import Tier
 app = typer.Typer(help="Tenants: who shares the machine.", no_args_is_help=True)
 
 _COLUMNS: Final = (
-    *("name", "weight", "plan", "ttft_ms", "tpot_ms", "max_gap_ms", "max_tier", "created_at", "id"),
+    *("name", "weight", "org", "plan", "ttft_ms", "tpot_ms", "max_gap_ms"),
+    *("max_tier", "created_at", "id"),
 )
 
 TtftMs = Annotated[
@@ -47,6 +48,7 @@ def create(
     name: Annotated[str, typer.Argument(help="a-z, 0-9, '-', '_', '.'; at most 63.")],
     weight: Annotated[float, typer.Option(help="Its share beside the others'.")] = 1.0,
     plan: Annotated[str | None, typer.Option(help="The plan whose limits it inherits.")] = None,
+    org: Annotated[str | None, typer.Option(help="The org whose share it shares.")] = None,
     ttft_ms: TtftMs = None,
     tpot_ms: TpotMs = None,
     max_gap_ms: MaxGapMs = None,
@@ -61,6 +63,8 @@ def create(
     body: dict[str, Any] = {"name": name, **_numbers(weight, ttft_ms, tpot_ms, max_gap_ms)}
     if plan is not None:
         body["plan"] = plan
+    if org is not None:
+        body["org"] = org
     body |= _ceilings(max_tier, allow_model, allow_address, max_keys)
     tenant = call(find_server(data_dir), "POST", "/tenants", body=body)
     if as_json:
@@ -76,6 +80,8 @@ def update(
     weight: Annotated[float | None, typer.Option(help="Its share beside the others'.")] = None,
     plan: Annotated[str | None, typer.Option(help="The plan whose limits it inherits.")] = None,
     no_plan: Annotated[bool, typer.Option("--no-plan", help="Take it off its plan.")] = False,
+    org: Annotated[str | None, typer.Option(help="The org whose share it shares.")] = None,
+    no_org: Annotated[bool, typer.Option("--no-org", help="Take it out of its org.")] = False,
     ttft_ms: TtftMs = None,
     tpot_ms: TpotMs = None,
     max_gap_ms: MaxGapMs = None,
@@ -98,6 +104,10 @@ def update(
         raise typer.BadParameter("--plan and --no-plan exclude each other")
     if plan is not None or no_plan:
         changes["plan"] = plan
+    if org is not None and no_org:
+        raise typer.BadParameter("--org and --no-org exclude each other")
+    if org is not None or no_org:
+        changes["org"] = org
     if (allow_model and any_model) or (allow_address and any_address):
         raise typer.BadParameter("name what its keys are held to, or that it is nothing")
     changes |= _ceilings(max_tier, allow_model, allow_address, max_keys)

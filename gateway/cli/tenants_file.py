@@ -14,6 +14,7 @@
     [tenants.acme]
     weight = 2
     plan = "basic"
+    org = "umbrella"                      # whose share it shares; `sluice orgs` makes it
     quota = { rpm = 600 }                 # its own limits, over its plan's
 
     [tenants.acme.keys.ci]
@@ -22,9 +23,9 @@
 
 A table of limits is whole: what it does not name is no limit. Of a tenant, a key and a price, what
 is not named is left as it is. `ttft_ms = 0` takes a promise back, `plan = ""` takes a tenant off
-its plan, `models = "any"` holds a key to none, `max_keys = 0` is any number. What bounds a key
-(`max_tier`, `models`, `cidrs`) is, in a tenant, the ceiling of all its keys. Decimals are read
-digit by digit.
+its plan, `org = ""` out of its org, `models = "any"` holds a key to none, `max_keys = 0` is any
+number. What bounds a key (`max_tier`, `models`, `cidrs`) is, in a tenant, the ceiling of all its
+keys. Decimals are read digit by digit.
 """
 
 from __future__ import annotations
@@ -88,6 +89,34 @@ class Desired:
     scopes: dict[str, dict[str, Any]]
     tenants: tuple[DesiredTenant, ...]
 
+    def body(self) -> dict[str, Any]:
+        """Return it as the admin API is asked for it, all at once."""
+        return {
+            "plans": self.plans,
+            "prices": self.prices,
+            **self.scopes,
+            "tenants": {tenant.name: _tenant_body(tenant) for tenant in self.tenants},
+        }
+
+
+def _tenant_body(tenant: DesiredTenant) -> dict[str, Any]:
+    fields = {name: _number(value) for name, value in tenant.fields.items()}
+    keys = {key.name: _key_body(key) for key in tenant.keys}
+    return {**fields, "quota": tenant.quota, "keys": keys}
+
+
+def _key_body(key: DesiredKey) -> dict[str, Any]:
+    expires_at = None if key.expires_at is None else key.expires_at.isoformat()
+    life = {"expires_in_s": _number(key.expires_in_s), "expires_at": expires_at}
+    return {**key.fields, **life, "quota": key.quota}
+
+
+def _number(value: Any) -> Any:
+    """Write a fraction as a string: a body may hold few numbers that are none."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else repr(value)
+    return value
+
 
 _Limits = msgspec.defstruct(
     "_Limits",
@@ -113,6 +142,7 @@ class _Price(msgspec.Struct, forbid_unknown_fields=True):
 class _Tenant(msgspec.Struct, forbid_unknown_fields=True):
     weight: float | None = None
     plan: str | None = None
+    org: str | None = None
     ttft_ms: float | None = None
     tpot_ms: float | None = None
     max_gap_ms: float | None = None
@@ -183,6 +213,8 @@ def _tenant(name: str, table: Table) -> DesiredTenant:
             fields[promise] = value or None
     if tenant.plan is not None:
         fields["plan"] = tenant.plan or None
+    if tenant.org is not None:
+        fields["org"] = tenant.org or None
     if tenant.max_keys is not None:
         fields["max_keys"] = tenant.max_keys or None
     fields |= _bounds(where, tenant)

@@ -32,6 +32,7 @@ def _server_and_stores(settings: Settings) -> Iterator[Finding]:
     )
     for port in ports:
         yield place.check_port(*port, is_starting=is_held and access is None)
+    yield place.check_admin_address(settings)
     yield from _guarded("stores", lambda: stores.check_stores(settings, is_running=is_held))
     found, weights_bytes = model.check_model(settings)
     yield found

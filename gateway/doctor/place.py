@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.doctor.finding import Finding, broken, ok, warning
+from gateway.domain.address import is_loopback
+from gateway.http.plain_admin import WAY_OUT, exposed
 from gateway.services.auth import LocalAccess, read_local_access
+from gateway.settings import Settings
 
 if TYPE_CHECKING:
     import httpx
@@ -86,6 +89,22 @@ def check_port(
             found = f"cannot listen on {host}:{port}: {exc.strerror}"
             return broken(name, found, f"see 'ss -ltnp sport = :{port}', or choose another port")
     return ok(name, f"{port} is free")
+
+
+def check_admin_address(settings: Settings) -> Finding:
+    """Check that no admin token goes over a network in plain text, unless that is meant."""
+    name, host = "admin address", settings.admin_host
+    try:
+        addresses = {str(found[4][0]) for found in socket.getaddrinfo(host or "0.0.0.0", None)}
+    except OSError as exc:
+        return broken(name, f"{host} is no address: {exc.strerror}", "mend SLUICE_ADMIN_HOST")
+    for address in sorted(addresses):
+        if (fault := exposed(settings, address)) is not None:
+            return broken(name, fault, WAY_OUT)
+    if all(map(is_loopback, addresses)):
+        return ok(name, f"{host}, this machine alone")
+    found = f"{host}: plain HTTP, tokens included, as SLUICE_ADMIN_ALLOW_PLAIN says"
+    return warning(name, found, "see that nobody but administrators is on that network")
 
 
 def lock_holder(data_dir: Path) -> int | None:

@@ -20,6 +20,7 @@ from gateway.store.diagnosis import (
     running_urls,
 )
 from gateway.store.embedded import EmbeddedServers
+from gateway.store.logins import DatabaseUrls, embedded_urls, given_urls
 from gateway.store.migrate import HEAD
 from gateway.store.pools import CONNECTIONS
 
@@ -32,12 +33,12 @@ def check_stores(settings: Settings, *, is_running: bool) -> list[Finding]:
     """Check both; `is_running` says whether a server of this data directory runs now."""
     with contextlib.ExitStack() as stack:
         try:
-            database_url, redis_url = stack.enter_context(_urls(settings, is_running=is_running))
+            database_urls, redis_url = stack.enter_context(_urls(settings, is_running=is_running))
         except StartupFailed as exc:
             found = f"the embedded servers do not start: {exc}"
             return [broken("stores", found, "mend what the message names, then run this again")]
         return [
-            _check_database(database_url) if database_url else _absent("database", is_running),
+            _check_database(database_urls) if database_urls else _absent("database", is_running),
             _check_redis(redis_url) if redis_url else _absent("redis", is_running),
         ]
 
@@ -61,6 +62,12 @@ def judge_database(state: DatabaseState) -> Finding:
     if state.max_connections < CONNECTIONS:
         mend = f"raise max_connections: each gateway opens at most {CONNECTIONS}"
         return warning("database", f"{found}: room for {state.max_connections} connections", mend)
+    if state.owns_tables:
+        mend = (
+            "CREATE ROLE sluice_server LOGIN NOINHERIT, with a password; let SLUICE_DATABASE_URL "
+        )
+        mend += "log in as it, and SLUICE_DATABASE_OWNER_URL as now"
+        return warning("database", f"{found}: the owner of the tables serves", mend)
     room = state.max_connections // CONNECTIONS
     return ok("database", f"{found}, room for {room} gateway{'s' if room > 1 else ''}")
 
@@ -88,10 +95,10 @@ def _absent(name: str, is_running: bool) -> Finding:
     return warning(name, "not asked: the running server has none in its data directory", mend)
 
 
-def _check_database(url: str) -> Finding:
+def _check_database(urls: DatabaseUrls) -> Finding:
     mend = "start the database, or mend SLUICE_DATABASE_URL"
     try:
-        return judge_database(asyncio.run(describe_database(url)))
+        return judge_database(asyncio.run(describe_database(urls)))
     except StoreUnavailable as exc:
         return broken("database", f"it cannot be used: {exc.detail}", mend)
     except Exception as exc:
@@ -110,12 +117,12 @@ def _check_redis(url: str) -> Finding:
 
 
 @contextlib.contextmanager
-def _urls(settings: Settings, *, is_running: bool) -> Iterator[tuple[str | None, str | None]]:
+def _urls(
+    settings: Settings, *, is_running: bool
+) -> Iterator[tuple[DatabaseUrls | None, str | None]]:
     """Give the URLs of both; None where an embedded server is yet to be made."""
-    database, redis = (
-        None if url is None else url.get_secret_value()
-        for url in (settings.database_url, settings.redis_url)
-    )
+    database = given_urls(settings)
+    redis = settings.redis_url.get_secret_value() if settings.redis_url else None
     if database is not None and redis is not None:
         yield database, redis
         return
@@ -128,7 +135,7 @@ def _urls(settings: Settings, *, is_running: bool) -> Iterator[tuple[str | None,
         return
     servers = EmbeddedServers(settings.data_dir, postgres=database is None, valkey=redis is None)
     with servers:
-        yield database or servers.database_url(), redis or servers.redis_url()
+        yield database or embedded_urls(servers), redis or servers.redis_url()
 
 
 def _numbers(version: str) -> tuple[int, ...]:

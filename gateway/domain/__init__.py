@@ -25,6 +25,21 @@ class Organisation:
 
 
 @dataclass(frozen=True, slots=True)
+class Org:
+    """Name an owner of tenants, which share the machine's service as one, by its `weight`.
+
+    `organisation_id` is who runs the server. A change makes the next `version`.
+    """
+
+    id: UUID
+    organisation_id: UUID
+    name: str
+    weight: float
+    created_at: datetime
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class TenantSlo:
     """Promise a tenant's requests their times, in milliseconds; None promises nothing.
 
@@ -41,8 +56,9 @@ class TenantSlo:
 class Tenant:
     """Hold one share of the machine: what keys belong to and fairness is measured between.
 
-    It inherits the limits of its plan, which `plan` names; its keys stay below its `ceilings`. A
-    change makes the next `version`.
+    It inherits the limits of its plan, which `plan` names; its keys stay below its `ceilings`. What
+    it shares, by its `weight`, is the share of the org that `org` names, or where that is None all
+    that there is. A change makes the next `version`.
     """
 
     id: UUID
@@ -55,6 +71,8 @@ class Tenant:
     plan: str | None = None
     version: int = 1
     ceilings: Ceilings = NO_CEILINGS
+    org_id: UUID | None = None
+    org: str | None = None
 
 
 class KeyStatus(StrEnum):
@@ -133,7 +151,7 @@ class Principal:
     left out. `models` and `cidrs` are what the key is held to, `tenant_models` and `tenant_cidrs`
     all keys of its tenant: both must allow; None holds to nothing. `max_tier` is that of both.
     `secret_ends_at` is set where the request's secret is an old one that a rotation lets live on,
-    in seconds since 1970.
+    in seconds since 1970. `weight` is the tenant's; `org_weight` that of its org, if it has one.
     """
 
     organisation_id: UUID
@@ -152,6 +170,8 @@ class Principal:
     secret_ends_at: float | None = None
     tenant_models: tuple[str, ...] | None = None
     tenant_cidrs: tuple[str, ...] | None = None
+    org_id: UUID | None = None
+    org_weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +210,7 @@ class FirstStart:
 
 
 def is_name(text: str) -> bool:
-    """Tell whether `text` may name a tenant or a key.
+    """Tell whether `text` may name a tenant, a key, a plan or an org.
 
     That is 1 to 63 of a-z, 0-9, '.', '_' and '-', a letter or digit first.
     """

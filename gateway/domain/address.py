@@ -28,6 +28,14 @@ def plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     return address if mapped is None else mapped
 
 
+def is_loopback(address: str) -> bool:
+    """Tell whether only this machine reaches an address; what is no address may be anywhere."""
+    try:
+        return plain(ip_address(address)).is_loopback
+    except ValueError:
+        return False
+
+
 @lru_cache(maxsize=1024)
 def _counted_as(address: str) -> str:
     try:

@@ -119,7 +119,11 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """Pair an entry with its place in the organisation's hash chain."""
+    """Pair an entry with its place in the organisation's hash chain.
+
+    `pepper_id` names the root secret whose key the hash is made with; None: made before there was
+    a key.
+    """
 
     seq: int
     at: datetime
@@ -127,6 +131,16 @@ class AuditRecord:
     entry: AuditEntry
     previous_hash: bytes = field(repr=False)
     hash: bytes = field(repr=False)
+    pepper_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditHead:
+    """Name a record that is, or was, a chain's last: kept elsewhere, it proves what came before."""
+
+    seq: int
+    hash: bytes
+    at: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +159,12 @@ class AuditFilter:
 class AuditVerdict:
     """Say how far a chain holds: `broken_seq` is the first record that does not, or is missing.
 
-    `seq` and `hash` are the chain's head: kept elsewhere, they prove later that it was not
-    rewritten.
+    `seq` and `hash` are the chain's head. Records up to `unkeyed_seq` were made before there was a
+    key, 0: none. `lost_seq` is the first of the heads asked for that is not in a chain that holds.
     """
 
     seq: int
     hash: bytes
     broken_seq: int | None = None
+    unkeyed_seq: int = 0
+    lost_seq: int | None = None

@@ -21,11 +21,14 @@ from gateway.domain.quota import Standing
 class Found:
     """Begin a life of counters that are empty, under that name; it is asked alone.
 
-    Hard limits let nothing through for `build_us`, while others may still come back.
+    Hard limits let nothing through for `build_us`, while others may still come back, nor before
+    `num_gateways` are there, for at most `wait_us`.
     """
 
     epoch: str
     build_us: int
+    wait_us: int = 0
+    num_gateways: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +62,17 @@ class Extend:
 class Settle:
     """Let go of what is held and count what was used, once → `Done`, `Nothing`.
 
-    With its `limits` the answer lists windows that fill up.
+    With its `limits` the answer lists windows that are used to `listed_percent` or more. `at_us`
+    and `meta` are for requests that the counters may have forgotten: windows that are loaded later
+    ask the ledger for them.
     """
 
     request_id: str
     used: Amounts
     limits: Limits | None = None
+    listed_percent: int = 100
+    at_us: int = 0
+    meta: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +84,16 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Renew leases, with what each has used, and be counted as alive → `Kept`."""
+    """Renew leases, with what each has used, and be counted as alive → `Kept`.
+
+    Not counted in another life of the counters than `epoch`, where one is named: who has yet to
+    hold again in it what it holds is not back.
+    """
 
     gateway: str
     lease_us: int
     told: Sequence[tuple[str, Told]]
+    epoch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +245,7 @@ class WindowUse:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """It is done; windows that a settled request left above a quarter are listed."""
+    """It is done; windows that a settled request left well used are listed."""
 
     windows: Sequence[WindowUse] = ()
 

@@ -34,7 +34,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class SealedAnswer:
-    """Hold an answer as the store has it: encrypted; None where it was too large to be kept."""
+    """Hold an answer as the store has it: encrypted; None where it is not kept."""
 
     status: int
     content_type: str

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 from gateway.domain.tier import Tier
@@ -15,6 +16,17 @@ from gateway.domain.tier import Tier
 ANY_MODEL = "*"
 
 _UNIT = 1_000_000 * 10_000
+USD_DIGITS, _MULTIPLIER_DIGITS = 9, 4
+# What people call the parts of a price → the field that has it, and in units of which digit.
+PRICE_FIELDS: Final = {
+    "input_usd_per_mtok": ("input_nano_per_mtok", USD_DIGITS),
+    "cached_usd_per_mtok": ("cached_nano_per_mtok", USD_DIGITS),
+    "output_usd_per_mtok": ("output_nano_per_mtok", USD_DIGITS),
+    "priority_multiplier": ("priority_bp", _MULTIPLIER_DIGITS),
+    "default_multiplier": ("default_bp", _MULTIPLIER_DIGITS),
+    "flex_multiplier": ("flex_bp", _MULTIPLIER_DIGITS),
+    "batch_multiplier": ("batch_bp", _MULTIPLIER_DIGITS),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,3 +92,17 @@ class Price:
         if tier is Tier.PRIORITY:
             return self.priority_bp
         return self.flex_bp if tier is Tier.FLEX else self.default_bp
+
+
+def readable_price(price: Price | PriceDraft) -> dict[str, str]:
+    """Return the parts of a price as decimals, without zeros that say nothing."""
+    return {
+        name: _decimal(getattr(price, field), digits)
+        for name, (field, digits) in PRICE_FIELDS.items()
+    }
+
+
+def _decimal(units: int, digits: int) -> str:
+    """Write a number of units of the last digit."""
+    whole, part = divmod(units, 10**digits)
+    return f"{whole}.{part:0{digits}}".rstrip("0").rstrip(".")

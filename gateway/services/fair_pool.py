@@ -1,7 +1,8 @@
 """A few threads for what would hold the event loop, shared fairly between tenants.
 
 What is large is decoded, rendered, tokenised and encoded here. Work waits in a queue of its tenant.
-A thread that is free goes to the tenant with the least running here, then to the one whose next
+No tenant has all threads, so that another's work need not wait for one that rests on its thread. A
+thread that is free goes to the tenant with the least running here, then to the one whose next
 work has the earliest start tag: work starts, in the time of the threads, where its tenant's last
 one ended or where the one begun last did, whichever is later. So a tenant that sends a thousand
 large bodies delays another's by what runs, not by what waits, and nobody saves time up by pausing.
@@ -9,7 +10,9 @@ Source: start-time fair queueing, Goyal et al., SIGCOMM 1996.
 
 Threads: all of this runs on the event loop but the work itself. Python code in a thread lets the
 loop go on within `sys.getswitchinterval`; a single call into C that keeps the interpreter does not,
-so what is handed over must be made of short ones.
+so what is handed over must be made of short ones. Where it is not, as in decoding, the tenant rests
+for some times as long before its next work begins: each short call that another thread makes
+outside of the interpreter is followed by a wait to come back in.
 
 Failures: what waits is bounded in bytes, for a tenant and in all; beyond it is refused at once.
 Work whose caller has left is not begun.
@@ -42,12 +45,14 @@ class _Work:
     call: Callable[[], Any]  # what it returns is the caller's to know
     done: asyncio.Future[Any]
     size_bytes: int
+    rest_ratio: float
 
 
 class FairPool:
     """Run work on threads; `close` once nothing more is asked of it.
 
-    `clock` is read in the thread, before and after the work: what tenants are charged for.
+    `clock` is read in the thread, before and after the work: what tenants are charged for, and what
+    `on_used` is told.
     """
 
     def __init__(
@@ -57,12 +62,15 @@ class FairPool:
         max_waiting_bytes: int = MAX_WAITING_BYTES,
         max_tenant_bytes: int = MAX_TENANT_BYTES,
         clock: Callable[[], float] = time.thread_time,
+        on_used: Callable[[UUID, float], None] | None = None,
     ) -> None:
         self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix="fair-pool")
         self._num_idle = num_threads
+        self._max_running = max(1, num_threads - 1)
         self._max_waiting_bytes = max_waiting_bytes
         self._max_tenant_bytes = max_tenant_bytes
         self._clock = clock
+        self._on_used = on_used
         self._waiting: dict[UUID, deque[_Work]] = {}
         self._waiting_bytes: defaultdict[UUID, int] = defaultdict(int)
         self._running: defaultdict[UUID, int] = defaultdict(int)
@@ -70,16 +78,29 @@ class FairPool:
         # are forgotten.
         self._start_s: dict[UUID, float] = {}
         self._now_s = 0.0
+        # Until when a tenant's next work waits, in the loop's time.
+        self._rests_until_s: dict[UUID, float] = {}
+        self._waker: asyncio.TimerHandle | None = None
 
-    async def run(self, tenant_id: UUID, work: Callable[[], R], *, size_bytes: int = 0) -> R:
+    async def run(
+        self,
+        tenant_id: UUID,
+        work: Callable[[], R],
+        *,
+        size_bytes: int = 0,
+        rest_ratio: float = 0.0,
+    ) -> R:
         """Return what `work` returns, once its turn has come; `size_bytes` is what waits with it.
 
+        The tenant's next work begins `rest_ratio` times as long after it as it took.
         Raises: `TenantLimited`, `Overloaded`: as much as may wait does already, of this tenant or
         in all (nothing of size 0 is refused); what `work` raises.
         """
         self._check_room(tenant_id, size_bytes)
         done: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(tenant_id, deque()).append(_Work(work, done, size_bytes))
+        self._waiting.setdefault(tenant_id, deque()).append(
+            _Work(work, done, size_bytes, rest_ratio)
+        )
         self._waiting_bytes[tenant_id] += size_bytes
         self._begin()
         return await done
@@ -90,6 +111,8 @@ class FairPool:
             for work in queue:
                 work.done.cancel()
         self._waiting.clear()
+        if self._waker is not None:
+            self._waker.cancel()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _check_room(self, tenant_id: UUID, size_bytes: int) -> None:
@@ -105,8 +128,8 @@ class FairPool:
 
     def _begin(self) -> None:
         """Give idle threads to those whose turn it is."""
-        while self._num_idle and self._waiting:
-            tenant_id = min(self._waiting, key=self._turn)
+        while self._num_idle and (ready := self._ready()):
+            tenant_id = min(ready, key=self._turn)
             queue = self._waiting[tenant_id]
             work = queue.popleft()
             if not queue:
@@ -121,6 +144,35 @@ class FairPool:
             loop = asyncio.get_running_loop()
             running = loop.run_in_executor(self._executor, self._timed, work.call)
             running.add_done_callback(partial(self._end, tenant_id, work))
+
+    def _ready(self) -> list[UUID]:
+        """Return who waits, does not rest and has not all threads but one already.
+
+        Where nobody does, look again once a rest is over.
+        """
+        if not self._rests_until_s:
+            return [tenant for tenant in self._waiting if self._has_turn(tenant)]
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        self._rests_until_s = {
+            tenant: until_s for tenant, until_s in self._rests_until_s.items() if until_s > now_s
+        }
+        resting = [tenant for tenant in self._waiting if tenant in self._rests_until_s]
+        ready = [
+            tenant
+            for tenant in self._waiting
+            if tenant not in self._rests_until_s and self._has_turn(tenant)
+        ]
+        if resting and not ready:
+            if self._waker is not None:
+                self._waker.cancel()
+            wake_s = min(self._rests_until_s[tenant] for tenant in resting)
+            self._waker = loop.call_at(wake_s, self._begin)
+        return ready
+
+    def _has_turn(self, tenant_id: UUID) -> bool:
+        """Tell whether a thread is left to others: answers that are shaped rest on theirs."""
+        return self._running.get(tenant_id, 0) < self._max_running
 
     def _turn(self, tenant_id: UUID) -> tuple[int, float]:
         return self._running[tenant_id], max(self._start_s.get(tenant_id, 0.0), self._now_s)
@@ -139,8 +191,13 @@ class FairPool:
             work.done.cancel()
             return
         result, error, took_s = ran.result()
+        if self._on_used is not None:
+            self._on_used(tenant_id, took_s)
         began_s = max(self._start_s.get(tenant_id, 0.0), self._now_s)
         self._start_s[tenant_id] = began_s + took_s
+        if work.rest_ratio:
+            rest_s = work.rest_ratio * took_s
+            self._rests_until_s[tenant_id] = asyncio.get_running_loop().time() + rest_s
         if not work.done.done():
             if error is None:
                 work.done.set_result(result)

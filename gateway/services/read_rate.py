@@ -2,11 +2,14 @@
 
 Reading holds no quota, so that who is throttled can see why; this keeps it from being free of any
 bound. It is counted in this process alone: with several gateways a tenant reads as often from each,
-which is what each of them can bear. Source: the generic cell rate algorithm, ATM Forum TM 4.0.
+which is what each of them can bear. Who is refused is told so slowly: a client that waits for its
+answers would otherwise have thousands of them a second, each of the event loop's time. Source: the
+generic cell rate algorithm, ATM Forum TM 4.0.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Final
 from uuid import UUID
@@ -16,6 +19,9 @@ from gateway.ports import Clock
 
 # A minute's worth may come at once.
 _BURST_S: Final = 60.0
+# After which a refusal is answered.
+HOLD_S: Final = 0.25
+_MAX_HELD: Final = 1024
 # Tenants that read lately; those whose rate is whole again are forgotten beyond it.
 _MAX_KNOWN: Final = 1024
 
@@ -23,11 +29,30 @@ _MAX_KNOWN: Final = 1024
 class ReadRate:
     """Count reads by tenant against `per_minute`, which refill continuously."""
 
-    def __init__(self, per_minute: int, clock: Clock = time) -> None:
+    def __init__(self, per_minute: int, clock: Clock = time, *, hold_s: float = HOLD_S) -> None:
+        self._hold_s = hold_s
+        self._num_held = 0
         self._interval_s = _BURST_S / per_minute
         self._clock = clock
         # When each tenant has all of its reads again.
         self._whole_at: dict[UUID, float] = {}
+
+    async def admit(self, tenant_id: UUID, reads: int = 1) -> None:
+        """Count so many reads, or wait a little and raise `TenantLimited`."""
+        try:
+            self.charge(tenant_id, reads)
+        except TenantLimited:
+            await self._hold()
+            raise
+
+    async def _hold(self) -> None:
+        if self._num_held >= _MAX_HELD:
+            return
+        self._num_held += 1
+        try:
+            await asyncio.sleep(self._hold_s)
+        finally:
+            self._num_held -= 1
 
     def charge(self, tenant_id: UUID, reads: int = 1) -> None:
         """Count so many reads, or raise `TenantLimited`, which counts nothing."""

@@ -18,7 +18,7 @@ from gateway.domain.admin import (
     AuditEntry,
 )
 from gateway.domain.page import Page, PageRequest
-from gateway.store.audit import append
+from gateway.store.audit_chain import AuditChain
 from gateway.store.database import Database
 from gateway.store.keyset import Keyset
 from gateway.store.tables import admin_tokens, tenants
@@ -29,8 +29,9 @@ _ORDER: Final = Keyset((admin_tokens.c.created_at, admin_tokens.c.id))
 class SqlAdminTokens:
     """Implement `AdminTokenStore`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, audit: AuditChain) -> None:
         self._database = database
+        self._audit = audit
 
     async def find(self, kid: str) -> AdminTokenRecord | None:
         async with self._database.platform() as connection:
@@ -44,7 +45,7 @@ class SqlAdminTokens:
 
     async def add(self, actor: Actor, organisation_id: UUID, draft: AdminTokenDraft) -> AdminToken:
         async with self._database.platform() as connection:
-            return await insert_admin_token(connection, actor, organisation_id, draft)
+            return await insert_admin_token(connection, self._audit, actor, organisation_id, draft)
 
     async def revoke(
         self, actor: Actor, organisation_id: UUID, token: UUID | str
@@ -63,19 +64,25 @@ class SqlAdminTokens:
                 .values(revoked_at=func.now())
             )
             after = _token_of((await connection.execute(query)).one())
-            await _audit(connection, actor, "token.revoke", organisation_id, before, after)
+            await _audit(
+                connection, self._audit, actor, "token.revoke", organisation_id, before, after
+            )
         return after
 
 
 async def insert_admin_token(
-    connection: AsyncConnection, actor: Actor, organisation_id: UUID, draft: AdminTokenDraft
+    connection: AsyncConnection,
+    audit: AuditChain,
+    actor: Actor,
+    organisation_id: UUID,
+    draft: AdminTokenDraft,
 ) -> AdminToken:
     """Insert a token in the caller's transaction, and say so in the audit log."""
     values = asdict(draft) | {"id": uuid4(), "role": draft.role.value}
     await connection.execute(insert(admin_tokens).values(values))
     query = _described().where(admin_tokens.c.kid == draft.kid)
     token = _token_of((await connection.execute(query)).one())
-    await _audit(connection, actor, "token.create", organisation_id, None, token)
+    await _audit(connection, audit, actor, "token.create", organisation_id, None, token)
     return token
 
 
@@ -101,6 +108,7 @@ def _token_of(row: Row[*tuple[Any, ...]]) -> AdminToken:
 
 async def _audit(
     connection: AsyncConnection,
+    audit: AuditChain,
     actor: Actor,
     action: str,
     organisation_id: UUID,
@@ -116,7 +124,7 @@ async def _audit(
         before=None if before is None else _public(before),
         after=_public(after),
     )
-    await append(connection, actor, entry)
+    await audit.append(connection, actor, entry)
 
 
 def _public(token: AdminToken) -> dict[str, Any]:

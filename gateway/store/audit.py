@@ -1,37 +1,34 @@
-"""The audit log in PostgreSQL: appended to in the transaction of the change it tells of.
-
-Every organisation has a chain: a record holds the hash of the one before it and, in its own,
-everything that it says. Appending locks the chain's head to the end of the transaction, so the
-numbers have no gaps and a change that fails leaves no record. Call `append` after every other lock
-is taken: a transaction that waits for a row while it holds the head could wait in a circle.
+"""The audit log in PostgreSQL, read and walked; `audit_chain` has what its records are made of.
 
 The database refuses to change or remove a record, even to the tables' owner; who removes that guard
-first is found by `verify`. What `verify` cannot find is a chain rewritten from some record to its
-head: who must exclude that keeps a head (its number and hash) somewhere else.
+first is found by `verify`. What a walk alone cannot find is a chain that was cut off at its end:
+who must exclude that keeps a head (its number and hash) somewhere else, and asks whether it is
+still in the chain.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import asdict
-from datetime import UTC, datetime
+from collections.abc import Collection
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Row, func, insert, select, update
-from sqlalchemy.dialects.postgresql import insert as upsert
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import ColumnElement, Row, func, select
 
-from gateway.domain.admin import Actor, AuditEntry, AuditFilter, AuditRecord, AuditVerdict
+from gateway.domain.admin import (
+    Actor,
+    AuditEntry,
+    AuditFilter,
+    AuditHead,
+    AuditRecord,
+    AuditVerdict,
+)
 from gateway.domain.page import Page, PageRequest
+from gateway.store.audit_chain import NO_HASH, AuditChain
 from gateway.store.database import Database
 from gateway.store.keyset import Keyset
 from gateway.store.pools import Purpose
 from gateway.store.tables import audit_heads, audit_log
 
-_NO_HASH: Final = bytes(32)
-_EXACT: Final = 2**53
 _VERIFY_ROWS: Final = 500
 _NEWEST_FIRST: Final = Keyset((audit_log.c.seq,), descending=True)
 
@@ -39,12 +36,13 @@ _NEWEST_FIRST: Final = Keyset((audit_log.c.seq,), descending=True)
 class SqlAudit:
     """Implement `AuditStore`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, chain: AuditChain) -> None:
         self._database = database
+        self._chain = chain
 
     async def append(self, actor: Actor, entry: AuditEntry) -> AuditRecord:
         async with self._database.platform() as connection:
-            return await append(connection, actor, entry)
+            return await self._chain.append(connection, actor, entry)
 
     async def page(
         self, organisation_id: UUID, chosen: AuditFilter, request: PageRequest
@@ -58,7 +56,17 @@ class SqlAudit:
         async with self._database.tenant(chosen.tenant_id, Purpose.REPORTS) as connection:
             return await _NEWEST_FIRST.page(connection, query, request, _record_of)
 
-    async def verify(self, organisation_id: UUID) -> AuditVerdict:
+    async def head(self, organisation_id: UUID) -> AuditHead | None:
+        return await self._head(audit_log.c.organisation_id == organisation_id)
+
+    async def head_was(self, organisation_id: UUID, seq: int) -> AuditHead | None:
+        return await self._head(
+            audit_log.c.organisation_id == organisation_id, audit_log.c.seq == seq
+        )
+
+    async def verify(
+        self, organisation_id: UUID, heads: Collection[AuditHead] = ()
+    ) -> AuditVerdict:
         async with self._database.platform(Purpose.REPORTS) as connection:
             # One statement, so that a record appended meanwhile is not taken for a forged one.
             last = select(func.max(audit_log.c.seq)).where(
@@ -68,74 +76,69 @@ class SqlAudit:
                 audit_heads.c.seq, audit_heads.c.hash, last.scalar_subquery().label("last")
             ).where(audit_heads.c.organisation_id == organisation_id)
             head = (await connection.execute(query)).one_or_none()
+            walk = _Walk(self._chain, heads)
             if head is None:
-                return AuditVerdict(0, _NO_HASH)
-            seq, previous_hash = 0, _NO_HASH
-            while seq < head.seq:
+                return walk.verdict(0, NO_HASH)
+            while walk.seq < head.seq:
                 rows = (
                     select(audit_log)
                     .where(audit_log.c.organisation_id == organisation_id)
-                    .where(audit_log.c.seq > seq, audit_log.c.seq <= head.seq)
+                    .where(audit_log.c.seq > walk.seq, audit_log.c.seq <= head.seq)
                     .order_by(audit_log.c.seq)
                     .limit(_VERIFY_ROWS)
                 )
                 piece = (await connection.execute(rows)).all()
-                for record in map(_record_of, piece):
-                    if not _follows(record, seq, previous_hash):
-                        return AuditVerdict(head.seq, head.hash, seq + 1)
-                    seq, previous_hash = record.seq, record.hash
-                if not piece:
-                    return AuditVerdict(head.seq, head.hash, seq + 1)
-        if previous_hash != head.hash:
-            return AuditVerdict(head.seq, head.hash, head.seq)
-        return AuditVerdict(head.seq, head.hash, None if head.last == seq else seq + 1)
+                if not piece or not all(map(walk.takes, map(_record_of, piece))):
+                    return walk.verdict(head.seq, head.hash, walk.seq + 1)
+        if walk.hash != head.hash:
+            return walk.verdict(head.seq, head.hash, head.seq)
+        # No record behind the head, and a seal behind what has no key.
+        is_whole = head.last == head.seq and not walk.is_unsealed
+        return walk.verdict(head.seq, head.hash, None if is_whole else head.seq + 1)
+
+    async def _head(self, *where: ColumnElement[bool]) -> AuditHead | None:
+        newest = (
+            select(audit_log.c.seq, audit_log.c.hash, audit_log.c.at)
+            .where(*where)
+            .order_by(audit_log.c.seq.desc())
+            .limit(1)
+        )
+        async with self._database.platform(Purpose.REPORTS) as connection:
+            row = (await connection.execute(newest)).one_or_none()
+        return None if row is None else AuditHead(row.seq, row.hash, row.at)
 
 
-async def append(connection: AsyncConnection, actor: Actor, entry: AuditEntry) -> AuditRecord:
-    """Append to the organisation's chain in the caller's transaction, as `sluice_platform`."""
-    first = upsert(audit_heads).values(organisation_id=entry.organisation_id, seq=1, hash=_NO_HASH)
-    taken = first.on_conflict_do_update(
-        index_elements=[audit_heads.c.organisation_id], set_={"seq": audit_heads.c.seq + 1}
-    ).returning(audit_heads.c.seq, audit_heads.c.hash, func.clock_timestamp().label("at"))
-    head = (await connection.execute(taken)).one()
-    record = AuditRecord(
-        seq=head.seq,
-        at=head.at,
-        actor=actor,
-        entry=entry,
-        previous_hash=head.hash,
-        hash=chain_hash(head.seq, head.at, actor, entry, head.hash),
-    )
-    await connection.execute(insert(audit_log).values(_row_of(record)))
-    await connection.execute(
-        update(audit_heads)
-        .where(audit_heads.c.organisation_id == entry.organisation_id)
-        .values(hash=record.hash)
-    )
-    return record
+class _Walk:
+    """Follow a chain from its beginning, with an eye on heads that were told of it."""
 
+    def __init__(self, chain: AuditChain, heads: Collection[AuditHead]) -> None:
+        self._chain = chain
+        self._missing = [head for head in heads if head.seq > 0]
+        self._unkeyed_seq = 0
+        self.seq, self.hash = 0, NO_HASH
 
-def chain_hash(
-    seq: int, at: datetime, actor: Actor, entry: AuditEntry, previous_hash: bytes
-) -> bytes:
-    """Hash everything that a record says, with the hash before it.
+    @property
+    def is_unsealed(self) -> bool:
+        """Tell whether all records up to here were made without a key."""
+        return 0 < self.seq == self._unkeyed_seq
 
-    JSON quotes what it holds, so no two records that differ are written the same way.
-    """
-    said = [
-        seq,
-        at.astimezone(UTC).isoformat(timespec="microseconds"),
-        asdict(actor),
-        {name: _comparable(value) for name, value in asdict(entry).items()},
-        previous_hash.hex(),
-    ]
-    text = json.dumps(said, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode("ascii")).digest()
+    def takes(self, record: AuditRecord) -> bool:
+        """Go on to a record; False: it does not follow."""
+        if not self._chain.follows(record, self.seq, self.hash, unkeyed_seq=self._unkeyed_seq):
+            return False
+        self.seq, self.hash = record.seq, record.hash
+        if record.pepper_id is None:
+            self._unkeyed_seq = record.seq
+        here = AuditHead(record.seq, record.hash)
+        self._missing = [head for head in self._missing if head != here]
+        return True
 
-
-def _follows(record: AuditRecord, seq: int, previous_hash: bytes) -> bool:
-    expected = chain_hash(seq + 1, record.at, record.actor, record.entry, previous_hash)
-    return (record.seq, record.previous_hash, record.hash) == (seq + 1, previous_hash, expected)
+    def verdict(self, seq: int, head_hash: bytes, broken_seq: int | None = None) -> AuditVerdict:
+        """Conclude: a chain that is broken tells nothing of heads behind the break."""
+        missing = [head.seq for head in self._missing if broken_seq is None]
+        return AuditVerdict(
+            seq, head_hash, broken_seq, self._unkeyed_seq, min(missing, default=None)
+        )
 
 
 def _conditions(chosen: AuditFilter) -> list[ColumnElement[bool]]:
@@ -154,41 +157,6 @@ def _conditions(chosen: AuditFilter) -> list[ColumnElement[bool]]:
     return conditions
 
 
-def _comparable(value: Any) -> Any:  # JSON, or an id
-    """Write a value as it comes back from the database: its JSON knows one kind of number."""
-    if isinstance(value, UUID):
-        return str(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        # What is whole is an integer, up to where a double no longer tells which.
-        return int(value) if -_EXACT <= value <= _EXACT and value == int(value) else float(value)
-    if isinstance(value, dict):
-        return {name: _comparable(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_comparable(one) for one in value]
-    return value
-
-
-def _row_of(record: AuditRecord) -> dict[str, Any]:
-    entry, actor = record.entry, record.actor
-    return {
-        "organisation_id": entry.organisation_id,
-        "seq": record.seq,
-        "at": record.at,
-        "actor": actor.name,
-        "actor_role": actor.role,
-        "ip": actor.ip,
-        "request_id": actor.request_id,
-        "action": entry.action,
-        "object_kind": entry.object_kind,
-        "object_id": entry.object_id,
-        "tenant_id": entry.tenant_id,
-        "before": entry.before,
-        "after": entry.after,
-        "previous_hash": record.previous_hash,
-        "hash": record.hash,
-    }
-
-
 def _record_of(row: Row[*tuple[Any, ...]]) -> AuditRecord:
     return AuditRecord(
         seq=row.seq,
@@ -205,4 +173,5 @@ def _record_of(row: Row[*tuple[Any, ...]]) -> AuditRecord:
         ),
         previous_hash=row.previous_hash,
         hash=row.hash,
+        pepper_id=row.pepper_id,
     )

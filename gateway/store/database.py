@@ -1,8 +1,8 @@
 """Transactions, and as whom they run.
 
-One connection URL serves three roles: its own user owns the tables and runs the migrations;
-every other transaction steps down first, for its own length only, with the effect of
-`SET LOCAL ROLE`:
+The server logs in as a role that owns nothing and may do nothing by itself (see `logins`; where one
+URL serves for all, its user is the owner of the tables too). Every transaction steps down first,
+for its own length only, with the effect of `SET LOCAL ROLE`:
 
 - `tenant(id)` to `sluice_app`, which has no BYPASSRLS, with `sluice.tenant_id` set: row-level
   security shows it that tenant alone, whatever the statement forgot to say;
@@ -53,8 +53,8 @@ class Database:
         self._pools = {purpose: open_pool(dsn, purpose, rules[purpose]) for purpose in Purpose}
 
     @asynccontextmanager
-    async def owner(self) -> AsyncIterator[AsyncConnection]:
-        """Open a transaction as the URL's own user; for migrations alone."""
+    async def as_itself(self) -> AsyncIterator[AsyncConnection]:
+        """Open a transaction as the URL's own user, who migrates where it is the owner."""
         async with self._begun(Purpose.LEDGER) as connection:
             yield connection
 
@@ -118,7 +118,7 @@ async def connect_patiently(
     began_s = tell_s = clock()
     while True:
         try:
-            async with database.owner():
+            async with database.as_itself():
                 return database
         except StoreUnavailable as exc:
             fault = fault_of(exc.__cause__ or exc) or SILENT

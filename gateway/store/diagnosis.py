@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
 from redis.exceptions import RedisError
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.errors import StoreUnavailable
 from gateway.store.database import Database
+from gateway.store.logins import DatabaseUrls
 from gateway.store.migrate import revision_of
-from gateway.store.postgres_server import DATABASE, OWNER
+from gateway.store.placement import ACCESS
+from gateway.store.postgres_server import DATABASE, LOGIN, OWNER
 from gateway.store.redis import connect_redis, is_cluster
-from gateway.store.valkey_server import SOCKET as VALKEY_SOCKET
+from gateway.store.valkey_server import valkey_url
+
+_DESCRIBE: Final = text(
+    "SELECT current_setting('server_version'), rolname, rolsuper, "
+    "current_setting('max_connections')::int "
+    "- current_setting('superuser_reserved_connections')::int, "
+    "EXISTS (SELECT FROM pg_class WHERE relname = 'usage_events' "
+    "AND pg_has_role(current_user, relowner, 'MEMBER')) "
+    "FROM pg_roles WHERE rolname = current_user"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseState:
     """Describe a database; `revision` is None where it has no schema yet.
 
+    `owns_tables` says of `role`, as whom the server logs in, that it is their owner or can be.
     `max_connections` are those that its server has for anybody.
     """
 
@@ -29,6 +45,7 @@ class DatabaseState:
     is_superuser: bool
     revision: str | None
     max_connections: int
+    owns_tables: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +58,21 @@ class RedisState:
     eviction: str
 
 
-async def describe_database(url: str) -> DatabaseState:
-    """Ask a database. Raises: `StoreUnavailable`; `ValueError`: the URL is none."""
+async def describe_database(urls: DatabaseUrls) -> DatabaseState:
+    """Ask a database. Raises: `StoreUnavailable`; `ValueError`: a URL is none."""
+    async with _opened(urls.owner) as connection:
+        revision = await revision_of(connection)
+    async with _opened(urls.server) as connection:
+        row = (await connection.execute(_DESCRIBE)).one()
+    return DatabaseState(str(row[0]), row[1], row[2], revision, row[3], row[4])
+
+
+@asynccontextmanager
+async def _opened(url: str) -> AsyncIterator[AsyncConnection]:
     database = Database(url)
     try:
-        async with database.owner() as connection:
-            row = (
-                await connection.execute(
-                    text(
-                        "SELECT current_setting('server_version'), rolname, rolsuper, "
-                        "current_setting('max_connections')::int "
-                        "- current_setting('superuser_reserved_connections')::int "
-                        "FROM pg_roles WHERE rolname = current_user"
-                    )
-                )
-            ).one()
-            revision = await revision_of(connection)
-            return DatabaseState(str(row[0]), row[1], row[2], revision, row[3])
+        async with database.as_itself() as connection:
+            yield connection
     finally:
         await database.close()
 
@@ -85,14 +100,15 @@ def has_cluster(data_dir: Path) -> bool:
     return (_home(data_dir) / "postgres").is_dir()
 
 
-def running_urls(data_dir: Path) -> tuple[str, str] | None:
+def running_urls(data_dir: Path) -> tuple[DatabaseUrls, str] | None:
     """Return the URLs of the embedded database and Redis that a running server has, or None."""
-    sockets = _sockets(_home(data_dir))
+    home = _home(data_dir)
+    sockets = _sockets(home)
     if sockets is None:
         return None
     host = quote(str(sockets), safe="")
-    database = f"postgresql://{OWNER}@/{DATABASE}?host={host}"
-    return database, f"unix://{quote(str(sockets / VALKEY_SOCKET))}"
+    server, owner = (f"postgresql://{user}@/{DATABASE}?host={host}" for user in (LOGIN, OWNER))
+    return DatabaseUrls(server, owner), valkey_url(sockets, home / ACCESS)
 
 
 def _home(data_dir: Path) -> Path:

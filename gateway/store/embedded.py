@@ -1,13 +1,14 @@
 """A private PostgreSQL 18 and Valkey 9 for one data directory.
 
-They come from wheels, listen on Unix sockets alone (in a directory of mode 0700, so that
-reaching the socket is the permission) and run as children of `supervisor`, which stops them
+They come from wheels, listen on Unix sockets alone (in a directory of mode 0700, and they ask who
+is there: `server_access`) and run as children of `supervisor`, which stops them
 when this process ends in whatever way. `placement` says where they live and as whom they run.
 
 A start, in order: take `<data_dir>/lock`, so that two processes never share a directory; wait
 until the supervisor of a killed process has let go of `<data_dir>/supervisor.lock`; stop
 servers that outlived even their supervisor, known by pid file and working directory; make the
-cluster, if there is none; spawn the supervisor, which inherits its lock; wait until both answer.
+cluster, if there is none; spawn the supervisor, which inherits its lock; wait until both answer;
+make the roles that are missing.
 
 Failures: a server that does not come up is a `StartupFailed` with the last line of its log. One
 that dies later is started again by the supervisor; until then its clients see refused
@@ -17,6 +18,7 @@ it holds only what can be rebuilt.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -26,10 +28,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
+
+import asyncpg
 
 from gateway.errors import DataDirectoryInUse, StartupFailed
 from gateway.store.placement import (
@@ -39,17 +44,21 @@ from gateway.store.placement import (
     place,
     record_home,
 )
+from gateway.store.postgres_roles import ensure_roles
 from gateway.store.postgres_server import (
     DATABASE,
-    OWNER,
+    LOGIN,
+    MAINTENANCE,
+    SUPERUSER,
     ensure_cluster,
     postgres_answers,
     postgres_server,
 )
 from gateway.store.postgres_server import SOCKET as POSTGRES_SOCKET
+from gateway.store.server_access import write_access
 from gateway.store.supervisor import SupervisorSpec, script, to_argument
 from gateway.store.valkey_server import SOCKET as VALKEY_SOCKET
-from gateway.store.valkey_server import valkey_answers, valkey_server
+from gateway.store.valkey_server import valkey_answers, valkey_server, valkey_url
 
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 20.0
@@ -61,6 +70,7 @@ _SUPERVISOR_LOG = "supervisor.log"
 class _Running:
     supervisor: subprocess.Popen[bytes]
     sockets: Path
+    access: Path
 
 
 class EmbeddedServers:
@@ -105,12 +115,14 @@ class EmbeddedServers:
         assert self._running is not None, "the embedded servers are not running"
         return self._running.sockets
 
-    def database_url(self, user: str = OWNER, database: str = DATABASE) -> str:
-        """Return the URL of a database for a user."""
+    def database_url(self, user: str = LOGIN, database: str = DATABASE) -> str:
+        """Return the URL of a database for a user, by default the one that a server logs in as."""
         return f"postgresql://{user}@/{database}?host={quote(str(self.sockets), safe='')}"
 
     def redis_url(self) -> str:
-        return f"unix://{quote(str(self.sockets / VALKEY_SOCKET))}"
+        """Return the URL of Valkey, with its password."""
+        assert self._running is not None, "the embedded servers are not running"
+        return valkey_url(self._running.sockets, self._running.access)
 
     def start(self) -> None:
         """Start both and wait until they answer.
@@ -128,6 +140,8 @@ class EmbeddedServers:
             except OSError as exc:
                 raise StartupFailed(f"cannot start the embedded servers: {exc}") from exc
             self._wait_until_ready(placement)
+            if self._with_postgres:
+                self._ensure_roles()
 
     def stop(self) -> None:
         """Stop both, wait for their end, let go of the data directory. Safe to call twice."""
@@ -145,6 +159,8 @@ class EmbeddedServers:
             placement = place(self._data_dir, self._programs)
             _stop_leftover(placement.cluster / "postmaster.pid", placement.cluster)
             _stop_leftover(placement.valkey / "valkey.pid", placement.valkey)
+            placement.take_over(placement.cluster)
+            write_access(placement)
             if self._with_postgres:
                 ensure_cluster(placement)
                 record_home(self._data_dir, placement)
@@ -168,7 +184,7 @@ class EmbeddedServers:
                     start_new_session=True,
                     pass_fds=(lock.fileno(),),
                 )
-        self._running = _Running(supervisor, sockets)
+        self._running = _Running(supervisor, sockets, placement.access)
         return placement
 
     def _wait_until_ready(self, placement: Placement) -> None:
@@ -188,6 +204,17 @@ class EmbeddedServers:
         with contextlib.suppress(BrokenPipeError):
             supervisor.stdin.write(b"ready\n")
             supervisor.stdin.flush()
+
+    def _ensure_roles(self) -> None:
+        # In a thread with a loop of its own: the caller's loop may be running.
+        with ThreadPoolExecutor(1) as thread:
+            made = ensure_roles(self.database_url(SUPERUSER, MAINTENANCE))
+            try:
+                thread.submit(asyncio.run, made).result()
+            except (OSError, asyncpg.PostgresError) as exc:
+                raise StartupFailed(
+                    f"the roles of the embedded database were not made: {exc}"
+                ) from exc
 
 
 def _lock_data_dir(data_dir: Path) -> BinaryIO:

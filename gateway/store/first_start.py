@@ -28,7 +28,9 @@ from gateway.domain.price import ANY_MODEL, PriceDraft
 from gateway.errors import StartupFailed
 from gateway.settings import Settings
 from gateway.store.admin_tokens import insert_admin_token
+from gateway.store.audit_chain import AuditChain
 from gateway.store.database import Database
+from gateway.store.kept_heads import KeptHeads
 from gateway.store.key_rows import insert_key
 from gateway.store.migrate import take_advisory_lock
 from gateway.store.organisations import insert_tenant
@@ -86,11 +88,16 @@ def plan_first_start(settings: Settings) -> FirstStartPlan:
 
 
 async def first_start(
-    database: Database, secrets: Secrets, plan: FirstStartPlan
+    database: Database,
+    secrets: Secrets,
+    plan: FirstStartPlan,
+    audit: AuditChain,
+    kept_heads: KeptHeads,
 ) -> FirstStart | None:
     """Fill an empty database and return what to show once; None where it was filled before.
 
-    Raises: `StartupFailed`: it was filled under another root secret, so no key could match.
+    Its audit log is sealed where it had no key. Raises: `StartupFailed`: it was filled under
+    another root secret, so no key could match.
     """
     async with database.platform() as connection:
         await take_advisory_lock(connection)
@@ -98,20 +105,24 @@ async def first_start(
             select(organisations.c.id).order_by(organisations.c.created_at).limit(1)
         )
         if organisation_id is None:
-            return await _fill(connection, secrets, plan)
+            return await _fill(connection, secrets, plan, audit)
         known = await connection.scalars(select(admin_tokens.c.pepper_id).distinct())
         if secrets.pepper_id not in known.all():
             raise StartupFailed(
                 "the keys in this database were made with another root secret: restore the "
                 "file secrets/root of the data directory that belongs to it"
             )
+        was_keyed = kept_heads.read(organisation_id) is not None
+        await audit.seal(connection, organisation_id, was_keyed=was_keyed)
         # A database from before there were prices has none; nobody can take the last one away.
         if (await connection.execute(select(prices.c.id).limit(1))).first() is None:
-            await insert_price(connection, SYSTEM, organisation_id, _FIRST_PRICE)
+            await insert_price(connection, audit, SYSTEM, organisation_id, _FIRST_PRICE)
     return None
 
 
-async def _fill(connection: AsyncConnection, secrets: Secrets, plan: FirstStartPlan) -> FirstStart:
+async def _fill(
+    connection: AsyncConnection, secrets: Secrets, plan: FirstStartPlan, audit: AuditChain
+) -> FirstStart:
     organisation_id = uuid4()
     await connection.execute(
         insert(organisations).values(id=organisation_id, name=plan.organisation)
@@ -119,14 +130,16 @@ async def _fill(connection: AsyncConnection, secrets: Secrets, plan: FirstStartP
     issued = []
     for name, given in plan.tenants:
         token = given or secrets.issue(KEY_PREFIX)
-        tenant = await insert_tenant(connection, SYSTEM, organisation_id, name, 1.0, TenantSlo())
+        tenant = await insert_tenant(
+            connection, audit, SYSTEM, organisation_id, name, 1.0, TenantSlo()
+        )
         secret = KeySecret(
             pepper_id=secrets.pepper_id,
             mac=secrets.key_mac(token),
             is_tagged=secrets.is_tagged(token),
         )
         draft = KeyDraft(kid=token.kid, name="default", secret=secret)
-        key = await insert_key(connection, SYSTEM, tenant, draft)
+        key = await insert_key(connection, audit, SYSTEM, tenant, draft)
         issued.append(IssuedKey(key=key, token=token.text))
     admin = plan.admin_token or secrets.issue(ADMIN_PREFIX)
     first_admin = AdminTokenDraft(
@@ -137,8 +150,8 @@ async def _fill(connection: AsyncConnection, secrets: Secrets, plan: FirstStartP
         role=AdminRole.OWNER,
         is_tagged=secrets.is_tagged(admin),
     )
-    await insert_admin_token(connection, SYSTEM, organisation_id, first_admin)
-    await insert_price(connection, SYSTEM, organisation_id, _FIRST_PRICE)
+    await insert_admin_token(connection, audit, SYSTEM, organisation_id, first_admin)
+    await insert_price(connection, audit, SYSTEM, organisation_id, _FIRST_PRICE)
     return FirstStart(admin_token=admin.text, keys=tuple(issued))
 
 

@@ -22,9 +22,9 @@ from gateway.domain import (
 )
 from gateway.domain.admin import Actor, AuditEntry
 from gateway.domain.quota import ScopeQuota
-from gateway.store.audit import append
+from gateway.store.audit_chain import AuditChain
 from gateway.store.organisations import slo_of
-from gateway.store.tables import key_secrets, keys, tenants
+from gateway.store.tables import key_secrets, keys, orgs, tenants
 
 _SCOPES = (
     keys.c.max_tier,
@@ -36,7 +36,7 @@ _SCOPES = (
 
 
 async def insert_key(
-    connection: AsyncConnection, actor: Actor, tenant: Tenant, draft: KeyDraft
+    connection: AsyncConnection, audit: AuditChain, actor: Actor, tenant: Tenant, draft: KeyDraft
 ) -> ApiKey:
     """Insert a key and its first secret in the caller's transaction, with its audit record."""
     key_id = uuid4()
@@ -57,7 +57,7 @@ async def insert_key(
     )
     await insert_secret(connection, key_id, tenant.id, draft.secret)
     key = api_key((await connection.execute(described_keys().where(keys.c.id == key_id))).one())
-    await audit_key(connection, actor, "key.create", tenant.organisation_id, None, key)
+    await audit_key(connection, audit, actor, "key.create", tenant.organisation_id, None, key)
     return key
 
 
@@ -80,6 +80,7 @@ async def insert_secret(
 
 async def audit_key(
     connection: AsyncConnection,
+    audit: AuditChain,
     actor: Actor,
     action: str,
     organisation_id: UUID,
@@ -87,7 +88,15 @@ async def audit_key(
     after: ApiKey,
 ) -> None:
     """Tell the audit log of a change of a key."""
-    entry = AuditEntry(
+    entry = key_entry(action, organisation_id, before, after)
+    await audit.append(connection, actor, entry)
+
+
+def key_entry(
+    action: str, organisation_id: UUID, before: ApiKey | None, after: ApiKey
+) -> AuditEntry:
+    """Describe a change of a key."""
+    return AuditEntry(
         action=action,
         object_kind="key",
         object_id=str(after.id),
@@ -96,7 +105,6 @@ async def audit_key(
         before=None if before is None else _public(before),
         after=_public(after),
     )
-    await append(connection, actor, entry)
 
 
 def described_keys() -> Select[*tuple[Any, ...]]:
@@ -147,6 +155,8 @@ def key_proofs() -> Select[*tuple[Any, ...]]:
             tenants.c.plan_id,
             tenants.c.name.label("tenant"),
             tenants.c.weight,
+            tenants.c.org_id,
+            orgs.c.weight.label("org_weight"),
             tenants.c.ttft_ms,
             tenants.c.tpot_ms,
             tenants.c.max_gap_ms,
@@ -158,6 +168,7 @@ def key_proofs() -> Select[*tuple[Any, ...]]:
             key_secrets.c.expires_at.label("secret_expires_at"),
         )
         .join_from(keys, tenants, keys.c.tenant_id == tenants.c.id)
+        .join(orgs, tenants.c.org_id == orgs.c.id, isouter=True)
         .join(key_secrets, key_secrets.c.key_id == keys.c.id)
     )
 
@@ -178,6 +189,8 @@ def key_record(
             tenant_id=first.tenant_id,
             tenant=first.tenant,
             weight=first.weight,
+            org_id=first.org_id,
+            org_weight=1.0 if first.org_id is None else first.org_weight,
             key_id=first.id,
             kid=first.kid,
             slo=slo_of(first),

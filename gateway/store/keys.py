@@ -24,6 +24,7 @@ from gateway.domain.admin import Actor
 from gateway.domain.ceilings import held_fields
 from gateway.domain.page import Page, PageRequest
 from gateway.errors import AboveCeiling, Conflict, SetByOperator, VersionConflict
+from gateway.store.audit_chain import AuditChain
 from gateway.store.database import Database
 from gateway.store.key_rows import (
     api_key,
@@ -45,13 +46,14 @@ _ORDER: Final = Keyset((keys.c.created_at, keys.c.id))
 class SqlKeys:
     """Implement `KeyStore`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, audit: AuditChain) -> None:
         self._database = database
+        self._audit = audit
 
     async def add(self, actor: Actor, tenant: Tenant, draft: KeyDraft) -> ApiKey:
         async with self._database.platform() as connection:
             await _check_room(connection, tenant)
-            return await insert_key(connection, actor, tenant, draft)
+            return await insert_key(connection, self._audit, actor, tenant, draft)
 
     async def page(
         self, organisation_id: UUID, tenant_id: UUID | None, request: PageRequest
@@ -98,7 +100,7 @@ class SqlKeys:
             if not wanted and held == before.operator_set:
                 return before
             values = {**wanted, "operator_set": held}
-            return await _changed(connection, actor, "key.update", ref, before, values)
+            return await _changed(connection, self._audit, actor, "key.update", ref, before, values)
 
     async def revoke(self, actor: Actor, ref: KeyRef) -> ApiKey | None:
         async with self._database.platform() as connection:
@@ -106,7 +108,7 @@ class SqlKeys:
             if before is None or before.status is KeyStatus.REVOKED:
                 return before
             gone = {"revoked_at": func.now()}
-            return await _changed(connection, actor, "key.revoke", ref, before, gone)
+            return await _changed(connection, self._audit, actor, "key.revoke", ref, before, gone)
 
     async def rotate(
         self, actor: Actor, ref: KeyRef, secret: KeySecret, *, old_ends_at: datetime | None
@@ -123,7 +125,7 @@ class SqlKeys:
             await connection.execute(delete(key_secrets).where(leaving))
             await connection.execute(update(key_secrets).where(mine).values(expires_at=old_ends_at))
             await insert_secret(connection, before.id, before.tenant_id, secret)
-            return await _changed(connection, actor, "key.rotate", ref, before, {})
+            return await _changed(connection, self._audit, actor, "key.rotate", ref, before, {})
 
     async def find(self, kid: str) -> KeyRecord | None:
         async with self._database.platform(Purpose.AUTH) as connection:
@@ -200,6 +202,7 @@ async def _locked(connection: AsyncConnection, ref: KeyRef) -> ApiKey | None:
 
 async def _changed(
     connection: AsyncConnection,
+    audit: AuditChain,
     actor: Actor,
     action: str,
     ref: KeyRef,
@@ -213,5 +216,5 @@ async def _changed(
     row = await _named(connection, ref)
     assert row is not None, "it is locked"
     after = api_key(row)
-    await audit_key(connection, actor, action, ref.organisation_id, before, after)
+    await audit_key(connection, audit, actor, action, ref.organisation_id, before, after)
     return after

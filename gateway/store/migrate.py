@@ -18,7 +18,7 @@ import migrations
 from gateway.errors import StartupFailed, StoreUnavailable
 from gateway.store.database import Database
 
-HEAD = "0006"
+HEAD = "0009"
 
 _LOCK_KEY = 7_308_325_614_571_844_467  # "sluice" read as a number, so that few others choose it
 _ADVISORY_TIMEOUT_S, _DDL_TIMEOUT_S = 120, 5
@@ -26,7 +26,7 @@ _ADVISORY_TIMEOUT_S, _DDL_TIMEOUT_S = 120, 5
 
 async def upgrade(database: Database) -> None:
     """Migrate up to `HEAD`. Raises: `StartupFailed`, `StoreUnavailable`."""
-    async with database.owner() as connection:
+    async with database.as_itself() as connection:
         if await revision_of(connection) == HEAD:
             return
     await _run(database, "upgrade", HEAD)
@@ -46,7 +46,7 @@ async def take_advisory_lock(connection: AsyncConnection) -> None:
 
 async def _run(database: Database, direction: str, revision: str) -> None:
     try:
-        async with database.owner() as connection:
+        async with database.as_itself() as connection:
             await take_advisory_lock(connection)
             await connection.run_sync(_migrate, direction, revision)
     except DBAPIError as exc:

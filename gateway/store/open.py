@@ -16,14 +16,18 @@ from gateway.errors import StartupFailed, StoreUnavailable
 from gateway.settings import Settings
 from gateway.store.admin_tokens import SqlAdminTokens
 from gateway.store.audit import SqlAudit
+from gateway.store.audit_chain import AuditChain
 from gateway.store.database import Database, connect_patiently
 from gateway.store.embedded import EmbeddedServers
 from gateway.store.first_start import first_start, plan_first_start
 from gateway.store.idempotency import SqlIdempotency
+from gateway.store.kept_heads import KeptHeads
 from gateway.store.keys import SqlKeys
 from gateway.store.ledger import SqlLedger
+from gateway.store.logins import embedded_urls, given_urls, let_in
 from gateway.store.migrate import upgrade
 from gateway.store.organisations import SqlOrganisations, SqlTenants
+from gateway.store.orgs import SqlOrgs
 from gateway.store.partitions import Partitions
 from gateway.store.plans import SqlPlans
 from gateway.store.prices import SqlPrices
@@ -39,7 +43,9 @@ from gateway.store.redis import (
     is_cluster,
 )
 from gateway.store.redis_pipe import RedisPipe
+from gateway.store.retention import Retention
 from gateway.store.secrets import open_secrets
+from gateway.store.settings import SqlSettings
 from gateway.store.untagged import SqlUntaggedTokens
 from gateway.store.usage_queries import SqlUsage
 
@@ -57,12 +63,15 @@ class Store:
     redis: Redis
     secrets: Secrets = field(repr=False)
     organisations: SqlOrganisations
+    orgs: SqlOrgs
     tenants: SqlTenants
     keys: SqlKeys
     plans: SqlPlans
     quota_settings: SqlQuotaSettings
     prices: SqlPrices
+    settings: SqlSettings
     audit: SqlAudit
+    kept_heads: KeptHeads
     admin_tokens: SqlAdminTokens
     untagged: SqlUntaggedTokens
     auth_epoch: RedisAuthEpoch
@@ -95,41 +104,54 @@ async def open_store(
         stack.push_async_callback(asyncio.to_thread, servers.stop)
         await asyncio.to_thread(servers.start)
         secrets = open_secrets(settings.data_dir)
-        database_url = (
-            servers.database_url()
-            if settings.database_url is None
-            else settings.database_url.get_secret_value()
-        )
+        urls = given_urls(settings) or embedded_urls(servers)
         redis_url = (
             servers.redis_url()
             if settings.redis_url is None
             else settings.redis_url.get_secret_value()
         )
-        database = await _open_database(database_url)
-        stack.push_async_callback(database.close)
+        owner = await _open_database(urls.owner)
+        stack.push_async_callback(owner.close)
         redis = await _open_redis(redis_url)
         stack.push_async_callback(redis.aclose)
         pipe = RedisPipe(connect_for_pipe(redis_url), timeout_s=settings.redis_timeout_s)
         stack.push_async_callback(pipe.close)
-        await upgrade(database)
-        partitions = Partitions(database)
+        await upgrade(owner)
+        database = owner
+        if urls.server != urls.owner:
+            database = await _open_database(urls.server)
+            stack.push_async_callback(database.close)
+            await let_in(owner, database)
+            await owner.close()
+        partitions = Partitions(database, keep_days=settings.ledger_days)
         await partitions.look_after()
         await stack.enter_async_context(partitions.running())
         if before_first_start is not None:
             await before_first_start()
-        made = await first_start(database, secrets, plan)
+        audit, kept_heads = AuditChain(secrets), KeptHeads(settings.data_dir)
+        made = await first_start(database, secrets, plan, audit, kept_heads)
+        retention = Retention(
+            database,
+            event_days=settings.quota_event_days,
+            answer_hours=settings.keyed_answer_hours,
+            answer_bytes=settings.keyed_answers_mib << 20,
+        )
+        await stack.enter_async_context(retention.running())
         yield Store(
             database=database,
             redis=redis,
             secrets=secrets,
             organisations=SqlOrganisations(database),
-            tenants=SqlTenants(database),
-            keys=SqlKeys(database),
-            plans=SqlPlans(database),
-            quota_settings=SqlQuotaSettings(database),
-            prices=SqlPrices(database),
-            audit=SqlAudit(database),
-            admin_tokens=SqlAdminTokens(database),
+            orgs=SqlOrgs(database, audit),
+            tenants=SqlTenants(database, audit),
+            keys=SqlKeys(database, audit),
+            plans=SqlPlans(database, audit),
+            quota_settings=SqlQuotaSettings(database, audit),
+            prices=SqlPrices(database, audit),
+            settings=SqlSettings(database, audit),
+            audit=SqlAudit(database, audit),
+            kept_heads=kept_heads,
+            admin_tokens=SqlAdminTokens(database, audit),
             untagged=SqlUntaggedTokens(database),
             auth_epoch=RedisAuthEpoch(redis, AUTH_EPOCH),
             admin_epoch=RedisAuthEpoch(redis, ADMIN_EPOCH),

@@ -18,11 +18,11 @@ from gateway.domain.page import Page, PageRequest
 from gateway.domain.quota import Scope, ScopeKind
 from gateway.domain.quota_settings import QuotaHolder
 from gateway.errors import Conflict, NotFound, VersionConflict
-from gateway.store.audit import append
+from gateway.store.audit_chain import AuditChain
 from gateway.store.database import Database
 from gateway.store.keyset import Keyset
 from gateway.store.quota_settings import note_new_plan
-from gateway.store.tables import organisations, plans, tenants
+from gateway.store.tables import organisations, orgs, plans, tenants
 
 _ORDER: Final = Keyset((tenants.c.name,))
 
@@ -49,8 +49,9 @@ class SqlOrganisations:
 class SqlTenants:
     """Implement `TenantStore`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, audit: AuditChain) -> None:
         self._database = database
+        self._audit = audit
 
     async def add(
         self,
@@ -61,12 +62,23 @@ class SqlTenants:
         slo: TenantSlo,
         plan: str | None = None,
         ceilings: Ceilings = NO_CEILINGS,
+        org: str | None = None,
     ) -> Tenant:
         try:
             async with self._database.platform() as connection:
                 plan_id = await _plan_id(connection, organisation_id, plan)
+                org_id = await _org_id(connection, organisation_id, org)
                 return await insert_tenant(
-                    connection, actor, organisation_id, name, weight, slo, plan_id, ceilings
+                    connection,
+                    self._audit,
+                    actor,
+                    organisation_id,
+                    name,
+                    weight,
+                    slo,
+                    plan_id,
+                    ceilings,
+                    org_id,
                 )
         except IntegrityError as exc:
             raise Conflict("There is a tenant of that name already.", param="name") from exc
@@ -99,6 +111,11 @@ class SqlTenants:
                 plan = changes["plan"]
                 assert plan is None or isinstance(plan, str), "checked above"
                 values["plan_id"] = await _plan_id(connection, organisation_id, plan)
+            if "org" in values:
+                del values["org"]
+                org = changes["org"]
+                assert org is None or isinstance(org, str), "checked above"
+                values["org_id"] = await _org_id(connection, organisation_id, org)
             await connection.execute(
                 update(tenants)
                 .where(tenants.c.id == before.id)
@@ -110,12 +127,12 @@ class SqlTenants:
                     connection, QuotaHolder(scope, before.name, organisation_id, before.id)
                 )
             after = tenant_of((await connection.execute(query)).one())
-            await _audit(connection, actor, "tenant.update", before, after)
+            await _audit(connection, self._audit, actor, "tenant.update", before, after)
         return after
 
     async def list(self, organisation_id: UUID) -> Sequence[Tenant]:
         query = (
-            _described()
+            described_tenants()
             .where(tenants.c.organisation_id == organisation_id)
             .order_by(tenants.c.name)
         )
@@ -125,7 +142,7 @@ class SqlTenants:
     async def page(
         self, organisation_id: UUID, tenant_id: UUID | None, request: PageRequest
     ) -> Page[Tenant]:
-        query = _described().where(tenants.c.organisation_id == organisation_id)
+        query = described_tenants().where(tenants.c.organisation_id == organisation_id)
         if tenant_id is None:
             async with self._database.platform() as connection:
                 return await _ORDER.page(connection, query, request, tenant_of)
@@ -141,6 +158,7 @@ class SqlTenants:
 
 async def insert_tenant(
     connection: AsyncConnection,
+    audit: AuditChain,
     actor: Actor,
     organisation_id: UUID,
     name: str,
@@ -148,6 +166,7 @@ async def insert_tenant(
     slo: TenantSlo,
     plan_id: UUID | None = None,
     ceilings: Ceilings = NO_CEILINGS,
+    org_id: UUID | None = None,
 ) -> Tenant:
     """Insert a tenant in the caller's transaction, and say so in the audit log."""
     await connection.execute(
@@ -157,17 +176,18 @@ async def insert_tenant(
             name=name,
             weight=weight,
             plan_id=plan_id,
+            org_id=org_id,
             **asdict(slo),
             **asdict(ceilings),
         )
     )
     tenant = tenant_of((await connection.execute(_named(organisation_id, name))).one())
-    await _audit(connection, actor, "tenant.create", None, tenant)
+    await _audit(connection, audit, actor, "tenant.create", None, tenant)
     return tenant
 
 
 def tenant_of(row: Row[*tuple[Any, ...]]) -> Tenant:
-    """Read a tenant from a row that has the columns of its table and its plan's name."""
+    """Read a tenant from a row that has the columns of its table, its plan's name and its org's."""
     return Tenant(
         id=row.id,
         organisation_id=row.organisation_id,
@@ -184,6 +204,8 @@ def tenant_of(row: Row[*tuple[Any, ...]]) -> Tenant:
             cidrs=None if row.cidrs is None else tuple(row.cidrs),
             max_keys=row.max_keys,
         ),
+        org_id=row.org_id,
+        org=row.org,
     )
 
 
@@ -192,14 +214,19 @@ def slo_of(row: Row[*tuple[Any, ...]]) -> TenantSlo:
     return TenantSlo(ttft_ms=row.ttft_ms, tpot_ms=row.tpot_ms, max_gap_ms=row.max_gap_ms)
 
 
-def _described() -> Select[*tuple[Any, ...]]:
-    return select(*tenants.c, plans.c.name.label("plan")).join_from(
-        tenants, plans, tenants.c.plan_id == plans.c.id, isouter=True
+def described_tenants() -> Select[*tuple[Any, ...]]:
+    """Select what `tenant_of` reads."""
+    return (
+        select(*tenants.c, plans.c.name.label("plan"), orgs.c.name.label("org"))
+        .join_from(tenants, plans, tenants.c.plan_id == plans.c.id, isouter=True)
+        .join(orgs, tenants.c.org_id == orgs.c.id, isouter=True)
     )
 
 
 def _named(organisation_id: UUID, name: str) -> Select[*tuple[Any, ...]]:
-    return _described().where(tenants.c.organisation_id == organisation_id, tenants.c.name == name)
+    return described_tenants().where(
+        tenants.c.organisation_id == organisation_id, tenants.c.name == name
+    )
 
 
 async def _plan_id(
@@ -216,10 +243,33 @@ async def _plan_id(
     return plan_id
 
 
+async def _org_id(
+    connection: AsyncConnection, organisation_id: UUID, org: str | None
+) -> UUID | None:
+    if org is None:
+        return None
+    query = select(orgs.c.id).where(orgs.c.organisation_id == organisation_id, orgs.c.name == org)
+    org_id: UUID | None = await connection.scalar(query.with_for_update(read=True, key_share=True))
+    if org_id is None:
+        raise NotFound("There is no org of that name.", param="org")
+    return org_id
+
+
 async def _audit(
-    connection: AsyncConnection, actor: Actor, action: str, before: Tenant | None, after: Tenant
+    connection: AsyncConnection,
+    audit: AuditChain,
+    actor: Actor,
+    action: str,
+    before: Tenant | None,
+    after: Tenant,
 ) -> None:
-    entry = AuditEntry(
+    entry = tenant_entry(action, before, after)
+    await audit.append(connection, actor, entry)
+
+
+def tenant_entry(action: str, before: Tenant | None, after: Tenant) -> AuditEntry:
+    """Describe a change of a tenant."""
+    return AuditEntry(
         action=action,
         object_kind="tenant",
         object_id=str(after.id),
@@ -228,7 +278,6 @@ async def _audit(
         before=None if before is None else _public(before),
         after=_public(after),
     )
-    await append(connection, actor, entry)
 
 
 def _public(tenant: Tenant) -> dict[str, Any]:
@@ -237,5 +286,6 @@ def _public(tenant: Tenant) -> dict[str, Any]:
         "weight": tenant.weight,
         **asdict(tenant.slo),
         "plan": tenant.plan,
+        "org": tenant.org,
         **asdict(tenant.ceilings),
     }

@@ -4,8 +4,9 @@ A partition is made as a table of its own and then attached, which no insert int
 to wait for. The default partition takes what comes on a day that has none; such a day stays
 there, as its partition would contradict the rows.
 
-Gateways that start together make each day once, under the advisory lock of the migrations. No
-failure here stops a start or a row: the next round, within the hour, tries again.
+The server is not the owner of the ledger, so two functions of the owner's make and drop days for it
+(revision 0007). Gateways that start together make each day once, under the advisory lock of the
+migrations. No failure here stops a start or a row: the next round, within the hour, tries again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.background import JITTER, Background
@@ -38,7 +38,13 @@ _PRESENT = text(
     "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid "
     "WHERE i.inhparent = 'usage_events'::regclass"
 )
-_DELETE = text("DELETE FROM usage_events WHERE at < :oldest")
+_MAKE = text("SELECT make_ledger_day(:day)")
+_DROP = text("SELECT drop_ledger_day(:oldest)")
+_DELETE = text(
+    "DELETE FROM usage_events WHERE (request_id, at) IN ("
+    "SELECT request_id, at FROM usage_events WHERE at < :oldest LIMIT :num_rows)"
+)
+_DELETED_ROWS: Final = 1000
 
 
 class Partitions:
@@ -84,7 +90,7 @@ class Partitions:
         """
         if not await self._missing():
             return 0
-        async with self._database.owner() as connection:
+        async with self._database.platform(Purpose.LEDGER) as connection:
             await take_advisory_lock(connection)
             await _be_brief(connection)
             made = [await _make(connection, day) for day in await self._missing(connection)]
@@ -96,23 +102,31 @@ class Partitions:
         Sums by the hour stay. Raises: as `ensure`.
         """
         oldest = self._today() - timedelta(days=days)
-        async with self._database.owner() as connection:
+        dropped = []
+        while (name := await self._drop_one(oldest)) is not None:
+            dropped.append(name)
+        # What is as old in the default partition; in steps that are each short.
+        is_more = True
+        while is_more:
+            async with self._database.platform(Purpose.LEDGER) as connection:
+                given = {"oldest": _start_of(oldest), "num_rows": _DELETED_ROWS}
+                is_more = (await connection.execute(_DELETE, given)).rowcount == _DELETED_ROWS
+        return dropped
+
+    async def _drop_one(self, oldest: date) -> str | None:
+        """Drop one day, in a transaction of its own: each holds the whole ledger while it lasts."""
+        async with self._database.platform(Purpose.LEDGER) as connection:
             await take_advisory_lock(connection)
             await _be_brief(connection)
-            old = [name for name in await _days(connection) if _day_of(name) < oldest]
-            for name in old:
-                await connection.execute(text(f"DROP TABLE {name}"))
-        # What is as old in the default partition; the owner is shown no row of it.
-        async with self._database.platform(Purpose.LEDGER) as connection:
-            await connection.execute(_DELETE, {"oldest": _start_of(oldest)})
-        return old
+            name: str | None = await connection.scalar(_DROP, {"oldest": oldest})
+            return name
 
     def _today(self) -> date:
         return datetime.fromtimestamp(self._clock.time(), UTC).date()
 
     async def _missing(self, connection: AsyncConnection | None = None) -> list[date]:
         if connection is None:
-            async with self._database.owner() as opened:
+            async with self._database.platform(Purpose.LEDGER) as opened:
                 return await self._missing(opened)
         present = set(await _days(connection))
         today = self._today()
@@ -122,21 +136,10 @@ class Partitions:
 
 async def _make(connection: AsyncConnection, day: date) -> bool:
     """Make one day; False where the default partition holds rows of it."""
-    name = _name_of(day)
-    try:
-        async with connection.begin_nested():
-            for statement in (
-                f"CREATE TABLE {name} (LIKE usage_events INCLUDING ALL)",
-                f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY",
-                f"ALTER TABLE {name} FORCE ROW LEVEL SECURITY",
-                f"ALTER TABLE usage_events ATTACH PARTITION {name} FOR VALUES "
-                f"FROM ('{_start_of(day)}') TO ('{_start_of(day + timedelta(days=1))}')",
-            ):
-                await connection.execute(text(statement))
-    except IntegrityError:
-        logger.warning("%s is not made: the default partition has rows of that day", name)
-        return False
-    return True
+    if await connection.scalar(_MAKE, {"day": day}):
+        return True
+    logger.warning("%s is not made: the default partition has rows of that day", _name_of(day))
+    return False
 
 
 async def _be_brief(connection: AsyncConnection) -> None:
@@ -154,9 +157,3 @@ def _start_of(day: date) -> datetime:
 
 def _name_of(day: date) -> str:
     return f"usage_events_{day:%Y%m%d}"
-
-
-def _day_of(name: str) -> date:
-    found = _NAME.fullmatch(name)
-    assert found is not None, name
-    return datetime.strptime(found[1], "%Y%m%d").date()

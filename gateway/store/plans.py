@@ -17,7 +17,7 @@ from gateway.domain.plan import Plan
 from gateway.domain.quota import Quota, Scope, ScopeKind
 from gateway.domain.quota_settings import QuotaHolder, plain_quota
 from gateway.errors import Conflict, VersionConflict
-from gateway.store.audit import append
+from gateway.store.audit_chain import AuditChain
 from gateway.store.database import Database
 from gateway.store.keyset import Keyset
 from gateway.store.quota_rows import quota_of
@@ -31,8 +31,9 @@ _LIMITS: Final = [column for column in quotas.c if column.name in plain_quota(Qu
 class SqlPlans:
     """Implement `PlanStore`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, audit: AuditChain) -> None:
         self._database = database
+        self._audit = audit
 
     async def add(self, actor: Actor, organisation_id: UUID, name: str, quota: Quota) -> Plan:
         plan_id = uuid4()
@@ -43,15 +44,15 @@ class SqlPlans:
                 await write_quota(connection, _holder(plan_id, organisation_id, name), quota)
                 plan = await _get(connection, organisation_id, name)
                 assert plan is not None, "it was inserted"
-                await _audit(connection, actor, "plan.create", plan, None, plan)
+                await _audit(connection, self._audit, actor, "plan.create", plan, None, plan)
         except IntegrityError as exc:
             raise Conflict("There is a plan of that name already.", param="name") from exc
         return plan
 
     async def page(self, organisation_id: UUID, request: PageRequest) -> Page[Plan]:
-        query = _described().where(plans.c.organisation_id == organisation_id)
+        query = described_plans().where(plans.c.organisation_id == organisation_id)
         async with self._database.platform() as connection:
-            return await _ORDER.page(connection, query, request, _plan_of)
+            return await _ORDER.page(connection, query, request, plan_of)
 
     async def by_name(self, organisation_id: UUID, name: str) -> Plan | None:
         async with self._database.platform() as connection:
@@ -79,7 +80,7 @@ class SqlPlans:
             await write_quota(connection, holder, quota)
             await advance_quota(connection, holder)
             after = replace(before, quota=quota, version=before.version + 1)
-            await _audit(connection, actor, "plan.update", before, before, after)
+            await _audit(connection, self._audit, actor, "plan.update", before, before, after)
         return after
 
     async def remove(
@@ -98,7 +99,7 @@ class SqlPlans:
                         quotas.c.scope_kind == ScopeKind.PLAN.value, quotas.c.scope_id == plan.id
                     )
                 )
-                await _audit(connection, actor, "plan.delete", plan, plan, None)
+                await _audit(connection, self._audit, actor, "plan.delete", plan, plan, None)
         except IntegrityError as exc:
             raise Conflict("Tenants are on this plan; move them to another first.") from exc
         return plan
@@ -108,15 +109,18 @@ def _holder(plan_id: UUID, organisation_id: UUID, name: str) -> QuotaHolder:
     return QuotaHolder(Scope(ScopeKind.PLAN, plan_id), name, organisation_id)
 
 
-def _described() -> Select[*tuple[Any, ...]]:
+def described_plans() -> Select[*tuple[Any, ...]]:
+    """Select what `plan_of` reads."""
     mine = and_(quotas.c.scope_kind == ScopeKind.PLAN.value, quotas.c.scope_id == plans.c.id)
     return select(*plans.c, *_LIMITS).join_from(plans, quotas, mine, isouter=True)
 
 
 async def _get(connection: AsyncConnection, organisation_id: UUID, name: str) -> Plan | None:
-    query = _described().where(plans.c.organisation_id == organisation_id, plans.c.name == name)
+    query = described_plans().where(
+        plans.c.organisation_id == organisation_id, plans.c.name == name
+    )
     row = (await connection.execute(query)).one_or_none()
-    return None if row is None else _plan_of(row)
+    return None if row is None else plan_of(row)
 
 
 async def _locked(connection: AsyncConnection, organisation_id: UUID, name: str) -> Plan | None:
@@ -128,7 +132,8 @@ async def _locked(connection: AsyncConnection, organisation_id: UUID, name: str)
     return plan
 
 
-def _plan_of(row: Row[*tuple[Any, ...]]) -> Plan:
+def plan_of(row: Row[*tuple[Any, ...]]) -> Plan:
+    """Read a plan from a row that has its limits too."""
     return Plan(
         id=row.id,
         organisation_id=row.organisation_id,
@@ -141,13 +146,20 @@ def _plan_of(row: Row[*tuple[Any, ...]]) -> Plan:
 
 async def _audit(
     connection: AsyncConnection,
+    audit: AuditChain,
     actor: Actor,
     action: str,
     plan: Plan,
     before: Plan | None,
     after: Plan | None,
 ) -> None:
-    entry = AuditEntry(
+    entry = plan_entry(action, plan, before, after)
+    await audit.append(connection, actor, entry)
+
+
+def plan_entry(action: str, plan: Plan, before: Plan | None, after: Plan | None) -> AuditEntry:
+    """Describe a change of a plan."""
+    return AuditEntry(
         action=action,
         object_kind="plan",
         object_id=str(plan.id),
@@ -155,7 +167,6 @@ async def _audit(
         before=None if before is None else _public(before),
         after=None if after is None else _public(after),
     )
-    await append(connection, actor, entry)
 
 
 def _public(plan: Plan) -> dict[str, Any]:

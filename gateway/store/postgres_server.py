@@ -13,9 +13,11 @@ from pathlib import Path
 
 from gateway.errors import StartupFailed
 from gateway.store.placement import Placement
+from gateway.store.server_access import HBA, IDENT
 from gateway.store.supervisor import ServerSpec
 
-OWNER, DATABASE, SUPERUSER = "sluice_owner", "sluice", "postgres"
+OWNER, LOGIN, SUPERUSER = "sluice_owner", "sluice_server", "postgres"
+DATABASE, MAINTENANCE = "sluice", "postgres"
 SOCKET = ".s.PGSQL.5432"
 
 # All that the servers see of our environment: the rest, secrets perhaps, is none of theirs.
@@ -40,10 +42,6 @@ _OPTIONS = {
     "log_timezone": "UTC",
 }
 
-# The owner is no superuser: row-level security and grants bind it as they do on a server that
-# somebody else runs. It makes the other roles in the first migration.
-_FIRST_SQL = f"CREATE ROLE {OWNER} LOGIN CREATEROLE;\nCREATE DATABASE {DATABASE} OWNER {OWNER};\n"
-
 
 def postgres_server(placement: Placement, sockets: Path) -> ServerSpec:
     """Say how the server is run. A fast shutdown comes first, then one that needs recovery."""
@@ -52,6 +50,8 @@ def postgres_server(placement: Placement, sockets: Path) -> ServerSpec:
         argv=[
             str(placement.programs.postgres_bin / "postgres"),
             *("-D", str(placement.cluster), "-k", str(sockets), *options),
+            *("-c", f"hba_file={placement.access / HBA}"),
+            *("-c", f"ident_file={placement.access / IDENT}"),
         ],
         directory=str(placement.cluster),
         log=str(placement.logs / "postgres.log"),
@@ -63,7 +63,7 @@ def postgres_server(placement: Placement, sockets: Path) -> ServerSpec:
 
 
 def ensure_cluster(placement: Placement) -> None:
-    """Make the cluster, its owner role and its database, unless they are there.
+    """Make the cluster, unless it is there; its roles come when it runs (`postgres_roles`).
 
     It grows under another name and is renamed when whole: a start that was killed halfway
     leaves nothing that a later one could take for a database.
@@ -81,36 +81,36 @@ def ensure_cluster(placement: Placement) -> None:
     for stale in placement.home.glob("postgres.*"):
         shutil.rmtree(stale, ignore_errors=True)
     fresh = Path(tempfile.mkdtemp(prefix="postgres.", dir=placement.home))
-    placement.give(fresh)
+    if placement.uid is not None and placement.listed_uid is not None:
+        os.chown(fresh, placement.listed_uid, placement.uid)
     programs = placement.programs.postgres_bin
     _run(
         [
             *(str(programs / "initdb"), "-D", str(fresh), "-U", SUPERUSER),
-            *("--auth-local=trust", "--auth-host=reject", "--encoding=UTF8"),
+            *("--auth-local=peer", "--auth-host=reject", "--encoding=UTF8"),
             *("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
             "--no-instructions",
         ],
         fresh,
         placement,
     )
-    _run(
-        [str(programs / "postgres"), "--single", "-D", str(fresh), "postgres"],
-        fresh,
-        placement,
-        stdin=_FIRST_SQL,
-    )
+    placement.take_over(fresh)
     fresh.rename(cluster)
 
 
+def start_packet(user: str) -> bytes:
+    """Return what asks for a session (protocol 3.0)."""
+    parameters = f"user\0{user}\0database\0{MAINTENANCE}\0\0".encode()
+    return struct.pack("!ii", 8 + len(parameters), _PROTOCOL_3) + parameters
+
+
 def postgres_answers(path: Path) -> bool:
-    """Tell whether a session can be opened, by opening one (start-up packet, protocol 3.0)."""
-    parameters = f"user\0{SUPERUSER}\0database\0{DATABASE}\0\0".encode()
-    packet = struct.pack("!ii", 8 + len(parameters), _PROTOCOL_3) + parameters
+    """Tell whether a session can be opened, by opening one."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(5)
         try:
             connection.connect(str(path))
-            connection.sendall(packet)
+            connection.sendall(start_packet(SUPERUSER))
             answer = connection.recv(1)
             if answer == b"R":
                 connection.sendall(b"X\0\0\0\4")
@@ -119,32 +119,26 @@ def postgres_answers(path: Path) -> bool:
             return False
 
 
-def _run(argv: list[str], directory: Path, placement: Placement, stdin: str = "") -> None:
+def _run(argv: list[str], directory: Path, placement: Placement) -> None:
     try:
         done = subprocess.run(
             argv,
             cwd=directory,
             env=ENVIRONMENT,
-            user=placement.uid,
+            user=placement.listed_uid,
             group=placement.uid,
             extra_groups=[] if placement.uid is not None else None,
-            input=stdin,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,
         )
     except (PermissionError, subprocess.SubprocessError) as exc:
         raise StartupFailed(
-            f"cannot run {argv[0]} as uid {placement.uid}: start sluice as an ordinary user"
+            f"cannot run {argv[0]} as uid {placement.listed_uid}: start sluice as an ordinary user"
         ) from exc
-    # A single-user session reports SQL errors on its output and still exits with 0.
-    if done.returncode or "ERROR:" in done.stderr + done.stdout:
+    if done.returncode:
         lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-        if "could not look up effective user ID" in done.stderr:
-            raise StartupFailed(
-                f"user {os.geteuid()} has no entry in the password file, which PostgreSQL needs: "
-                "add one, or set SLUICE_DATABASE_URL and SLUICE_REDIS_URL"
-            )
         raise StartupFailed(
             f"{Path(argv[0]).name} could not make the embedded database: "
             f"{lines[-1].strip() if lines else f'exit status {done.returncode}'}"

@@ -109,7 +109,8 @@ def _extend(op: Extend, arguments: list[bytes]) -> _Raw:
 
 
 def _settle(op: Settle, arguments: list[bytes]) -> _Raw:
-    return ("settle", op.request_id, op.used)
+    row = (op.at_us, op.meta) if op.meta else ()
+    return ("settle", op.request_id, op.used, op.listed_percent, *row)
 
 
 def _begun(op: Begun, arguments: list[bytes]) -> _Raw:
@@ -117,7 +118,8 @@ def _begun(op: Begun, arguments: list[bytes]) -> _Raw:
 
 
 def _keep(op: Keep, arguments: list[bytes]) -> _Raw:
-    return ("keep", op.gateway, op.lease_us, [(id_, *told) for id_, told in op.told])
+    epoch = () if op.epoch is None else (op.epoch,)
+    return ("keep", op.gateway, op.lease_us, [(id_, *told) for id_, told in op.told], *epoch)
 
 
 def _hold_again(op: HoldAgain, arguments: list[bytes]) -> _Raw:
@@ -156,7 +158,7 @@ def _billed(op: Billed, arguments: list[bytes]) -> _Raw:
 
 
 def _found(op: Found, arguments: list[bytes]) -> _Raw:
-    return ("found", op.epoch, op.build_us)
+    return ("found", op.epoch, op.build_us, op.wait_us, op.num_gateways)
 
 
 _SPELL: Final[dict[type, Callable[[Any, list[bytes]], _Raw]]] = {

@@ -20,9 +20,9 @@ from gateway.domain.ceilings import held_limits, limits_of
 from gateway.domain.quota import Quota, Scope, ScopeKind
 from gateway.domain.quota_settings import QuotaHolder, QuotaOverride, QuotaState, plain_quota
 from gateway.errors import NotFound, SetByOperator, VersionConflict
-from gateway.store.audit import append
+from gateway.store.audit_chain import AuditChain
 from gateway.store.database import Database
-from gateway.store.quota_rows import quota_of, quota_rows
+from gateway.store.quota_rows import QuotaRows, quota_of, quota_rows
 from gateway.store.tables import plans, quotas
 
 Change = Callable[[AsyncConnection, QuotaState], Awaitable[None]]
@@ -31,8 +31,9 @@ Change = Callable[[AsyncConnection, QuotaState], Awaitable[None]]
 class SqlQuotaSettings:
     """Implement `QuotaSettings`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, audit: AuditChain) -> None:
         self._database = database
+        self._audit = audit
 
     async def get(self, holder: QuotaHolder) -> QuotaState:
         async with self._database.platform() as connection:
@@ -77,7 +78,7 @@ class SqlQuotaSettings:
             await connection.execute(_removal(holder.scope))
             await connection.execute(
                 insert(quotas).values(
-                    **_place(holder, is_override=True),
+                    **quota_place(holder, is_override=True),
                     **plain_quota(override.quota),
                     operator_set=held,
                     ends_at=override.ends_at,
@@ -109,16 +110,8 @@ class SqlQuotaSettings:
             if _settings_of(before) == _settings_of(after):
                 return before
             await advance_quota(connection, holder)
-            entry = AuditEntry(
-                action=action,
-                object_kind="quota",
-                object_id=str(holder.scope),
-                organisation_id=holder.organisation_id,
-                tenant_id=holder.tenant_id,
-                before=_public(before),
-                after=_public(after),
-            )
-            await append(connection, actor, entry)
+            entry = quota_entry(action, before, after)
+            await self._audit.append(connection, actor, entry)
             return await _state(connection, holder)
 
 
@@ -130,7 +123,7 @@ async def lock_quota(connection: AsyncConnection, holder: QuotaHolder) -> None:
         if await connection.scalar(query) is None:
             raise NotFound("There is no plan of that name.", param="plan")
         return
-    empty = upsert(quotas).values(**_place(holder, is_override=False), version=0)
+    empty = upsert(quotas).values(**quota_place(holder, is_override=False), version=0)
     await connection.execute(empty.on_conflict_do_nothing())
     await connection.execute(
         select(quotas.c.version).where(*_own(scope), ~quotas.c.is_override).with_for_update()
@@ -147,7 +140,7 @@ async def write_quota(
         "operator_set": held,
         "updated_at": func.clock_timestamp(),
     }
-    written = upsert(quotas).values(**_place(holder, is_override=False), **values, version=0)
+    written = upsert(quotas).values(**quota_place(holder, is_override=False), **values, version=0)
     await connection.execute(
         written.on_conflict_do_update(
             index_elements=[quotas.c.scope_kind, quotas.c.scope_id, quotas.c.is_override],
@@ -174,7 +167,7 @@ async def advance_quota(connection: AsyncConnection, holder: QuotaHolder) -> Non
 async def note_new_plan(connection: AsyncConnection, holder: QuotaHolder) -> None:
     """Note that a tenant's limits are another plan's from now on."""
     now = {"updated_at": func.clock_timestamp()}
-    noted = upsert(quotas).values(**_place(holder, is_override=False), **now, version=0)
+    noted = upsert(quotas).values(**quota_place(holder, is_override=False), **now, version=0)
     await connection.execute(
         noted.on_conflict_do_update(
             index_elements=[quotas.c.scope_kind, quotas.c.scope_id, quotas.c.is_override],
@@ -184,13 +177,25 @@ async def note_new_plan(connection: AsyncConnection, holder: QuotaHolder) -> Non
 
 
 async def _state(connection: AsyncConnection, holder: QuotaHolder) -> QuotaState:
-    scope = holder.scope
-    plan = None if holder.plan_id is None else Scope(ScopeKind.PLAN, holder.plan_id)
+    scope, plan = holder.scope, plan_scope(holder)
     found = await quota_rows(connection, (scope,) if plan is None else (scope, plan))
-    own, over = found.rows.get((scope, False)), found.rows.get((scope, True))
-    version: int | None = 0 if own is None else own.version
+    state = state_of(holder, found)
     if scope.kind is ScopeKind.PLAN:
         version = await connection.scalar(select(plans.c.version).where(plans.c.id == scope.id))
+        state = replace(state, version=version or 0)
+    return state
+
+
+def plan_scope(holder: QuotaHolder) -> Scope | None:
+    """Return the plan whose limits lie under a holder's own."""
+    return None if holder.plan_id is None else Scope(ScopeKind.PLAN, holder.plan_id)
+
+
+def state_of(holder: QuotaHolder, found: QuotaRows) -> QuotaState:
+    """Read what a scope has set from rows of its own and of its plan; a plan's version is not
+    there."""
+    scope, plan = holder.scope, plan_scope(holder)
+    own, over = found.rows.get((scope, False)), found.rows.get((scope, True))
     return QuotaState(
         holder=holder,
         quota=Quota() if own is None else quota_of(own),
@@ -198,8 +203,22 @@ async def _state(connection: AsyncConnection, holder: QuotaHolder) -> QuotaState
         if over is None
         else QuotaOverride(quota_of(over), over.ends_at, over.reason, bool(over.operator_set)),
         effective=found.effective(scope, plan),
-        version=version or 0,
+        version=0 if own is None else own.version,
         operator_set=() if own is None else tuple(own.operator_set),
+    )
+
+
+def quota_entry(action: str, before: QuotaState, after: QuotaState) -> AuditEntry:
+    """Describe a change of limits."""
+    holder = after.holder
+    return AuditEntry(
+        action=action,
+        object_kind="quota",
+        object_id=str(holder.scope),
+        organisation_id=holder.organisation_id,
+        tenant_id=holder.tenant_id,
+        before=_public(before),
+        after=_public(after),
     )
 
 
@@ -236,7 +255,8 @@ def _check_override(actor: Actor, before: QuotaState, laid: frozenset[str]) -> N
         raise SetByOperator(touched)
 
 
-def _place(holder: QuotaHolder, *, is_override: bool) -> dict[str, object]:
+def quota_place(holder: QuotaHolder, *, is_override: bool) -> dict[str, object]:
+    """Return what names a row of limits."""
     return {
         "scope_kind": holder.scope.kind.value,
         "scope_id": holder.scope.id,

@@ -1,6 +1,6 @@
 """The tables, as SQLAlchemy Core sees them; `migrations/` makes them.
 
-Every table with a `tenant_id`, and `tenants` itself, has row-level security (enabled and
+Every table with a `tenant_id`, `tenants` and `orgs` have row-level security (enabled and
 forced) with two policies: role `sluice_app` sees the rows of the tenant that its transaction
 names, `sluice_platform` sees all. See `database`.
 """
@@ -52,6 +52,21 @@ organisations = Table(
     Column("created_at", _TIME, nullable=False, server_default=_NOW),
 )
 
+# Owners of tenants, which share the machine's service as one. They have nothing of their own but
+# that: plans, prices, tokens and the audit log are of the organisation that runs the server.
+orgs = Table(
+    "orgs",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("organisation_id", ForeignKey("organisations.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("weight", Double, nullable=False, server_default="1"),
+    Column("version", Integer, nullable=False, server_default="1"),
+    Column("created_at", _TIME, nullable=False, server_default=_NOW),
+    UniqueConstraint("organisation_id", "name"),
+    CheckConstraint("weight > 0 AND weight < 'Infinity'", name="weight"),
+)
+
 tenants = Table(
     "tenants",
     metadata,
@@ -69,6 +84,7 @@ tenants = Table(
     Column("models", ARRAY(Text)),
     Column("cidrs", ARRAY(Text)),
     Column("max_keys", Integer),
+    Column("org_id", ForeignKey("orgs.id"), index=True),
     UniqueConstraint("organisation_id", "name"),
     CheckConstraint("max_tier IN ('priority', 'default', 'flex')", name="max_tier"),
     CheckConstraint("max_keys >= 0", name="max_keys"),
@@ -284,6 +300,8 @@ audit_log = Table(
     Column("after", JSONB),
     Column("previous_hash", LargeBinary, nullable=False),
     Column("hash", LargeBinary, nullable=False),
+    # None: from before there was a key; a trigger refuses more of these.
+    Column("pepper_id", Text),
 )
 
 # Answers kept for a request that is sent again; `answer` is encrypted, None while it runs.

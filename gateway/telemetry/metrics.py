@@ -59,6 +59,16 @@ class Metrics:
             "1 while keys are accepted from memory because the database does not answer.",
             registry=self.registry,
         )
+        self.audit_lost = Gauge(
+            "sluice_audit_head_lost",
+            "1 while the audit log lacks the head that this machine has kept of it.",
+            registry=self.registry,
+        )
+        self.audit_post_failures = Counter(
+            "sluice_audit_webhook_failures",
+            "Posts of the audit log's head that failed.",
+            registry=self.registry,
+        )
 
     def render(self) -> bytes:
         """Return all of it as text."""

@@ -99,7 +99,7 @@ class Admission:
             reason += "that this server has room for."
         else:
             return None
-        return Reject(reason, RejectCode.CONTEXT_LENGTH_EXCEEDED)
+        return Reject(reason, RejectCode.CONTEXT_LENGTH_EXCEEDED, cause="too_long")
 
     def refuse(self, sequence: Sequence, now: float) -> Reject | None:
         """Say why a request is not taken in, or None; it is in no queue yet."""
@@ -108,6 +108,18 @@ class Admission:
             or self._refuse_full(sequence)
             or self._refuse_late(sequence, now)
         )
+
+    def is_beyond_promise(self, sequence: Sequence) -> bool:
+        """Tell whether a request's prompt alone takes longer than it was promised to.
+
+        Refusing it would be refusing it for ever, with a time to come back at that is never true.
+        """
+        promise_s = sequence.request.slo.ttft_s
+        if promise_s is None or not self._config.predict_ttft:
+            return False
+        if not self._step_model.is_calibrated:
+            return False
+        return sequence.prefill_s / self._config.ttft_fraction > promise_s
 
     def predict_ttft_s(self, sequence: Sequence, now: float) -> float:
         """Predict the time from its arrival to its first token of a request that joins now."""
@@ -131,8 +143,14 @@ class Admission:
             return False
         return now + self._step_model.price_s(_ONE_TOKEN) > due_s
 
-    def note_step(self, features: StepFeatures, step_s: float, now: float) -> None:
-        """Learn from a step that has come back, once what it drew is known."""
+    def note_step(
+        self, features: StepFeatures, step_s: float, now: float, *, is_full: bool = True
+    ) -> None:
+        """Learn from a step that has come back, once what it drew is known.
+
+        `is_full`: it had no room for more prompts. What waits all the same waits for memory, or for
+        somebody else's turn to be over, and says nothing of how fast prompts are computed.
+        """
         departed, num_returned = self._queue.take_changes()
         num_begun = sum(sequence.was_admitted for sequence in departed)
         num_running = len(self._running)
@@ -143,7 +161,8 @@ class Admission:
         joined_s = self._queue.oldest_joined_s
         was_left_out = joined_s is not None and joined_s < now - self._rate.depth * step_s
         had_slots = self._running.num_free_slots > num_ended
-        self._rate.note(features, step_s, now, is_backlogged=was_left_out and had_slots)
+        is_backlogged = is_full and was_left_out and had_slots
+        self._rate.note(features, step_s, now, is_backlogged=is_backlogged)
         self._rate.note_ends(num_ended, step_s)
         for sequence in departed:
             if sequence in self._predicted:
@@ -187,7 +206,7 @@ class Admission:
             f"{round(num_output)} exceed the {self._capacity_tokens} that this server has room for."
         )
         self._rejections["never_fits"] += 1
-        return Reject(reason, RejectCode.CONTEXT_LENGTH_EXCEEDED)
+        return Reject(reason, RejectCode.CONTEXT_LENGTH_EXCEEDED, cause="never_fits")
 
     def _refuse_full(self, sequence: Sequence) -> Reject | None:
         excess = self._bounds.exceeded_by(sequence)
@@ -223,7 +242,8 @@ class Admission:
 
     def _reject(self, kind: str, reason: str, code: RejectCode, excess_s: float) -> Reject:
         self._rejections[kind] += 1
-        return Reject(reason, code, max(1.0, excess_s) * self._jitter.uniform(0.8, 1.2))
+        retry_s = max(1.0, excess_s) * self._jitter.uniform(0.8, 1.2)
+        return Reject(reason, code, retry_s, kind)
 
     def _tokens_per_s(self) -> float:
         return max(1e-3, self._rate.tokens_per_s())

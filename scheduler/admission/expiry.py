@@ -33,9 +33,14 @@ class Expiry:
             self._rebuild_at = max(64, 2 * len(self._heap))
         heapq.heappush(self._heap, (expires_s, sequence.ordinal, sequence))
 
-    def take(self, now: float) -> Iterator[Sequence]:
-        """Forget and hand out the requests that wait and whose time has come."""
-        while self._heap and self._heap[0][0] <= now:
+    def take(self, now: float, *, at_most: int) -> Iterator[Sequence]:
+        """Forget and hand out the requests that wait and whose time has come, the earliest first.
+
+        It looks at no more than `at_most`; the others are left for the next call.
+        """
+        for _ in range(at_most):
+            if not self._heap or self._heap[0][0] > now:
+                return
             sequence = heapq.heappop(self._heap)[2]
             if sequence.status is Status.WAITING and _may_expire(sequence):
                 yield sequence

@@ -9,7 +9,7 @@ its own band it depends on the policy of the tenants:
   request is served when its tenant's counter has come to F, what it is now and what the tenant
   has queued ahead of the request over its weight; by then each other tenant j was given
   w_j * (F - v_j), or all it had, if that is less. Tenants are arrays here, so a thousand of
-  them cost a few operations.
+  them cost a few operations. Those of an organisation share with each other first; see `sharers`.
 
 Both look ahead: what came in lately will go on coming and some of it goes first, and counters rise
 as well by the tokens that running requests draw. Both grow with how long the request waits, so
@@ -22,15 +22,20 @@ those of when a request joined: orders that change as time passes are taken as t
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import NamedTuple
 
-from scheduler.admission.tenant_levels import Inflow, TenantLevels
+from scheduler.admission.deadline_lines import DeadlineLines
+from scheduler.admission.sharers import Outlook, Sharers, Shares
+from scheduler.admission.tenant_levels import Inflow
 from scheduler.admission.token_line import Place, TokenLine
-from scheduler.order import FairTree, Node
-from scheduler.request import Band
+from scheduler.order import NEVER, FairTree, Node
+from scheduler.request import Band, Request
 from scheduler.sequence import Sequence
 
 _MEAN_OF = 64
+# Of a tenant's keys, how many are looked at.
+_MAX_KEYS = 128
 
 
 class Ahead(NamedTuple):
@@ -51,7 +56,7 @@ class QueueAhead:
     """Follow the queue of `tree` and tell how much of it goes before a request."""
 
     def __init__(self, tree: FairTree) -> None:
-        self._tree = tree
+        self.tree = tree
         self._places: dict[Sequence, Place] = {}
         # When requests joined, in that order; the batch band waits for what is left over.
         self._joined_s: dict[Sequence, float] = {}
@@ -59,8 +64,8 @@ class QueueAhead:
         self._num_returned = 0
         self._mean_tokens = 0.0
         self._lines: dict[Node, TokenLine] = {}
-        self._tenants: dict[Band, TenantLevels] = {}
-        self._charged: set[Node] = set()
+        self._sharers = Sharers(tree)
+        self._deadlines = DeadlineLines()
         self._inflows: dict[Band, Inflow] = {}
         for sequence in sorted(tree, key=lambda sequence: sequence.ordinal):
             self.joined(sequence, tree.key_of(sequence), sequence.request.arrival_s)
@@ -69,7 +74,7 @@ class QueueAhead:
     def joined(self, sequence: Sequence, key: Node, now: float) -> None:
         """Learn that a request waits, and its nodes know of it."""
         tenant = key.above
-        band = tenant.above
+        band = tenant.member.above
         num_tokens = sequence.num_uncached
         self._mean_tokens += (num_tokens - self._mean_tokens) / (
             _MEAN_OF if self._mean_tokens else 1
@@ -84,22 +89,21 @@ class QueueAhead:
         if line is None:
             line = self._lines[node] = TokenLine()
         line.add(place, num_tokens)
+        self._deadlines.joined(band, sequence, now)
         inflow = self._inflows.get(band.band)
         if inflow is None:
             inflow = self._inflows[band.band] = Inflow(now)
         inflow.add(num_tokens, now)
-        tenants = self._tenants.get(band.band)
-        if tenants is None:
-            tenants = self._tenants[band.band] = TenantLevels(now)
-        tenants.add_inflow(tenant, num_tokens, now)
+        self._sharers.joined(tenant, num_tokens, now)
 
     def left(self, sequence: Sequence, key: Node) -> None:
         """Learn that a request waits no more."""
         tenant = key.above
-        node = _line_node(tenant.above, tenant, key)
+        node = _line_node(tenant.member.above, tenant, key)
         line = self._lines[node]
         line.remove(self._places.pop(sequence))
         self._joined_s.pop(sequence, None)
+        self._deadlines.left(sequence)
         if not line:
             del self._lines[node]
         self._departed.append(sequence)
@@ -107,13 +111,11 @@ class QueueAhead:
 
     def charged(self, tenants: Iterable[Node]) -> None:
         """Learn that the counters of tenants have changed."""
-        self._charged.update(tenants)
+        self._sharers.charged(tenants)
 
     def changed(self, tenant: Node) -> None:
         """Learn that the weight or the requests of a tenant have changed."""
-        of_band = self._tenants.get(tenant.band)
-        if of_band is not None:
-            of_band.stale.add(tenant)
+        self._sharers.changed(tenant)
 
     @property
     def oldest_joined_s(self) -> float | None:
@@ -128,18 +130,14 @@ class QueueAhead:
 
     def num_requests(self, num_tokens: float) -> float:
         """Tell how many requests so many tokens are: those that wait, then others like the last."""
-        waiting = sum(band.waiting_tokens for band in self._tree.bands.values())
+        waiting = sum(band.waiting_tokens for band in self.tree.bands.values())
         queued = min(num_tokens, float(waiting))
-        num_queued = queued * len(self._tree) / waiting if waiting else 0.0
+        num_queued = queued * len(self.tree) / waiting if waiting else 0.0
         return num_queued + (num_tokens - queued) / max(1.0, self._mean_tokens)
 
-    def share(self, sequence: Sequence) -> float:
-        """Say what part of its band's service is due to the tenant of a request."""
-        tenants = self._tenants_of(sequence.request.band)
-        if tenants is None:
-            return 1.0
-        weight = sequence.request.weight
-        return weight / (weight + tenants.weight_beside(self._tenant_of(sequence)))
+    def shares(self, request: Request) -> Shares:
+        """Say what part of its band's service is due to who sends a request."""
+        return self._sharers.shares(request)
 
     def before(
         self,
@@ -158,66 +156,47 @@ class QueueAhead:
         """
         own_band = sequence.request.band
         higher = lower_share = 0.0
-        some_band = next(iter(self._tree.bands.values()), None)
+        some_band = next(iter(self.tree.bands.values()), None)
         if some_band is not None and some_band.above.policy.spans_bands:
             others = self._standing_before(some_band.above, sequence, now)
             return Ahead(0.0, others, sequence.num_uncached, 0.0, 0.0)
-        for band in self._tree.bands.values():
+        for band in self.tree.bands.values():
             if not band.num_waiting or band.band == own_band:
                 continue
             if band.band < own_band:
                 inflow = self._inflows[band.band].tokens_per_s(now)
                 higher += band.waiting_tokens + inflow * horizon_s
             else:
-                lower_share += self._tree.config.band_shares.get(band.band, 0.0)
-        share = self._tree.config.band_shares.get(own_band, 0.0)
-        others = self._within_band(sequence, now, horizon_s, draws_per_s, at_share)
+                lower_share += self.tree.config.band_shares.get(band.band, 0.0)
+        share = self.tree.config.band_shares.get(own_band, 0.0)
+        outlook = Outlook(now, horizon_s, draws_per_s, at_share)
+        others = self._within_band(sequence, outlook)
         return Ahead(higher, others, sequence.num_uncached, share, lower_share)
 
-    def _within_band(
-        self, sequence: Sequence, now: float, horizon_s: float, draws_per_s: float, at_share: bool
-    ) -> float:
+    def _within_band(self, sequence: Sequence, outlook: Outlook) -> float:
         request = sequence.request
-        band = self._tree.bands.get(request.band.name)
+        band = self.tree.bands.get(request.band.name)
         if band is None:
             return 0.0
-        tenant = self._tenant_of(sequence)
-        num_own = 0 if tenant is None else tenant.waiting_tokens
-        num_due = self.share(sequence) * band.waiting_tokens if at_share else num_own
+        tenant = self.tree.find_tenant(request)
         if not band.policy.keeps_accounts:
-            ahead = self._standing_before(band, sequence, now)
+            ahead = self._standing_before(band, sequence, outlook.now)
+            if not outlook.at_share:
+                return ahead
+            own = self.tree.find_organisation(request) if request.organisation_id else tenant
+            num_own = 0 if own is None else own.waiting_tokens
+            num_due = self.shares(request).organisation * band.waiting_tokens
             return max(0.0, ahead - max(0.0, num_own - num_due))
-        ahead = 0.0 if tenant is None else self._within_tenant(tenant, sequence, now)
-        ahead = min(ahead, num_due)
-        prices = self._tree.config.prices
-        tenants = self._tenants_of(request.band)
-        if tenants is None:
-            return ahead
-        return ahead + tenants.served_meanwhile(
-            tenant,
-            (ahead + sequence.num_uncached) * prices.input / request.weight,
-            now,
-            horizon_s,
-            draws_cost_per_s=draws_per_s * prices.output,
-            input_price=prices.input,
-            is_level=at_share,
-        )
-
-    def _tenants_of(self, band: Band) -> TenantLevels | None:
-        """Find the tenants of a band, as they are now."""
-        self._charged |= self._tree.take_charged()
-        if self._charged:
-            for other, tenants in self._tenants.items():
-                tenants.read_counters([node for node in self._charged if node.band is other])
-            self._charged.clear()
-        of_band = self._tenants.get(band)
-        if of_band is not None:
-            of_band.read()
-        return of_band
-
-    def _tenant_of(self, sequence: Sequence) -> Node | None:
-        band = self._tree.bands.get(sequence.request.band.name)
-        return None if band is None else band.children.get(sequence.request.tenant_id)
+        ahead = 0.0 if tenant is None else self._within_tenant(tenant, sequence, outlook.now)
+        if outlook.at_share:
+            ahead = min(ahead, self.shares(request).tenant * band.waiting_tokens)
+        in_turn = self._sharers.before(request, ahead, sequence.num_uncached, outlook)
+        if band.urgent is None or sequence.start_by_s == NEVER:
+            return in_turn
+        # It goes as soon as the loan lets it and its deadline is the first of those that it lets.
+        loan = self.tree.config.borrow_tokens
+        on_loan = self._sharers.before(request, ahead, sequence.num_uncached, outlook, loan=loan)
+        return min(in_turn, max(on_loan, self._deadlines.before(band, sequence, outlook.now)))
 
     def _within_tenant(self, tenant: Node, sequence: Sequence, now: float) -> float:
         """Count what its own tenant has served before it."""
@@ -225,19 +204,24 @@ class QueueAhead:
             return self._standing_before(tenant, sequence, now)
         key = tenant.children.get(sequence.request.key_id)
         ahead = 0.0 if key is None else self._standing_before(key, sequence, now)
-        waiting = [child for child in tenant.children.values() if child.num_waiting]
-        others = [child for child in waiting if child is not key]
-        if not others:
+        num_others = len(tenant.order) - (key is not None and key in tenant.order)
+        least = tenant.order.first(now)
+        if not num_others or least is None:
             return ahead
-        prices = self._tree.config.prices
-        counter = min(child.counter for child in waiting)
+        input_price = self.tree.unit.input
+        counter = least.counter
         if key is not None:
             counter = max(counter, key.counter)
-        counter += (ahead + sequence.num_uncached) * prices.input
+        counter += (ahead + sequence.num_uncached) * input_price
+        served = 0.0
+        # Those that have waited longest speak for thousands.
+        some = islice((child for child in tenant.order if child is not key), _MAX_KEYS)
+        others = [child for child in some if isinstance(child, Node)]
         for other in others:
-            due = max(0.0, counter - other.counter) / max(prices.input, 1e-9)
-            ahead += min(float(other.waiting_tokens), due)
-        return ahead
+            due = max(0.0, counter - other.counter) / max(input_price, 1e-9)
+            served += min(float(other.waiting_tokens), due)
+        num_all = tenant.waiting_tokens - (0 if key is None else key.waiting_tokens)
+        return ahead + min(float(num_all), served * num_others / max(1, len(others)))
 
     def _standing_before(self, node: Node, sequence: Sequence, now: float) -> float:
         line = self._lines.get(node)

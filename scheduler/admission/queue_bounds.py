@@ -5,7 +5,12 @@ their share, newcomers included. In tokens a tenant's queue is bounded by a part
 free (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches",
 1998): one that floods never fills the queue, and one that has nothing in it finds room.
 
-Whose fault a full queue is goes by shares too: the tenant's where it has more than its own.
+The tenants of an organisation share what it may have. One that has nothing in the queue still
+finds room where others of its organisation have taken that, but no more than as much again; and
+half of the last tenth is for organisations that hold less than their share.
+
+Whose fault a full queue is goes by shares too: the tenant's where it, or its organisation, has more
+than its own.
 """
 
 from __future__ import annotations
@@ -20,6 +25,8 @@ from scheduler.sequence import Sequence
 
 # What part of the places in the queue anybody may take.
 _SHARED_PLACES = 0.9
+# And what part any tenant may that holds less than its share, whatever its organisation has.
+_TENANTS_PLACES = 0.95
 
 
 class Excess(NamedTuple):
@@ -44,43 +51,61 @@ class QueueBounds:
 
     def exceeded_by(self, sequence: Sequence) -> Excess | None:
         """Say what a request that would join exceeds, if anything."""
-        band = self._tree.bands.get(sequence.request.band.name)
-        tenant = None if band is None else band.children.get(sequence.request.tenant_id)
-        return self._in_requests(sequence, tenant) or self._in_tokens(sequence, tenant)
+        request = sequence.request
+        tenant = self._tree.find_tenant(request)
+        organisation = self._tree.find_organisation(request)
+        return self._in_requests(sequence, organisation, tenant) or self._in_tokens(
+            sequence, organisation, tenant
+        )
 
-    def _in_requests(self, sequence: Sequence, tenant: Node | None) -> Excess | None:
+    def _in_requests(
+        self, sequence: Sequence, organisation: Node | None, tenant: Node | None
+    ) -> Excess | None:
         most = self._config.max_num_queued
         num_queued = self._tree.num_live - len(self._running)
+        if num_queued < _SHARED_PLACES * most:
+            return None
+        shares = self._queue.shares(sequence.request)
         if num_queued >= most:
-            share = self._queue.share(sequence)
-            num_own = 0 if tenant is None else tenant.num_waiting
             reason = f"The queue is full: {num_queued} requests wait, of at most {most}."
-            is_own = num_own > share * num_queued and share < 1.0
+            is_own = any(
+                node is not None and share < 1.0 and node.num_waiting > share * num_queued
+                for node, share in ((organisation, shares.organisation), (tenant, shares.tenant))
+            )
             return Excess("queue_requests", reason, 1.0, is_own)
-        if tenant is not None and num_queued >= _SHARED_PLACES * most:
-            share = self._queue.share(sequence)
+        limits = [("tenant", tenant, shares.tenant)]
+        if num_queued >= _TENANTS_PLACES * most:
+            limits.append(("organisation", organisation, shares.organisation))
+        for whose, node, share in limits:
             limit = share / (1.0 + share) * most
-            if tenant.num_waiting + 1 > limit:
-                reason = f"The queue is nearly full, and {tenant.num_waiting} requests of your "
-                reason += f"tenant wait already, of at most {int(limit)} then."
+            if node is not None and node.num_waiting + 1 > limit:
+                reason = f"The queue is nearly full, and {node.num_waiting} requests of your "
+                reason += f"{whose} wait already, of at most {int(limit)} then."
                 return Excess("queue_requests", reason, 1.0, True)
         return None
 
-    def _in_tokens(self, sequence: Sequence, tenant: Node | None) -> Excess | None:
+    def _in_tokens(
+        self, sequence: Sequence, organisation: Node | None, tenant: Node | None
+    ) -> Excess | None:
         bound = self._config.max_queued_tokens
         if bound is None:
             return None
         queued = sum(other.waiting_tokens for other in self._tree.bands.values())
         if not queued:
             return None
-        own = 0 if tenant is None else tenant.waiting_tokens
-        share = self._queue.share(sequence)
+        shares = self._queue.shares(sequence.request)
         num_tokens = sequence.num_uncached
-        limit = share * self._config.tenant_queue_alpha * max(0, bound - queued)
-        if own and own + num_tokens > limit:
-            reason = f"{own} tokens of your tenant wait already, of at most {round(limit)} now."
-            is_own = own + num_tokens > share * bound and share < 1.0
-            return Excess("queue_tokens", reason, own + num_tokens - limit, is_own)
+        free = self._config.tenant_queue_alpha * max(0, bound - queued)
+        for whose, node, share, limit in (
+            ("tenant", tenant, shares.tenant, shares.tenant * free),
+            ("organisation", organisation, shares.organisation, 2 * shares.organisation * free),
+        ):
+            own = 0 if node is None else node.waiting_tokens
+            if own and own + num_tokens > limit:
+                reason = f"{own} tokens of your {whose} wait already, of at most "
+                reason += f"{round(limit)} now."
+                is_own = own + num_tokens > share * bound and share < 1.0
+                return Excess("queue_tokens", reason, own + num_tokens - limit, is_own)
         if queued + num_tokens > bound:
             reason = f"The queue is full: {queued} tokens wait, of at most {bound}."
             return Excess("queue_tokens", reason, queued + num_tokens - bound, False)

@@ -2,7 +2,8 @@
 
 The tenants of a band whose policy keeps accounts are rows of arrays: their counters, weights, what
 they have queued, what they send. Each is served until its counter has come to a level, or until it
-has nothing left; the sum of that takes a few operations, however many there are.
+has nothing left; the sum of that takes a few operations, however many there are. Organisations are
+rows among them, and the tenants of an organisation have arrays of their own.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from scheduler.order import Node
 # Over how long it is averaged how much comes in.
 _INFLOW_S = 10.0
 _LEAST_AGE_S = 1.0
-_MIN_TENANTS = 64
+_MIN_TENANTS = 16
 
 
 class TenantLevels:
-    """Hold the tenants of a band whose policy is fair, as arrays.
+    """Hold the tenants of a band or of an organisation whose policy is fair, as arrays.
 
     A row is read again from its node when something of it has changed and somebody asks. Rows of
     tenants that have nothing and sent nothing lately are given to others.

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from scheduler.admission.drain_rate import DrainRate
 from scheduler.admission.queue_ahead import Ahead, QueueAhead
-from scheduler.request import Band
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence
 
@@ -40,6 +39,8 @@ class Waits:
     def predict(self, sequence: Sequence, now: float, *, at_most_s: float = math.inf) -> Wait:
         """Predict the wait of a request; one above `at_most_s` is not looked at as closely."""
         sure_s = self._rate.wait_s(sequence.num_uncached, now, is_running=len(self._running) > 0)
+        # The rate is that of usual prompts: one of a hundred thousand tokens takes longer for each.
+        sure_s = max(sure_s, sequence.prefill_s)
         first_s = self._round_s(sequence, now, 0.0, sure_s)
         if first_s <= sure_s:
             return Wait(sure_s, 0.0)
@@ -57,6 +58,31 @@ class Waits:
         fair_s = self._round_s(sequence, now, horizon_s, sure_s, at_share=True)
         return Wait(sure_s, fair_s - sure_s)
 
+    def _under_way_before(self, sequence: Sequence, now: float) -> int:
+        """Count the tokens of prompts under way that go before a request (`step.turns`).
+
+        Its own tenant is charged for what it has to compute by then: who is between goes before it.
+        """
+        prefilling = self._running.prefilling
+        if not prefilling:
+            return 0
+        tree, request = self._queue.tree, sequence.request
+        cost = tree.unit.input * sequence.num_uncached / request.member_weight
+        counter = tree.share_counter_of_next(sequence, now) + cost
+
+        def goes_before(other: Sequence) -> bool:
+            if other.request.band != request.band:
+                return other.request.band < request.band
+            if other.request.member != request.member:
+                ahead = counter - tree.share_counters(other)[0]
+                if ahead:
+                    return ahead > 0.0
+            return other.deadline_s <= sequence.deadline_s
+
+        return sum(
+            other.num_tokens - other.num_computed for other in prefilling if goes_before(other)
+        )
+
     def _round_s(
         self,
         sequence: Sequence,
@@ -71,7 +97,7 @@ class Waits:
         ahead = self._queue.before(
             sequence, now, horizon_s, draws_per_s=draws_per_s, at_share=at_share
         )
-        drain_s = self._drain_s(ahead, sequence.request.band, now)
+        drain_s = self._drain_s(ahead, sequence, now)
         slot_s = 0.0
         # Those below make room for it.
         if not self._running.has_below(sequence.request.band):
@@ -79,14 +105,9 @@ class Waits:
             slot_s = self._rate.slots_s(num_ahead + 1.0 - self._running.num_free_slots)
         return max(drain_s, sure_s + slot_s)
 
-    def _drain_s(self, ahead: Ahead, band: Band, now: float) -> float:
+    def _drain_s(self, ahead: Ahead, sequence: Sequence, now: float) -> float:
         """Predict when the bands above are empty and it is served, or their share has served it."""
-        own = ahead.others + ahead.own
-        own += sum(
-            other.num_tokens - other.num_computed
-            for other in self._running.prefilling
-            if other.request.band is not Band.BATCH or band is Band.BATCH
-        )
+        own = ahead.others + ahead.own + self._under_way_before(sequence, now)
         is_running = len(self._running) > 0
         wait_s = self._rate.wait_s(
             (own + ahead.higher) / (1.0 - ahead.lower_share), now, is_running=is_running

@@ -177,10 +177,11 @@ class BatchScheduler:
                 f"{request.params.max_tokens} exceed the {self.max_sequence_len} tokens that "
                 "this server has room for.",
                 RejectCode.CONTEXT_LENGTH_EXCEEDED,
+                cause="too_long",
             )
         if len(self._waiting) >= self._max_num_queued:
             return Reject(
-                "The queue is full.", RejectCode.OVERLOADED, retry_after_s=_QUEUE_FULL_RETRY_S
+                "The queue is full.", RejectCode.OVERLOADED, _QUEUE_FULL_RETRY_S, "queue_requests"
             )
         return None
 

@@ -4,7 +4,8 @@ The engine answers at once and for nothing, in virtual time at the price of a pr
 taken and the queue is kept at its size: a request that ends is replaced by a new one of its tenant,
 so tenants keep their shares of the queue. Tenants have weights, bands and promises of several
 kinds; how many requests a tenant has queued falls with its rank, by Zipf's law. Python's garbage
-collector is on as it is in the server, and its pauses count where they fall.
+collector is on as it is in the server, and its pauses count where they fall. Beside that stand the
+single calls that a tenant can make longest (`scheduler.bench.spikes`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from scheduler.bench.null_engine import NullEngine
 from scheduler.bench.options import add_output_options, finish_part, positive
 from scheduler.bench.part import Part, Row
 from scheduler.bench.report import Figure, at_most
+from scheduler.bench.spikes import measure_spikes
 from scheduler.config import PRESETS
 from scheduler.core import Scheduler
 from scheduler.progress import Progress
@@ -38,6 +40,7 @@ from scheduler.request import Admit, Band, Request, Slo
 
 _P50_GOAL_US = 600.0
 _P99_GOAL_US = 2000.0
+_SPIKE_GOAL_US = 1000.0
 _PROFILE = "a100-llama-3-8b"
 _MIXED = PRESETS["mixed"]
 _WEIGHTS = (1.0, 2.0, 4.0, 8.0)
@@ -53,13 +56,17 @@ _SLOS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerBenchOptions:
-    """Say how large the load is; the middle one of `queued` is what the goals are for."""
+    """Say how large the load is; the middle one of `queued` is what the goals are for.
+
+    `spike` requests wait where single calls are measured.
+    """
 
     running: int = 256
     queued: tuple[int, ...] = (1000, 10_000, 100_000)
     tenants: int = 1000
     steps: int = 2000
     rounds: int = 3
+    spike: int = 20_000
     seed: int = 0
 
 
@@ -170,7 +177,12 @@ def measure(options: SchedulerBenchOptions, progress: Progress) -> Part:
             for num_queued in options.queued:
                 rounds[num_queued].append(fresh.submit(_run, options, num_queued).result())
                 progress.advance(1, amount=options.steps)
-    return _make_part(options, rounds)
+        spikes = fresh.submit(measure_spikes, options.spike).result()
+    part = _make_part(options, rounds)
+    for name, times in spikes.items():
+        part.figures[f"{name}_p50_us"] = at_most(median(times), _SPIKE_GOAL_US, "µs")
+        part.samples[name] = [round(value, 1) for value in times]
+    return part
 
 
 def _run(options: SchedulerBenchOptions, num_queued: int) -> Times:
@@ -291,6 +303,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "sluice bench schedul
         tenants=args.tenants,
         steps=args.steps,
         rounds=args.rounds,
+        spike=args.spike,
     )
     num_runs = len(options.queued) * options.rounds
     try:
@@ -318,6 +331,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("--tenants", type=positive, default=default.tenants)
     parser.add_argument("--steps", type=positive, default=default.steps, help="in each round")
     parser.add_argument("--rounds", type=positive, default=default.rounds)
+    parser.add_argument("--spike", type=positive, default=default.spike, help="at once")
     add_output_options(parser)
     return parser
 

@@ -1,7 +1,7 @@
 """Serves steps of known kinds, one kind after the other, and notes each: what `trace` looks at.
 
 A full batch decodes contexts of about 1,024 tokens (64 on a CPU), then fewer and fewer of its rows
-go on, and at last prompts of 2,048 tokens (512 on a CPU) are computed, each in one step.
+go on, and at last prompts of 2,048 tokens (256 on a CPU) are computed, each in one step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scheduler.bench.drive import Driver, Job, Step
 from scheduler.bench.setup import Bench
 
 _CONTEXT_TOKENS_GPU, _CONTEXT_TOKENS = 1024, 64
-_PREFILL_TOKENS_GPU, _PREFILL_TOKENS, _NUM_PREFILLS = 2048, 512, 6
+_PREFILL_TOKENS_GPU, _PREFILL_TOKENS, _NUM_PREFILLS = 2048, 256, 6
 _NUM_STEPS = 19
 # Where a step begins in a CPU's profile.
 MARK = "(step begins)"

@@ -46,6 +46,7 @@ class Estimates:
             decodes=_ONE_DECODE,
             context_tokens=num_found,
         )
+        sequence.prefill_s = prefill_s
         decode_s = self._step_model.price_s(_ONE_DECODE)
         sequence.service_s = prefill_s + decode_s * max(1.0, sequence.expected_output - num_drawn)
         due_s = next_due_s(sequence, best_effort_ttft_s=self._best_effort_ttft_s)

@@ -58,12 +58,14 @@ class LengthModel:
         min_tail: int = 5,
         max_tenants: int = 2048,
         prior_share: float = 0.5,
+        max_prior: int = 4096,
     ) -> None:
         self._window = window
         self._min_samples = min_samples
         self._min_tail = min_tail
         self._max_tenants = max_tenants
         self._prior_share = prior_share
+        self._max_prior = max_prior
         # The least lately heard of first; None is the cell of the whole tenant.
         self._tenants: OrderedDict[str, _Cells] = OrderedDict()
         self._everybody = _Cells(_Cell)
@@ -110,7 +112,7 @@ class LengthModel:
                     # The rank that the next of n + 1 stays within with probability q.
                     rank = min(max(ceil(q * (num_longer + 1)), 1), num_longer)
                     return float(min(lengths[start + rank - 1], max_tokens))
-        left = max(max_tokens - generated, 0)
+        left = max(min(max_tokens - generated, self._max_prior), 0)
         return min(generated + max(q * self._prior_share * left, 1.0), float(max_tokens))
 
 

@@ -22,7 +22,7 @@ from math import ceil, log
 from statistics import median
 
 from engine.step_cost import LinearCost, StepCost, StepFeatures, attended_tokens
-from scheduler.learn.step_regime import Regime
+from scheduler.learn.step_regime import Coefficients, Regime
 
 MARGIN_BOUNDS = (1.0, 3.0)
 
@@ -88,21 +88,44 @@ class StepModel:
 
     def price_s(self, features: StepFeatures) -> float:
         """Predict how long a step takes, without the margin."""
-        num_prefill, num_decode = features.num_prefill_tokens, features.num_decode_tokens
-        is_small = num_prefill + num_decode <= self._split_num_tokens
-        intercept, prefill, decode, decode_context, prefill_context, attended = (
-            self._small if is_small else self._large
-        ).coefficients
+        intercept, prefill, decode, decode_context, prefill_context, attended = self.coefficients(
+            features
+        )
         price = (
             intercept
-            + prefill * num_prefill
-            + decode * num_decode
+            + prefill * features.num_prefill_tokens
+            + decode * features.num_decode_tokens
             + decode_context * features.decode_context_tokens
             + prefill_context * features.prefill_context_tokens
             + attended * features.prefill_attended_tokens
         )
         floor = self._floor_s
         return price if price > floor else floor
+
+    def coefficients(self, features: StepFeatures) -> Coefficients:
+        """Return what makes up the price of a step like this; see `Regime.coefficients`."""
+        num_tokens = features.num_prefill_tokens + features.num_decode_tokens
+        return (self._small if num_tokens <= self._split_num_tokens else self._large).coefficients
+
+    def decode_costs(self, num_rows: int) -> tuple[float, float, float]:
+        """Say what a step of so many rows that decode is made of, in seconds.
+
+        Returns: what any step costs, what a row does, and what a token of its context does.
+        """
+        regime = self._small if num_rows <= self._split_num_tokens else self._large
+        fixed_s, _, row_s, context_s, _, _ = regime.coefficients
+        return max(fixed_s, self._floor_s), row_s, context_s
+
+    def added_s(self, features: StepFeatures) -> float:
+        """Predict what these tokens add to a small step."""
+        _, prefill, decode, decode_context, prefill_context, attended = self._small.coefficients
+        return (
+            prefill * features.num_prefill_tokens
+            + decode * features.num_decode_tokens
+            + decode_context * features.decode_context_tokens
+            + prefill_context * features.prefill_context_tokens
+            + attended * features.prefill_attended_tokens
+        )
 
     def observe(self, features: StepFeatures, step_s: float) -> None:
         """Learn that a step of these features took `step_s`; no time at all teaches nothing."""

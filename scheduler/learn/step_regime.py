@@ -16,6 +16,10 @@ from operator import mul, sub
 
 from engine.step_cost import LinearCost, StepFeatures
 
+# Seconds a step, a prompt token, a decoded one, and a token of context of a row that decodes; for
+# each that a chunk finds computed, and for each that a prompt token attends to.
+Coefficients = tuple[float, float, float, float, float, float]
+
 # Of the typical step: smaller coefficients may be as wrong as one of this size.
 _SMALLEST_SHARE = 0.2
 # Counts in a typical step bring the features to one scale: 1, prefill and decode tokens, the
@@ -34,7 +38,7 @@ class Regime:
     __slots__ = ("_covariance", "_forgetting", "_lowest", "_shares", "_unit_s", "coefficients")
 
     def __init__(self, line: LinearCost, doubt: float, forgetting: float) -> None:
-        self.coefficients = (
+        self.coefficients: Coefficients = (
             max(line.intercept_s, 0.0),
             max(line.per_token_s + line.per_prefill_token_s, 0.0),
             line.per_token_s + line.per_decode_token_s,

@@ -1,8 +1,8 @@
 """Who is next, what that cost whom, and when things are due.
 
-`FairTree` orders what waits: bands, tenants, keys, requests, each level by a policy of
-`scheduler.policies`; its nodes keep what was served below them. `Charges` says what a request
-costs. Every time that a promise sets comes from `deadlines`.
+`FairTree` orders what waits: bands, organisations, tenants, keys, requests, each by a policy of
+`scheduler.policies`; its nodes keep what was served below them. `Charges` charges what a request
+costs, in the `Unit` that is chosen. Every time that a promise sets comes from `deadlines`.
 """
 
 from scheduler.order.charges import Charges
@@ -15,13 +15,18 @@ from scheduler.order.deadlines import (
     start_by_s,
 )
 from scheduler.order.fair_tree import FairTree
-from scheduler.order.tree_node import Node
+from scheduler.order.tree_node import Level, Node
+from scheduler.order.units import StepPrices, Tokens, Unit
 
 __all__ = [
     "NEVER",
     "Charges",
     "FairTree",
+    "Level",
     "Node",
+    "StepPrices",
+    "Tokens",
+    "Unit",
     "first_due_s",
     "given_up_s",
     "next_due_s",

@@ -1,34 +1,66 @@
 """Who may go ahead of its turn to save a deadline.
 
-Where the configuration lends, a tenant whose head must start now to be in time may go before the
-one that is next, if it is then at most the loan ahead of its turn. Its counter pays it back. Two
-tenants' service then differs by at most the loan more than their policy says. Only the few most
-urgent tenants are asked, so that a chance to borrow may be missed when many are late.
+Where the configuration lends, tenants stand in the order of their heads' deadlines too
+(`node.urgent`): the first in it that is at most the loan ahead of the one whose turn it is goes
+next. By deadlines, and not by size: admission has told those that wait when they will be served.
+Its counter pays it back. Two tenants' service then differs by at most the loan more than their
+policy says. Who was promised nothing, or is late already, borrows nothing, and only the first few
+are asked, so that a chance may be missed when many are far ahead. An organisation borrows for the
+tenant of it that would go, which may have to borrow within it too.
+
+Source: earliest eligible virtual deadline first (Stoica et al., RTSS 1996) picks among those whose
+lag allows it in the same way; here the deadlines are real ones.
 """
 
 from __future__ import annotations
 
+from scheduler.order.deadlines import NEVER
 from scheduler.order.tree_node import Node
 from scheduler.policies.base import Child, Key, Policy
+from scheduler.sequence import Sequence
 
 _MAX_BORROWERS = 8
 
 
-class MostUrgent(Policy):
-    """Order tenants by when their heads must start at the latest, before those that are late."""
+class Soonest(Policy):
+    """Order children by when their heads are due, those that are late after the others.
+
+    An organisation by the one of its tenants that is due first.
+    """
 
     def key(self, child: Child, now: float) -> Key:
-        head = child.head(now)
-        return (float(head.deadline_s < now), head.start_by_s)
+        return (_soonest(child, now).deadline_s,)
+
+    def class_of(self, child: Child, now: float) -> int:
+        return int(_soonest(child, now).start_by_s < now)
+
+    def rank(self, child: Child, now: float) -> Key:
+        return (float(self.class_of(child, now)), *self.key(child, now))
 
 
 def first_with_loan(node: Node, first: Child, loan: float, now: float) -> Child:
     """Find the child that goes before `first`, whose turn it is; that one itself if none does."""
     assert node.urgent is not None, "only a node that lends knows who is urgent"
-    in_time = [
-        child
-        for child in node.urgent.least(_MAX_BORROWERS, now)
-        if child.head(now).start_by_s <= now <= child.head(now).deadline_s
-        and node.policy.lead(child, first) <= loan
-    ]
-    return min(in_time, key=lambda child: child.head(now).deadline_s, default=first)
+    for child in node.urgent.least(_MAX_BORROWERS, now):
+        is_saved = now <= _head_with_loan(child, loan, now).start_by_s < NEVER
+        if child is first or (is_saved and node.policy.lead(child, first) <= loan):
+            return child
+    return first
+
+
+def _soonest(child: Child, now: float) -> Sequence:
+    """Find the request that is due first of a tenant's head, or of those of an organisation's."""
+    if not isinstance(child, Node) or child.urgent is None:
+        return child.head(now)
+    soonest = child.urgent.first(now)
+    assert soonest is not None, "only who waits is asked"
+    return soonest.head(now)
+
+
+def _head_with_loan(child: Child, loan: float, now: float) -> Sequence:
+    """Find the request that would be next if it were the child's turn."""
+    if not isinstance(child, Node) or child.urgent is None:
+        return child.head(now)
+    first = child.order.first(now)
+    assert first is not None, "only who waits is asked"
+    return first_with_loan(child, first, loan, now).head(now)

@@ -1,9 +1,10 @@
-"""What requests cost their tenants: each useful token once.
+"""What requests cost their tenants: each useful piece of work once, in the `Unit` that is used.
 
 A prompt is charged whole when its request is admitted, not chunk by chunk: several prompts that
 are under way at once would otherwise all have been let in on the strength of a counter that
 knows of none of them. What the prefix cache held costs its own price. An output token is charged
-when it lands. What a preemption makes the engine compute again is nobody's doing: it goes to
+when it lands, and what a request holds of the KV cache with every step that comes back, whether it
+was in it or not. What a preemption makes the engine compute again is nobody's doing: it goes to
 `num_wasted_tokens`. A request that ends before its prompt was run is given back the rest.
 
 With `precharge_output` the expected output is charged with the prompt; tokens beyond it are
@@ -13,64 +14,101 @@ charged as they land, and what was not drawn is given back at the end. Source: S
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
+from collections.abc import Iterable
 
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.contract import SequenceSlice
+from engine.step_cost import StepFeatures
 from scheduler.config import FairnessConfig
 from scheduler.order.fair_tree import FairTree
-from scheduler.running import DecodingRows, Slots
+from scheduler.order.units import StepPrices, Unit
+from scheduler.running import RunningSet, Slots
 from scheduler.sequence import Sequence
 
 
 class Charges:
     """Charge a tree for what the engine does."""
 
-    def __init__(self, config: FairnessConfig, tree: FairTree) -> None:
+    def __init__(self, running: RunningSet) -> None:
         self.num_wasted_tokens = 0
-        self.go_by(config, tree)
+        self._running = running
+        self._prices = StepPrices(0.0)
 
-    def go_by(self, config: FairnessConfig, tree: FairTree) -> None:
-        """Charge at other prices, or another tree, from now on."""
-        self._prices = config.prices
+    def go_by(self, config: FairnessConfig, tree: FairTree, unit: Unit) -> None:
+        """Charge another tree, or in another unit, from now on."""
         self._precharges = config.precharge_output
         self._tree = tree
+        self._unit = unit
 
     def admit(self, sequence: Sequence, now: float) -> None:
         """Charge a request that was given a slot, the blocks of a prefix hit already taken."""
         if sequence.num_charged:
             # The hit may reach beyond what it has run: others may have computed the same.
-            self.num_wasted_tokens += max(0, sequence.num_ran - sequence.num_computed)
+            num_wasted = max(0, sequence.num_ran - sequence.num_computed)
+            self.num_wasted_tokens += num_wasted
+            # It is nobody's doing, but takes its band's turn all the same.
+            self._tree.charge_band(sequence, self._unit.input * num_wasted, now)
             return
-        num_cached = sequence.num_computed
+        self._tree.note_begin(sequence)
         sequence.num_charged = sequence.num_prompt_tokens
-        num_uncached = sequence.num_prompt_tokens - num_cached
-        cost = self._prices.input * num_uncached + self._prices.cached_input * num_cached
+        cost = self._unit.prompt(sequence.num_prompt_tokens, sequence.num_computed)
         if self._precharges:
             sequence.num_prepaid = round(sequence.expected_output)
-            cost += self._prices.output * sequence.num_prepaid
+            sequence.prepaid_cost = self._unit.output * sequence.num_prepaid
+            cost += sequence.prepaid_cost
         self._tree.charge(sequence, cost, now)
 
-    def take_outputs(self, sequences: Many[Sequence], now: float) -> None:
-        """Charge one output token to each request that has drawn one."""
+    def begin_step(self, features: StepFeatures) -> None:
+        """Price the step whose results come next."""
+        self._prices = self._unit.step(features)
+
+    def take_chunks(self, chunks: Iterable[tuple[Sequence, SequenceSlice]], now: float) -> None:
+        """Charge what chunks of prompts cost for being small, of what was not computed before."""
+        for sequence, chunk in chunks:
+            if chunk.start < sequence.num_charged and chunk.start >= sequence.num_ran:
+                surcharge = self._unit.chunk_surcharge(chunk.start, chunk.n_tokens)
+                if surcharge:
+                    self._tree.charge(sequence, surcharge, now)
+
+    def take_outputs(self, sequences: Iterable[Sequence], now: float) -> None:
+        """Charge one output token to each request that has drawn one and has no slot any more."""
         if self._precharges:
             sequences = [s for s in sequences if s.num_output_tokens >= s.num_prepaid]
-        self._tree.charge_each(sequences, self._prices.output, now)
+        prices = self._prices
+        costs = {s: prices.row + prices.context_token * s.num_tokens for s in sequences}
+        self._tree.charge_each(costs, now)
 
-    def take_drawn(self, rows: DecodingRows, slots: Slots, now: float) -> None:
-        """Do the same for rows that decode, before what they have drawn has landed."""
+    def take_drawn(self, slots: Slots, now: float) -> None:
+        """Charge rows for what they have drawn, before it lands, and all for what they hold."""
+        rows, prices = self._running.decode_rows, self._prices
         if self._precharges:
             slots = slots[rows.num_drawn(slots) >= rows.num_prepaid[slots]]
+        costs: NDArray[np.float64] = np.full(len(slots), prices.row)
+        if prices.context_token:
+            costs += prices.context_token * rows.num_tokens[slots]
+        if prices.held_token:
+            of_slot = self._running.kv_growth.own_by_slot * prices.held_token
+            of_slot[slots] += costs
+            slots = np.flatnonzero(of_slot)
+            costs = of_slot[slots]
         if self._tree.sums_up:
-            self._tree.charge_accounts(rows.accounts[slots], self._prices.output, now)
+            self._tree.charge_accounts(rows.accounts[slots], costs, now)
         else:
-            self._tree.charge_each(rows.sequences(slots), self._prices.output, now)
+            of_slot = np.zeros(len(rows.accounts))
+            of_slot[slots] = costs
+            charged = {s: of_slot.item(s.slot) for s in self._running if of_slot[s.slot]}
+            self._tree.charge_each(charged, now)
 
     def end(self, sequence: Sequence, now: float) -> None:
         """Give back what a request that ends was charged for and has not had."""
         sequence.note_progress()
         refund = 0.0
         if sequence.num_charged:
-            refund = self._prices.input * max(0, sequence.num_charged - sequence.num_ran)
+            refund = self._unit.rest(sequence.num_charged, sequence.num_ran)
             num_unused = sequence.num_prepaid - sequence.num_output_tokens
-            refund += self._prices.output * max(0, num_unused)
+            if num_unused > 0:
+                refund += sequence.prepaid_cost * num_unused / sequence.num_prepaid
         if refund:
             self._tree.charge(sequence, -refund, now)

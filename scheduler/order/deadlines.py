@@ -4,8 +4,9 @@ A promise (`Slo`) names durations. What they mean for a request, as times, is sa
 that who is next, how much a step may compute, who is refused and who is dropped all go by the
 same ones.
 
-Token k is due `k * tpot_s` after the first one was due or came, whichever is later: tokens that
-come early buy time for later ones. With a promise per gap it is also due `max_gap_s` after the
+Token k is due `k * tpot_s` after the first one came, so that the mean over a request is what was
+promised: tokens that come early buy time for later ones, but a first one that came early buys
+nothing. With a promise per gap it is also due `max_gap_s` after the
 last one, which `scheduler.running.pace` adds. What is not promised is never due.
 """
 
@@ -40,8 +41,7 @@ def next_due_s(sequence: Sequence, *, best_effort_ttft_s: float) -> float:
     due_s = first_due_s(request, unless_promised_s=best_effort_ttft_s)
     if sequence.first_token_s is None:
         return due_s
-    begin_s = max(due_s, sequence.first_token_s)
-    return begin_s + (request.slo.tpot_s or 0.0) * sequence.num_output_tokens
+    return sequence.first_token_s + (request.slo.tpot_s or 0.0) * sequence.num_output_tokens
 
 
 def start_by_s(request: Request, due_s: float, prefill_s: float) -> float:
@@ -55,6 +55,4 @@ def paced_s(sequence: Sequence) -> float:
     assert begin_s is not None, "the pace counts from the first token"
     if request.slo.tpot_s is None:
         return NEVER
-    if request.slo.ttft_s is not None:
-        begin_s = max(begin_s, first_due_s(request))
     return begin_s + request.slo.tpot_s * max(1, sequence.num_output_tokens)

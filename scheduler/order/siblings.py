@@ -10,7 +10,7 @@ looked at again and sinks to where it belongs: charging a child costs nothing he
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from scheduler.policies.base import Child, Key, Policy
 
@@ -21,16 +21,29 @@ _Entry = tuple[Key, bool, int, int, Child]
 class Order:
     """Keep children in the order of `policy`."""
 
-    __slots__ = ("_entry_of", "_heaps", "_is_plain", "_num_added", "_policy", "_reads_head")
+    __slots__ = (
+        "_entry_of",
+        "_heaps",
+        "_is_plain",
+        "_num_added",
+        "_policy",
+        "_reads_head",
+        "unserved",
+    )
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        self.unserved: Callable[[], Mapping[Child, float]] = dict
         self._reads_head = policy.reads_head
         # Whether a child's key is all that may change of its entry.
         self._is_plain = not policy.reads_head and type(policy).class_of is Policy.class_of
         self._heaps: dict[int, list[_Entry]] = {}
         self._entry_of: dict[Child, _Entry] = {}
         self._num_added = 0
+
+    @property
+    def policy(self) -> Policy:
+        return self._policy
 
     def __len__(self) -> int:
         return len(self._entry_of)

@@ -1,12 +1,24 @@
-"""A place of the fair tree: a band, a tenant or a key."""
+"""A place of the fair tree: a band, an organisation, a tenant or a key."""
 
 from __future__ import annotations
+
+from enum import IntEnum
 
 from scheduler.order.counters import Counters
 from scheduler.order.siblings import Order
 from scheduler.policies.base import Policy
 from scheduler.request import Band
 from scheduler.sequence import Sequence
+
+
+class Level(IntEnum):
+    """Say how deep a node stands; tenants without an organisation stand right below their band."""
+
+    ROOT = 0
+    BAND = 1
+    ORGANISATION = 2
+    TENANT = 3
+    KEY = 4
 
 
 class Node:
@@ -23,9 +35,9 @@ class Node:
         "band",
         "children",
         "counters",
-        "depth",
         "entry",
         "is_merged",
+        "level",
         "name",
         "num_live",
         "num_waiting",
@@ -37,12 +49,18 @@ class Node:
     )
 
     def __init__(
-        self, name: str, band: Band, parent: Node | None, policy: Policy | None, counters: Counters
+        self,
+        level: Level,
+        name: str,
+        band: Band,
+        parent: Node | None,
+        policy: Policy | None,
+        counters: Counters,
     ) -> None:
+        self.level = level
         self.name = name
         self.band = band
         self.parent = parent
-        self.depth: int = 0 if parent is None else parent.depth + 1
         self.is_merged = policy is None
         self.policy: Policy
         self.order: Order
@@ -87,11 +105,22 @@ class Node:
         if counter:
             self.counter = before.counter
 
+    def leave(self) -> None:
+        """Give its entry back, and keep what was in it: its policy may remember it yet."""
+        self.counters = self.counters.take_out(self.entry)
+        self.entry = 0
+
     @property
     def above(self) -> Node:
         """Return the parent of a node that is not the root."""
         assert self.parent is not None
         return self.parent
+
+    @property
+    def member(self) -> Node:
+        """Return who shares the band's service: the organisation of a tenant, or itself."""
+        above = self.above
+        return above if above.level is Level.ORGANISATION else self
 
     @property
     def may_turn(self) -> bool:

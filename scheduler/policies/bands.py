@@ -47,13 +47,8 @@ class BandShares(Policy):
     def charge(self, child: Child, cost: float, siblings: Siblings, now: float) -> None:
         waiting = [(sibling, _band_of(sibling)) for sibling in siblings.waiting()]
         band = _band_of(child)
-        if cost < 0.0:
-            child.counter = min(child.counter - cost, max(child.counter, 0.0))
-            siblings.update(child, now)
-        else:
-            is_contended = any(other < band for _, other in waiting)
-            max_debt = self._quantum * (_MAX_DEBT_QUANTA if is_contended else 1)
-            child.counter = max(child.counter - cost, min(child.counter, -max_debt))
+        # First what is earned: a prompt of a hundred thousand tokens would else leave its own band
+        # owed a tenth of it.
         for sibling, other in waiting:
             share = self._shares.get(other)
             if share:
@@ -61,3 +56,10 @@ class BandShares(Policy):
                 sibling.counter = after = before + share * cost
                 if (after >= self._quantum) is not (before >= self._quantum):
                     siblings.update(sibling, now)
+        if cost < 0.0:
+            child.counter = min(child.counter - cost, max(child.counter, 0.0))
+            siblings.update(child, now)
+        else:
+            is_contended = any(other < band for _, other in waiting)
+            max_debt = self._quantum * (_MAX_DEBT_QUANTA if is_contended else 1)
+            child.counter = max(child.counter - cost, min(child.counter, -max_debt))

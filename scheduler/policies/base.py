@@ -24,7 +24,7 @@ head only when something happens below it or it comes to the top.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Protocol
 
 from scheduler.sequence import Sequence
@@ -60,6 +60,11 @@ class Siblings(Protocol):
 
     def update(self, child: Child, now: float) -> None:
         """Look at a child's key again, which may have fallen; ignores one that does not wait."""
+        ...
+
+    @property
+    def unserved(self) -> Callable[[], Mapping[Child, float]]:
+        """Tell what children, waiting or not, were charged for prompts and have not had yet."""
         ...
 
 

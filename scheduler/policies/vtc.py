@@ -6,11 +6,17 @@ those that wait, or to that of the last one to leave where none does: time spent
 nothing, and coming back forgives nothing. Two children that both wait are then served equally,
 for their weights, within twice the cost of the largest thing that is served at once.
 
+A prompt is charged whole before it is computed, and may take a hundred steps. Who begins to wait
+meanwhile is lifted to what its siblings have had and not to what they have been charged: they would
+otherwise start level with somebody who is still being given what that counter is for. Such start
+tags are of start-time fair queueing.
+
 Counters are never brought down: a float counts whole tokens exactly up to 9e15 of them. A refund
 is given at the weight of the day; a weight that was changed in between makes it larger or smaller.
 
 Source: Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024, algorithm 2 and its
-weighted form; the artifact leaves out the lift to the last one that left.
+weighted form; the artifact leaves out the lift to the last one that left. Goyal, Vin, Cheng,
+"Start-time Fair Queuing", SIGCOMM 1996.
 """
 
 from __future__ import annotations
@@ -61,4 +67,7 @@ class Vtc(Policy):
     def _floor(self, siblings: Siblings, now: float) -> float:
         """Find the least counter that a child may begin to wait with."""
         least = siblings.first(now) or self._last_to_leave
-        return 0.0 if least is None else least.counter
+        floor = 0.0 if least is None else least.counter
+        for child, cost in siblings.unserved().items():
+            floor = min(floor, child.counter - cost / child.weight)
+        return floor

@@ -36,7 +36,9 @@ class DecodingRows:
 
     `num_tokens` counts a row's tokens, those in flight included, and `num_known` those that have
     landed. It draws none beyond `pause_at` and ends at `limit`; `num_prepaid` of its tokens were
-    charged before they were drawn. `accounts` are their entries in the tree's counters.
+    charged before they were drawn. `accounts` are those (`Sequence.account`) of all that have a
+    slot, those that do not decode yet included. `turns` say in which step rows last were, and in
+    which place (`scheduler.running.rotation`).
     """
 
     def __init__(self, num_slots: int) -> None:
@@ -46,7 +48,9 @@ class DecodingRows:
         self.num_tokens, self.num_known = column(), column()
         self.pause_at, self.limit, self.num_prepaid = column(), column(), column()
         self.epochs = column()
-        self.accounts = np.zeros((num_slots, 3), dtype=np.intp)
+        self.bands = column()
+        self.turns = np.zeros(num_slots, dtype=np.int64)
+        self.accounts = np.zeros((num_slots, 4), dtype=np.intp)
         self.ends_as_model = np.zeros(num_slots, dtype=bool)
         self.has_own_ends = np.zeros(num_slots, dtype=bool)
         self.num_with_own_ends = 0
@@ -67,7 +71,6 @@ class DecodingRows:
         self.num_known[slot] = self._num_at_join[slot] = len(sequence.token_ids)
         self.pause_at[slot], self.limit[slot] = sequence.pause_at, sequence.limit
         self.num_prepaid[slot] = sequence.num_prepaid
-        self.accounts[slot] = sequence.account
         self.ends_as_model[slot] = sequence.ends_as_model
         has_own_ends = bool(sequence.end_token_ids) and not sequence.ends_as_model
         self.has_own_ends[slot] = has_own_ends
@@ -75,6 +78,7 @@ class DecodingRows:
         self._num_prompt[slot] = sequence.num_prompt_tokens
         self._num_cached[slot] = sequence.num_cached_tokens
         self._num_held[slot] = 0
+        self.bands[slot] = sequence.request.band
         is_batch = sequence.request.band is Band.BATCH
         (self._is_batch if is_batch else self._is_online)[slot] = True
         self._ordinals[slot] = sequence.ordinal
@@ -93,11 +97,6 @@ class DecodingRows:
         self.epochs[slot] += 1
         self.num_with_own_ends -= self.has_own_ends.item(slot)
         self._sequences[slot] = self._request_ids[slot] = None
-
-    def renumber(self) -> None:
-        """Look the accounts up again, of rows that have gone to another tree."""
-        for slot in np.flatnonzero(self._is_online | self._is_batch).tolist():
-            self.accounts[slot] = self._sequences[slot].account
 
     def bound(self, sequence: Sequence) -> None:
         """Note that a sequence may draw more, or must end before."""

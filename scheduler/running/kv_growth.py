@@ -16,6 +16,8 @@ class KvGrowth:
 
     def __init__(self, num_slots: int) -> None:
         self._num_slots = num_slots
+        # Counts changes, so that what is derived from these sizes can be kept until the next.
+        self.version = 0
         self.clear()
 
     def clear(self) -> None:
@@ -24,14 +26,14 @@ class KvGrowth:
         self._own = np.zeros(num_slots)
         self._growth = np.zeros(num_slots)
         self._is_held = np.zeros(num_slots)
-        self._sums: tuple[float, float] | None = None
+        self._changed()
 
     def admit(self, slot: int, own_tokens: int, growth_tokens: float) -> None:
         """Note what a row holds of its own, and by how much it is expected to grow."""
         self._own[slot] = own_tokens
         self._growth[slot] = max(0.0, growth_tokens)
         self._is_held[slot] = 1.0
-        self._sums = None
+        self._changed()
 
     def advance(self, slots: NDArray[np.intp]) -> None:
         """Note that these rows have drawn one more token each."""
@@ -39,12 +41,12 @@ class KvGrowth:
         is_held = self._is_held[slots]
         self._own[slots] += is_held
         self._growth[slots] -= is_held
-        self._sums = None
+        self._changed()
 
     def release(self, slot: int) -> None:
         """Forget a row."""
         self._is_held[slot] = self._own[slot] = self._growth[slot] = 0.0
-        self._sums = None
+        self._changed()
 
     def peak_tokens(self, new_tokens: float, new_growth: float) -> float:
         """Predict the most that the rows and a new one will ever hold of their own, in tokens.
@@ -63,6 +65,15 @@ class KvGrowth:
         held = np.cumsum(own[order]) + growth[order] * num_growing
         return float(held.max())
 
+    def tokens_of(self, slots: list[int]) -> tuple[float, float]:
+        """Sum what these rows hold of their own, and what they are expected to grow by."""
+        return float(self._own[slots].sum()), float(np.maximum(self._growth[slots], 0.0).sum())
+
+    @property
+    def own_by_slot(self) -> NDArray[np.float64]:
+        """Hold what the row in each slot holds of its own, 0 in a free one; not to be changed."""
+        return self._own
+
     @property
     def own_tokens(self) -> float:
         """Sum what the rows hold of their own."""
@@ -72,6 +83,10 @@ class KvGrowth:
     def growth_tokens(self) -> float:
         """Sum what the rows are expected to grow by."""
         return self._sum()[1]
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._sums: tuple[float, float] | None = None
 
     def _sum(self) -> tuple[float, float]:
         if self._sums is None:

@@ -40,9 +40,18 @@ class Pace:
         return float(self._due_s.min()) if self._num_promised else _NEVER
 
     @property
+    def shortest_tpot_s(self) -> float:
+        """Say the tightest pace that a decoding row was promised."""
+        return float(self._tpot_s.min()) if self._num_promised else _NEVER
+
+    @property
     def shortest_gap_s(self) -> float:
         """Say the shortest gap that a decoding row was promised."""
         return float(self._gap_s.min()) if self._num_promised else _NEVER
+
+    def due_s(self, slots: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Say when the next token of each of these rows is due; infinity where none is promised."""
+        return self._due_s[slots]
 
     def start(self, slot: int, slo: Slo, paced_s: float, now: float) -> None:
         """Note that a row's first token has landed, or the first after a preemption.

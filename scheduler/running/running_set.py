@@ -12,8 +12,10 @@ from itertools import chain
 
 from scheduler.request import Band
 from scheduler.running.decode_rows import DecodingRows
+from scheduler.running.holdings import Holdings
 from scheduler.running.kv_growth import KvGrowth
 from scheduler.running.pace import Pace
+from scheduler.running.rotation import PLACE_BITS
 from scheduler.sequence import NO_SLOT, Sequence, Status
 
 
@@ -37,6 +39,7 @@ class RunningSet:
         self.decode_rows = DecodingRows(max_num_rows)
         self.pace = Pace(max_num_rows)
         self.kv_growth = KvGrowth(max_num_rows)
+        self.holdings = Holdings()
         self._free_slots: list[int] = []
         self._released: list[int] = []
         self._preempted: list[str] = []
@@ -69,16 +72,24 @@ class RunningSet:
     def admit(self, sequence: Sequence) -> None:
         """Give a sequence a slot; it prefills until `start_decoding`."""
         self._of_band[sequence.request.band][sequence] = None
+        self.holdings.admit(sequence)
         sequence.slot = self._free_slots.pop()
         sequence.status = Status.RUNNING
         sequence.admitted_at_step = self.num_steps
+        self.decode_rows.accounts[sequence.slot] = sequence.account
         self.prefilling[sequence] = None
+
+    def renumber(self) -> None:
+        """Look accounts up again, after all have gone to another tree."""
+        for sequence in self:
+            self.decode_rows.accounts[sequence.slot] = sequence.account
 
     def start_decoding(self, sequence: Sequence) -> None:
         """Note that a launched step draws the sequence's next token."""
         del self.prefilling[sequence]
         self._decodes_of(sequence)[sequence] = None
         self.decode_rows.join(sequence)
+        self.decode_rows.turns[sequence.slot] = self.num_steps << PLACE_BITS
 
     def release(self, sequence: Sequence, *, suspect: bool = False) -> None:
         """Take a sequence's slot and blocks away; what it drew is found from now on.
@@ -86,6 +97,7 @@ class RunningSet:
         What a `suspect` one computed is not, nor what it began with: it may be what is wrong.
         """
         del self._of_band[sequence.request.band][sequence]
+        self.holdings.release(sequence)
         if self.prefilling.pop(sequence, self) is self:
             del self._decodes_of(sequence)[sequence]
             num_computed = self.decode_rows.num_computed(sequence)
@@ -119,6 +131,7 @@ class RunningSet:
         """Forget everything after the engine did, and return who was running."""
         sequences = list(self)
         for sequence in sequences:
+            self.holdings.release(sequence)
             if sequence.columns is not None:
                 self.decode_rows.leave(sequence)
         for rows in (self.prefilling, self.online_decodes, self.batch_decodes):

@@ -94,7 +94,7 @@ def run(on_run: OnRun, options: AdmissionSuiteOptions = _DEFAULTS) -> SuiteResul
         _show(f"model ×{factor:g}", _OVERLOAD, with_errors[-1], result)
         on_run(f"model ×{factor:g}")
     for name, gate in _GATES.items():
-        gated = simulate(machine, replace(_config(), admission=gate), overload)
+        gated = simulate(machine, replace(_without_loans(), admission=gate), overload)
         rate = _show(name, _OVERLOAD, gated, result)
         slug = name.replace(" ", "_").replace(",", "")
         result.figures[f"goodput_{slug}_rps"] = Figure(rate, "requests/s")
@@ -128,6 +128,12 @@ def kept(done: Run) -> float:
 
 def _config() -> SchedulerConfig:
     return SchedulerConfig(fairness=FairnessConfig(policy="vtc"), prefix_caching=False)
+
+
+def _without_loans() -> SchedulerConfig:
+    """Show the other gates alone: who lends passes those by who are late already."""
+    config = _config()
+    return replace(config, fairness=replace(config.fairness, borrow_tokens=0.0))
 
 
 class _StubbornModel(StepModel):

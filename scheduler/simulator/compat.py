@@ -52,7 +52,7 @@ def vtc_machine() -> Machine:
 def vtc_config(policy: str) -> SchedulerConfig:
     """Configure our scheduler to run as the artifact's does, under a policy."""
     return SchedulerConfig(
-        fairness=FairnessConfig(policy=policy),
+        fairness=FairnessConfig(policy=policy, unit="tokens", max_throughput_loss=0.0),
         composer=ComposerConfig(
             dynamic_chunk=False,
             prefill_first=True,

@@ -1,13 +1,14 @@
 """What a run says in figures, under the names of `sluice simulate --json`.
 
 Service is weighted tokens, `wp * prompt + wq * output`. A request meets its promises if it was
-served to its end and broke none; attainment is of those that were taken in. Goodput counts those
-that met all, per second in which requests came, or of the whole run where nothing was promised,
-for then late ones count too. Refused requests are counted apart.
+served to its end and broke none; attainment is of those that were taken in and not cancelled.
+Goodput counts those that met all, per second in which requests came, or of the whole run where
+nothing was promised, for then late ones count too. Refused requests are counted apart.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from scheduler.request import FinishReason
 from scheduler.simulator.fairness import (
+    entitlements,
     interval_service_difference,
     jain,
     service_differences,
@@ -37,7 +39,9 @@ def measure(run: Run) -> dict[str, Any]:
         "requests": len(online),
         "completed": sum(record.is_complete for record in online),
         "rejected": sum(record.reject is not None for record in online),
-        "expired": sum(record.finish_reason is FinishReason.EXPIRED for record in online),
+        "refusals": _refusals(online),
+        "expired": _num_expired(online),
+        "cancelled": sum(record.is_cancelled for record in online),
         "preemptions": sum(record.num_preemptions for record in run.records),
         "recomputed_tokens": run.num_recomputed_tokens,
         "virtual_seconds": run.end_s,
@@ -83,8 +87,8 @@ def quantiles(values: Iterable[float]) -> Mapping[str, float | None]:
 
 
 def attainment(records: Iterable[Record]) -> float | None:
-    """Tell which share of the requests that were taken in met all their promises."""
-    taken = [record for record in records if record.reject is None]
+    """Tell which share of the requests that were taken in, and not cancelled, met all promises."""
+    taken = [record for record in records if record.reject is None and not record.is_cancelled]
     return ratio(sum(record.meets_slo for record in taken), len(taken))
 
 
@@ -99,6 +103,16 @@ def ratio(numerator: float, denominator: float) -> float | None:
     return numerator / denominator if denominator else None
 
 
+def _refusals(records: Sequence[Record]) -> dict[str, int]:
+    """Count refusals by what they were for."""
+    refused = sorted(record.refused_for for record in records if record.reject is not None)
+    return dict(Counter(refused))
+
+
+def _num_expired(records: Sequence[Record]) -> int:
+    return sum(record.finish_reason is FinishReason.EXPIRED for record in records)
+
+
 def _goodput_span_s(run: Run) -> float:
     if any(record.has_slo for record in run.online):
         return run.workload.duration_s or run.end_s
@@ -108,6 +122,7 @@ def _goodput_span_s(run: Run) -> float:
 def _tenants(run: Run) -> list[dict[str, Any]]:
     """Describe each tenant that has arrivals, those with the most service first."""
     service = service_of_tenants(run)
+    entitled = entitlements(run)
     total = float(service.sum())
     records_of: dict[int, list[Record]] = {}
     for record in run.online:
@@ -116,13 +131,19 @@ def _tenants(run: Run) -> list[dict[str, Any]]:
     return [
         {
             "tenant": run.tenant_ids[tenant],
+            "organisation": records[0].arrival.organisation_id or None,
             "weight": run.weights[tenant],
             "requests": len(records),
             "completed": sum(record.is_complete for record in records),
             "rejected": sum(record.reject is not None for record in records),
+            "refusals": _refusals(records),
+            "expired": _num_expired(records),
+            "cancelled": sum(record.is_cancelled for record in records),
+            "preemptions": sum(record.num_preemptions for record in records),
             "tokens": sum(num_served_tokens(record) for record in records),
             "service": float(service[tenant]),
             "service_share": ratio(float(service[tenant]), total),
+            "entitled_share": ratio(float(entitled[tenant]), total),
             "slo_attainment": attainment(records),
             **latencies([record for record in records if record.has_begun]),
         }

@@ -1,7 +1,8 @@
 """Watches a run from outside and fills in its records.
 
-Service is counted as the scheduler charges it: a prompt when its request is first given a slot,
-less what the cache held, and each output token as it lands.
+Tokens are counted as the scheduler charges them: a prompt when its request is first given a slot,
+less what the cache held, and each output token as it lands. Where service is time, it is what each
+plan gives whom (`scheduler.simulator.time_service`).
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ from collections.abc import Sequence
 from engine.contract import StepPlan
 from scheduler.request import Admit, Reject, RequestOutput
 from scheduler.simulator.records import Record, Run
+from scheduler.simulator.time_service import TimeService
 from scheduler.simulator.workload import Arrival
 
 
 class Recorder:
     """Be told of all that happens, in the order of time."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, time_service: TimeService | None = None) -> None:
         self._run = run
         self._prices = run.prices
+        self._time_service = time_service
         self._live: dict[str, Record] = {}
         self._tenants: dict[str, int] = {}
 
@@ -34,6 +37,7 @@ class Recorder:
         self._run.records.append(record)
         if isinstance(answer, Reject):
             record.reject, record.retry_after_s = answer.code, answer.retry_after_s
+            record.refused_for = answer.cause
             return
         self._live[request_id] = record
         self._queue(record, 1, arrival.at_s)
@@ -55,9 +59,12 @@ class Recorder:
                 continue
             record.admitted_s = now
             record.num_cached_tokens = sequence.num_computed
-            cost = self._prices.input * (sequence.num_prompt_tokens - sequence.num_computed)
-            cost += self._prices.cached_input * sequence.num_computed
-            run.service.add(now, record.tenant, cost)
+            if self._time_service is None:
+                cost = self._prices.input * (sequence.num_prompt_tokens - sequence.num_computed)
+                cost += self._prices.cached_input * sequence.num_computed
+                run.service.add(now, record.tenant, cost)
+        if self._time_service is not None:
+            self._note_time(self._time_service, plan, now)
         run.num_steps += 1
         run.num_rows += len(plan.decodes) + len(plan.slices)
         run.num_prefill_tokens += sum(chunk.n_tokens for chunk in plan.slices)
@@ -87,9 +94,22 @@ class Recorder:
                 record.finished_s = now
                 ended.append(record)
                 self._end(request_id, record, now)
+        if self._time_service is not None:
+            return ended
         for tenant, num_tokens in num_drawn.items():
             self._run.service.add(now, tenant, self._prices.output * num_tokens)
         return ended
+
+    def _note_time(self, service: TimeService, plan: StepPlan, now: float) -> None:
+        of_tenant: dict[int, float] = {}
+        for request_id, cost in service.price(plan).items():
+            # One that has ended may be in a step that was planned before.
+            record = self._live.get(request_id)
+            if record is not None:
+                of_tenant[record.tenant] = of_tenant.get(record.tenant, 0.0) + cost
+        for tenant, cost in of_tenant.items():
+            self._run.service.add(now, tenant, cost)
+        self._run.output_cost = service.output
 
     def _end(self, request_id: str, record: Record, now: float) -> None:
         del self._live[request_id]
@@ -106,6 +126,7 @@ class Recorder:
             tenant = self._tenants[arrival.tenant_id] = len(self._tenants)
             self._run.tenant_ids.append(arrival.tenant_id)
             self._run.weights.append(arrival.weight)
+            self._run.organisation_ids.append(arrival.organisation_id)
         return tenant
 
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from scheduler.config import Prices
-from scheduler.request import FinishReason, RejectCode
+from scheduler.config import FairnessConfig, Prices
+from scheduler.order import Tokens, Unit
+from scheduler.request import Band, FinishReason, RejectCode
 from scheduler.simulator.workload import Arrival, Workload
 
 _DONE = (FinishReason.STOP, FinishReason.LENGTH)
@@ -22,6 +25,7 @@ class Record:
 
     `tenant` is a number of `Run.tenant_ids`. Token k is due at `k * tpot_s` after the first one
     was, or came; `num_late` tokens came after that. `admitted_s` is when it was first given a slot.
+    `refused_for` is what the refusal is counted by.
     """
 
     __slots__ = (
@@ -39,6 +43,7 @@ class Record:
         "num_late",
         "num_output_tokens",
         "num_preemptions",
+        "refused_for",
         "reject",
         "retry_after_s",
         "tenant",
@@ -56,11 +61,16 @@ class Record:
         self.num_preemptions = 0
         self.finish_reason: FinishReason | None = None
         self.reject: RejectCode | None = None
+        self.refused_for = ""
         self.retry_after_s: float | None = None
 
     @property
     def is_complete(self) -> bool:
         return self.finish_reason in _DONE
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.finish_reason is FinishReason.CANCELLED
 
     @property
     def has_begun(self) -> bool:
@@ -124,14 +134,29 @@ class QueueLog:
         self.changes.append(change)
 
 
+class Members(NamedTuple):
+    """Say who shares the service of a band: organisations, and tenants that belong to none.
+
+    `of_tenants` has the member of each tenant, a number of `weights`.
+    """
+
+    of_tenants: list[int]
+    weights: list[float]
+
+
 @dataclass(slots=True)
 class Run:
     """Hold all that came of one run; `records` are in the order of arrival."""
 
     workload: Workload
     prices: Prices = field(default_factory=Prices)
+    # What service is counted in, and what an output token was of it on average.
+    unit: Unit = field(default_factory=lambda: Tokens(Prices()))
+    output_cost: float = Prices().output
+    band_shares: Mapping[Band, float] = field(default_factory=lambda: FairnessConfig().band_shares)
     tenant_ids: list[str] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
+    organisation_ids: list[str] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     service: ServiceLog = field(default_factory=ServiceLog)
     queue: QueueLog = field(default_factory=QueueLog)
@@ -141,6 +166,21 @@ class Run:
     busy_s: float = 0.0
     end_s: float = 0.0
     wall_s: float = 0.0
+
+    @property
+    def members(self) -> Members:
+        """Group tenants by their organisations, of which `organisation_ids` has one for each."""
+        known: dict[str, int] = {}
+        members = Members([], [])
+        organisation_ids = self.organisation_ids or [""] * len(self.tenant_ids)
+        for name, weight in zip(organisation_ids, self.weights, strict=True):
+            member = known.get(name, len(members.weights))
+            if member == len(members.weights):
+                members.weights.append(1.0 if name else weight)
+                if name:
+                    known[name] = member
+            members.of_tenants.append(member)
+        return members
 
     @property
     def num_recomputed_tokens(self) -> int:

@@ -12,29 +12,31 @@ from scheduler.policies.registry import levels_of
 from scheduler.request import Slo
 from scheduler.simulator.capacity import at_load, measure_capacity
 from scheduler.simulator.errors import SimulationError
+from scheduler.simulator.machine_file import open_machine
 from scheduler.simulator.metrics import measure
 from scheduler.simulator.records import Run
 from scheduler.simulator.run import OnEnd, simulate
-from scheduler.simulator.setup import Machine, load_machine
+from scheduler.simulator.setup import Machine
 from scheduler.simulator.tiers import Tier, apply_tiers
 from scheduler.simulator.traces import read_trace
-from scheduler.simulator.workload import Workload
+from scheduler.simulator.workload import Arrival, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
     """Choose what to replay, and under what.
 
-    `load` is offered tokens over capacity, see `scheduler.simulator.capacity`; None keeps the
-    trace's own times. `slo` is promised to everyone whom no tier of `tiers` names. With
-    `max_tokens` requests ask for that many tokens and end by themselves where the trace says, so
-    that their lengths have to be predicted.
+    `machine` is a name or a file, see `scheduler.simulator.machine_file`. `load` is offered tokens
+    over capacity, see `scheduler.simulator.capacity`; None keeps the trace's own times. `slo` is
+    promised to everyone whom neither the trace promises anything nor a tier of `tiers` names. With
+    `max_tokens` requests that do not say it themselves ask for that many tokens and end where the
+    trace says, so that their lengths have to be predicted.
     """
 
     trace: Path
     policy: str = "vtc"
     preset: str = "mixed"
-    engine_profile: str = "a100-llama-3-8b"
+    machine: str = "a100-llama-3-8b"
     load: float | None = None
     seed: int = 0
     limit: int | None = None
@@ -61,7 +63,7 @@ class Replay:
             "trace": self.workload.name,
             "policy": options.policy,
             "preset": options.preset,
-            "engine_profile": options.engine_profile,
+            "machine": self.machine.cost.name,
             "load": self.load,
             "seed": options.seed,
             "capacity_tokens_per_s": self.capacity_tokens_per_s,
@@ -82,13 +84,10 @@ def prepare(options: ReplayOptions) -> Replay:
 
     Raises: `SimulationError`; `UnknownPolicy`.
     """
-    machine = load_machine(options.engine_profile)
+    machine = open_machine(options.machine)
     config = config_of(options.preset, options.policy)
     workload = read_trace(options.trace, seed=options.seed, limit=options.limit)
-    arrivals = [
-        replace(arrival, slo=options.slo, max_tokens=options.max_tokens)
-        for arrival in workload.arrivals
-    ]
+    arrivals = [_asked(arrival, options) for arrival in workload.arrivals]
     workload = apply_tiers(replace(workload, arrivals=arrivals), options.tiers)
     replay = Replay(options, machine, config, workload, None)
     if replay.load is None:
@@ -98,6 +97,15 @@ def prepare(options: ReplayOptions) -> Replay:
         replay,
         workload=at_load(workload, replay.load, capacity),
         capacity_tokens_per_s=capacity,
+    )
+
+
+def _asked(arrival: Arrival, options: ReplayOptions) -> Arrival:
+    """Ask as the options say where the trace leaves it open."""
+    return replace(
+        arrival,
+        slo=options.slo if arrival.slo == Slo() else arrival.slo,
+        max_tokens=options.max_tokens if arrival.max_tokens is None else arrival.max_tokens,
     )
 
 

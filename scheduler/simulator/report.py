@@ -65,7 +65,7 @@ def _title(figures: Mapping[str, Any]) -> str:
     load = figures["load"]
     pace = "as recorded" if load is None else f"load {load:g}"
     return (
-        f"{figures['trace']} under {figures['policy']}, {pace}, on {figures['engine_profile']}: "
+        f"{figures['trace']} under {figures['policy']}, {pace}, on {figures['machine']}: "
         f"{figures['completed']:,} of {figures['requests']:,} requests completed in "
         f"{seconds(figures['virtual_seconds'])}"
     )
@@ -82,7 +82,9 @@ def _totals(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("goodput, requests/s", number(figures["goodput_rps"])),
         ("promises kept", percent(figures["slo_attainment"])),
         ("refused", number(figures["rejected"])),
+        *((f"  for {cause}", number(count)) for cause, count in figures["refusals"].items()),
         ("expired while waiting", number(figures["expired"])),
+        ("cancelled", number(figures["cancelled"])),
         ("preemptions", number(figures["preemptions"])),
         ("prompt tokens from the cache", percent(figures["prefix_hit_share"])),
         ("Jain's index of service", number(figures["jain"])),
@@ -100,6 +102,7 @@ def _tenants(tenants: Sequence[Mapping[str, Any]]) -> str:
             number(tenant["requests"]),
             number(tenant["rejected"]),
             percent(tenant["service_share"]),
+            percent(tenant["entitled_share"]),
             percent(tenant["slo_attainment"]),
             seconds(tenant["ttft_s"]["p50"]),
             seconds(tenant["ttft_s"]["p99"]),
@@ -107,7 +110,7 @@ def _tenants(tenants: Sequence[Mapping[str, Any]]) -> str:
         )
         for tenant in tenants[:_MAX_TENANTS]
     ]
-    header = ("tenant", "weight", "requests", "refused", "service", "kept")
+    header = ("tenant", "weight", "requests", "refused", "service", "entitled", "kept")
     text = table((*header, "TTFT p50", "p99", "TPOT p50"), rows)
     hidden = len(tenants) - len(rows)
     return f"{text}\nand {hidden} more with less service" if hidden else text

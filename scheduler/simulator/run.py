@@ -3,7 +3,9 @@
 The engine runs steps back to back: a step begins when it was launched and the one before it has
 ended. The scheduler takes no time. An arrival is offered at its own time, so between the plan
 and the end of the step that runs then, just as in production; it is planned for with the step
-after. With two steps in flight the next one is planned as soon as one more may be.
+after. With two steps in flight the next one is planned as soon as one more may be. A caller that
+cancels does so at its own time too, or when the step has come back that made its answer long
+enough for it.
 """
 
 from __future__ import annotations
@@ -12,14 +14,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from heapq import heappop, heappush
 
 from engine.contract import EngineInfo, StepPlan, StepResult
 from engine.simulated import SimulatedEngine
 from engine.step_cost import StepCost
 from scheduler.config import SchedulerConfig
+from scheduler.order import Tokens
+from scheduler.request import RequestOutput
 from scheduler.simulator.recorder import Recorder
 from scheduler.simulator.records import Record, Run
 from scheduler.simulator.setup import Machine, Serving, open_engine, open_scheduler
+from scheduler.simulator.time_service import TimeService
 from scheduler.simulator.workload import Arrival, Workload
 
 # Returns true where the run has shown enough.
@@ -51,10 +57,22 @@ def simulate(
     """
     lengths: dict[str, int] = {}
     engine = open_engine(machine, output_lengths=lengths, checks=checks)
-    run = Run(workload, config.fairness.prices)
+    fairness = config.fairness
+    run = Run(
+        workload,
+        fairness.prices,
+        unit=Tokens(fairness.prices),
+        output_cost=fairness.prices.output,
+        band_shares=fairness.band_shares,
+    )
+    time_service = None
+    if fairness.unit == "time":
+        time_service = TimeService(engine.info, machine.cost)
+        run.unit = time_service.unit
     if open_with is None:
         open_with = partial(open_scheduler, prior=prior or machine.cost)
-    clock = _Simulation(run, open_with(engine.info, config), engine, lengths)
+    recorder = Recorder(run, time_service)
+    clock = _Simulation(run, open_with(engine.info, config), engine, lengths, recorder)
     started_s = time.perf_counter()
     clock.drive(until_s, on_end)
     run.wall_s = time.perf_counter() - started_s
@@ -70,18 +88,22 @@ class _Simulation:
         scheduler: Serving,
         engine: SimulatedEngine,
         lengths: dict[str, int],
+        recorder: Recorder,
     ) -> None:
         self._run = run
         self._scheduler = scheduler
         self._engine = engine
         self._lengths = lengths
-        self._recorder = Recorder(run)
+        self._recorder = recorder
         self._arrivals = run.workload.arrivals
         self._num_offered = 0
         self._num_arrived = 0
         self._num_backlog = 0
         self._now = 0.0
         self._engine_free_s = 0.0
+        # When requests are cancelled, the next one first.
+        self._cancels: list[tuple[float, str]] = []
+        self._num_cancelled_tokens: dict[str, int] = {}
         # Plans with their results and the times at which they end.
         self._in_flight: deque[tuple[StepPlan, StepResult, float]] = deque()
 
@@ -122,6 +144,8 @@ class _Simulation:
         self._now = end_s
         outputs = self._scheduler.report(self._engine.collect(handle), end_s)
         ended = self._recorder.note_outputs(outputs, end_s)
+        if self._num_cancelled_tokens:
+            ended += self._cancel_long(outputs)
         self._num_backlog -= sum(record.is_backlog for record in ended)
         return ended
 
@@ -147,8 +171,10 @@ class _Simulation:
         """Offer what has arrived by then, each at its own time, and top the backlog up."""
         arrivals = self._arrivals
         while self._num_arrived < len(arrivals) and arrivals[self._num_arrived].at_s <= time_s:
+            self._cancel_until(arrivals[self._num_arrived].at_s)
             self._offer(arrivals[self._num_arrived], is_backlog=False)
             self._num_arrived += 1
+        self._cancel_until(time_s)
         workload = self._run.workload
         if workload.backlog is None or time_s > workload.duration_s:
             return
@@ -163,4 +189,29 @@ class _Simulation:
         self._lengths[request.request_id] = arrival.num_output_tokens
         answer = self._scheduler.offer(request, arrival.at_s)
         self._recorder.note_offer(request.request_id, arrival, answer, is_backlog=is_backlog)
+        if arrival.cancel_after_s is not None:
+            heappush(self._cancels, (arrival.at_s + arrival.cancel_after_s, request.request_id))
+        if arrival.cancel_after_tokens is not None:
+            self._num_cancelled_tokens[request.request_id] = arrival.cancel_after_tokens
         return self._run.records[-1].reject is None
+
+    def _cancel_until(self, time_s: float) -> None:
+        """Cancel what has been given up by then, each at its own time."""
+        while self._cancels and self._cancels[0][0] <= time_s:
+            cancel_s, request_id = heappop(self._cancels)
+            self._cancel(request_id, cancel_s)
+
+    def _cancel_long(self, outputs: Sequence[RequestOutput]) -> list[Record]:
+        """Cancel those whose callers have seen enough of them."""
+        enough = self._num_cancelled_tokens
+        return [
+            record
+            for output in outputs
+            if output.num_output_tokens >= enough.get(output.request_id, 1 << 62)
+            for record in self._cancel(output.request_id, self._now)
+        ]
+
+    def _cancel(self, request_id: str, now: float) -> list[Record]:
+        self._num_cancelled_tokens.pop(request_id, None)
+        output = self._scheduler.cancel(request_id, now)
+        return [] if output is None else self._recorder.note_outputs([output], now)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from engine.contract import EngineInfo, StepPlan, StepResult
 from engine.simulated import SimulatedEngine
-from engine.step_cost import StepCost, load_profile, profile_names
+from engine.step_cost import StepCost, load_profile
 from scheduler.config import SchedulerConfig
 from scheduler.core import Scheduler
 from scheduler.learn import StepModel
@@ -33,10 +33,12 @@ class Serving(Protocol):
 
     def report(self, result: StepResult, now: float) -> list[RequestOutput]: ...
 
+    def cancel(self, request_id: str, now: float) -> RequestOutput | None: ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Size a simulated engine; `cost` prices its steps."""
+    """Size a simulated engine; `cost` prices its steps and has its name."""
 
     cost: StepCost
     max_model_len: int
@@ -70,12 +72,13 @@ def _machines() -> Mapping[str, Machine]:
     }
 
 
-def load_machine(profile: str) -> Machine:
-    """Size the engine of a step-cost profile. Raises: `SimulationError`: there is none."""
-    machine = _machines().get(profile)
+def load_machine(name: str) -> Machine:
+    """Size the engine of a shipped machine. Raises: `SimulationError`: there is none."""
+    machines = _machines()
+    machine = machines.get(name)
     if machine is None:
         raise SimulationError(
-            f"no engine profile {profile!r}: choose one of {', '.join(profile_names())}"
+            f"no machine {name!r}: choose one of {', '.join(machines)}, or a file"
         )
     return machine
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from scheduler.simulator import (
     admission_suite,
     batching_suite,
+    goodput_suite,
     harvest_suite,
     isolation_suite,
     preemption_suite,
@@ -21,6 +22,7 @@ def suites() -> Mapping[str, Suite]:
     return {
         "vtc": Suite(vtc_suite.NUM_RUNS, vtc_suite.run, "simulate-vtc"),
         "slo": Suite(slo_suite.NUM_RUNS, slo_suite.run, "simulate-slo"),
+        "goodput": Suite(goodput_suite.NUM_RUNS, goodput_suite.run, "simulate-goodput"),
         "admission": Suite(admission_suite.NUM_RUNS, admission_suite.run, "simulate-admission"),
         "preemption": Suite(preemption_suite.NUM_RUNS, preemption_suite.run, "simulate-preemption"),
         "harvest": Suite(harvest_suite.NUM_RUNS, harvest_suite.run, "harvest"),

@@ -1,5 +1,6 @@
 """Reads traces of real workloads; the format is told by the content, not by the name.
 
+- Our own CSV, see `scheduler.simulator.own_format`.
 - Azure's CSV: `TIMESTAMP,ContextTokens,GeneratedTokens`, one nameless tenant.
 - ServeGen's CSV: `t_s,client,input_tokens,output_tokens`, a client is a tenant.
 - Lengths alone, as of ShareGPT or arXiv: `num_prefill_tokens,num_decode_tokens,…`; arrivals are
@@ -15,35 +16,47 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from scheduler.simulator import own_format
 from scheduler.simulator.errors import SimulationError
+from scheduler.simulator.fields import Fields, csv_rows
 from scheduler.simulator.servegen import sample_day
-from scheduler.simulator.workload import Arrival, Workload
+from scheduler.simulator.workload import FIRST_BLOCK_TOKEN, Arrival, Workload
 
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _SERVEGEN = ("t_s", "client", "input_tokens", "output_tokens")
 _LENGTHS = ("num_prefill_tokens", "num_decode_tokens")
+# Blocks are told apart by their tokens, which are 31 bits.
+_MAX_BLOCK_ID = (1 << 31) - FIRST_BLOCK_TOKEN
+# What a file may raise beyond what its fields say: it is no CSV, or not the JSON that it seems.
+_UNREADABLE = (
+    csv.Error,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 def read_trace(path: Path, *, seed: int = 0, limit: int | None = None) -> Workload:
     """Read a trace, of its first `limit` requests; `seed` is for what a trace leaves open.
 
-    Raises: `SimulationError`: no file, no known format, or a row that does not read.
+    Raises: `SimulationError`: no file, no known format, or a row that does not read, which is
+    named by its line and column.
     """
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            head = file.readline()
+        arrivals, has_times = _read(path, seed, limit)
     except (OSError, UnicodeDecodeError) as exc:
         raise SimulationError(f"{path}: {exc}") from exc
-    try:
-        arrivals, has_times = _read(path, head.strip(), seed, limit)
-    except (ValueError, KeyError, TypeError, IndexError) as exc:
-        raise SimulationError(f"{path}: a row does not read: {exc!r}") from exc
+    except _UNREADABLE as exc:
+        raise SimulationError(f"{path}: it does not read: {exc!r}") from exc
     if not arrivals:
         raise SimulationError(f"{path}: no requests in it")
     arrivals.sort(key=lambda arrival: arrival.at_s)
@@ -56,66 +69,66 @@ def read_trace(path: Path, *, seed: int = 0, limit: int | None = None) -> Worklo
     return workload if limit is None else workload.first(limit)
 
 
-def _read(path: Path, head: str, seed: int, limit: int | None) -> tuple[list[Arrival], bool]:
-    columns = tuple(head.split(","))
+def _read(path: Path, seed: int, limit: int | None) -> tuple[list[Arrival], bool]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        head = file.readline().strip()
+    columns = tuple(column.strip() for column in next(csv.reader([head]), []))
+    rows = csv_rows(path, columns, limit)
     if columns == _AZURE:
-        return list(_azure(_rows(path, limit))), True
+        return _azure(rows), True
     if columns == _SERVEGEN:
-        return list(_servegen(_rows(path, limit))), True
+        return list(_servegen(rows)), True
     if columns[:2] == _LENGTHS:
-        return list(_lengths(_rows(path, limit), seed)), False
+        return list(_lengths(rows, seed)), False
+    if set(own_format.NEEDED) <= set(columns):
+        own_format.check_columns(path, columns)
+        return list(own_format.read_rows(rows)), True
     if head.startswith("{"):
         first = _first_object(path, head)
         if "hash_ids" in first:
             return _mooncake(path, limit), True
         if "clients" in first and "quantile_levels" in first:
-            return sample_day(first, seed=seed, limit=limit), True
+            try:
+                return sample_day(first, seed=seed, limit=limit), True
+            except SimulationError as exc:
+                raise SimulationError(f"{path}: {exc}") from exc
     raise SimulationError(
-        f"{path}: not a trace that is known: a CSV with the columns {','.join(_AZURE)}, "
-        f"{','.join(_SERVEGEN)} or {','.join(_LENGTHS)}, JSON lines with hash_ids, "
-        "or a ServeGen day"
+        f"{path}: not a trace that is known: a CSV with at least {','.join(own_format.NEEDED)}, "
+        f"with the columns {','.join(_AZURE)}, {','.join(_SERVEGEN)} or {','.join(_LENGTHS)}, "
+        "JSON lines with hash_ids, or a ServeGen day"
     )
 
 
-def _rows(path: Path, limit: int | None) -> Iterator[Mapping[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        for index, row in enumerate(csv.DictReader(file)):
-            if index == limit:
-                return
-            yield row
+def _azure(rows: Iterable[Fields]) -> list[Arrival]:
+    whens = [(row.moment("TIMESTAMP"), row) for row in rows]
+    start = min((when for when, _ in whens), default=None)
+    return [
+        _arrival((when - start).total_seconds(), "all", row, "ContextTokens", "GeneratedTokens")
+        for when, row in whens
+        if start is not None
+    ]
 
 
-def _azure(rows: Iterable[Mapping[str, str]]) -> Iterator[Arrival]:
-    start: datetime | None = None
+def _servegen(rows: Iterable[Fields]) -> Iterator[Arrival]:
     for row in rows:
-        # Its seconds have seven digits, of which datetime takes six.
-        when = datetime.fromisoformat(row["TIMESTAMP"][:26])
-        start = start or when
-        yield _arrival(
-            (when - start).total_seconds(), "all", row["ContextTokens"], row["GeneratedTokens"]
-        )
+        yield _arrival(row.time_s("t_s"), row.text("client"), row, "input_tokens", "output_tokens")
 
 
-def _servegen(rows: Iterable[Mapping[str, str]]) -> Iterator[Arrival]:
-    for row in rows:
-        yield _arrival(float(row["t_s"]), row["client"], row["input_tokens"], row["output_tokens"])
-
-
-def _lengths(rows: Iterable[Mapping[str, str]], seed: int) -> Iterator[Arrival]:
+def _lengths(rows: Iterable[Fields], seed: int) -> Iterator[Arrival]:
     draw = np.random.default_rng(seed)
     at_s = 0.0
     for row in rows:
         at_s += float(draw.exponential())
-        yield _arrival(at_s, "all", row["num_prefill_tokens"], row["num_decode_tokens"])
+        yield _arrival(at_s, "all", row, *_LENGTHS)
 
 
-def _arrival(at_s: float, tenant_id: str, prompt: str, output: str) -> Arrival:
+def _arrival(at_s: float, tenant_id: str, row: Fields, prompt: str, output: str) -> Arrival:
     """Make an arrival; whatever draws no token at all is taken to draw one."""
     return Arrival(
         at_s=at_s,
         tenant_id=tenant_id,
-        num_prompt_tokens=max(1, int(prompt)),
-        num_output_tokens=max(1, int(output)),
+        num_prompt_tokens=max(1, row.count(prompt)),
+        num_output_tokens=max(1, row.count(output)),
     )
 
 
@@ -128,19 +141,38 @@ def _first_object(path: Path, head: str) -> Mapping[str, Any]:
 
 
 def _mooncake(path: Path, limit: int | None) -> list[Arrival]:
-    with path.open(encoding="utf-8") as file:
-        rows = [json.loads(line) for _, line in zip(range(limit or 1 << 62), file, strict=False)]
-    roots = {row["hash_ids"][0] for row in rows}
+    with path.open(encoding="utf-8-sig") as file:
+        rows = [_json_row(path, n + 1, line) for n, line in enumerate(islice(file, limit))]
+    blocks = [_block_ids(row) for row in rows]
     # A system prompt that everybody shares tells nobody apart.
-    depth = 1 if len(roots) == 1 else 0
+    depth = 1 if len({ids[0] for ids in blocks}) == 1 else 0
     return [
         Arrival(
-            at_s=row["timestamp"] / 1000,
-            tenant_id=f"prefix-{row['hash_ids'][min(depth, len(row['hash_ids']) - 1)]}",
-            num_prompt_tokens=max(1, int(row["input_length"])),
-            num_output_tokens=max(1, int(row["output_length"])),
-            block_ids=tuple(row["hash_ids"]),
+            at_s=row.time_s("timestamp", scale=1e-3),
+            tenant_id=f"prefix-{ids[min(depth, len(ids) - 1)]}",
+            num_prompt_tokens=max(1, row.count("input_length")),
+            num_output_tokens=max(1, row.count("output_length")),
+            block_ids=ids,
             salt=b"mooncake",
         )
-        for row in rows
+        for row, ids in zip(rows, blocks, strict=True)
     ]
+
+
+def _json_row(path: Path, line: int, text: str) -> Fields:
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise SimulationError(f"{path}: line {line} is not a JSON object")
+    return Fields(path, line, values)
+
+
+def _block_ids(row: Fields) -> tuple[int, ...]:
+    ids = row.values.get("hash_ids")
+    if not isinstance(ids, list) or not ids:
+        raise row.error("hash_ids", "is not a list of blocks")
+    if not all(type(name) is int and 0 <= name < _MAX_BLOCK_ID for name in ids):
+        raise row.error("hash_ids", f"has a block that is no number from 0 to {_MAX_BLOCK_ID - 1}")
+    return tuple(ids)

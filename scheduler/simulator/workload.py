@@ -16,7 +16,7 @@ from scheduler.request import Band, Request, Slo
 
 _FILLER = array("i", [0])
 # Room for the ids of requests below those of shared blocks.
-_FIRST_BLOCK_TOKEN = 1 << 28
+FIRST_BLOCK_TOKEN = 1 << 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,22 +24,26 @@ class Arrival:
     """Describe one request: when it comes, in seconds, from whom, how long it and its answer are.
 
     `block_ids` name the content of the prompt in blocks of `block_tokens` tokens: equal ids at
-    the start of two prompts are a shared prefix. Without them no other prompt begins alike.
-    `salt` is whose cache that is, the tenant's where it is empty. `ttlt_s` is a promise for the
-    last token, which is measured but has no place in an `Slo`. Nobody waits for the first token
-    longer than `patience_s`.
+    the start of two prompts are a shared prefix. What is beyond them is the prompt's own: no
+    other one goes on alike. `salt` is whose cache that is, the tenant's where it is empty.
+    `ttlt_s` is a promise for the last token, which is measured but has no place in an `Slo`.
+    Nobody waits for the first token longer than `patience_s`. Its caller cancels it
+    `cancel_after_s` after it came, or once it has `cancel_after_tokens` tokens.
     """
 
     at_s: float
     tenant_id: str
     num_prompt_tokens: int
     num_output_tokens: int
+    organisation_id: str = ""
     key_id: str = ""
     weight: float = 1.0
     band: Band = Band.DEFAULT
     slo: Slo = field(default_factory=Slo)
     ttlt_s: float | None = None
     patience_s: float | None = None
+    cancel_after_s: float | None = None
+    cancel_after_tokens: int | None = None
     max_tokens: int | None = None
     block_ids: tuple[int, ...] = ()
     block_tokens: int = 512
@@ -69,18 +73,24 @@ class Arrival:
             cache_salt=self.salt or self.tenant_id.encode(),
             arrival_s=self.at_s,
             weight=self.weight,
+            organisation_id=self.organisation_id,
             band=self.band,
             slo=self.slo,
             expires_s=None if self.patience_s is None else self.at_s + self.patience_s,
         )
 
+    def uncut(self) -> Arrival:
+        """Describe the same request of a caller that waits for all of the answer."""
+        return replace(self, patience_s=None, cancel_after_s=None, cancel_after_tokens=None)
+
     def _prompt(self, index: int) -> array[int]:
-        if not self.block_ids:
-            # Names of blocks cover all that is before them: one token tells prompts apart.
-            return array("i", [index + 1]) + _FILLER * (self.num_prompt_tokens - 1)
         prompt = array("i")
         for block_id in self.block_ids:
-            prompt += array("i", [_FIRST_BLOCK_TOKEN + block_id]) * self.block_tokens
+            prompt += array("i", [FIRST_BLOCK_TOKEN + block_id]) * self.block_tokens
+        num_own = self.num_prompt_tokens - len(prompt)
+        if num_own > 0:
+            # Names of blocks cover all that is before them: one token tells prompts apart.
+            prompt += array("i", [index + 1]) + _FILLER * (num_own - 1)
         return prompt[: self.num_prompt_tokens]
 
 

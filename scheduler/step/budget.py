@@ -3,9 +3,10 @@
 A step that decodes rows with promises must end before the first of their next tokens is due. The
 step model prices what it must do; the time left is sold to prefills by the token, and after them
 to the batch band by the row. Two bounds are kept apart: where only the *pace* is promised, late
-rows are no reason to stop prefilling altogether, so `min_chunk_tokens` are always granted; a
-promised *gap*, or `max_step_s`, is a bound on the step itself and leaves a few tokens at least,
-or a gap that cannot be kept would keep all prompts out.
+rows are no reason to stop prefilling altogether, so `min_chunk_tokens` are always granted, and no
+step takes more than `pace_fraction` of the tightest pace, or the first long one would spend what
+later tokens need; a promised *gap*, or `max_step_s`, is a bound on the step itself and leaves a few
+tokens at least, or a gap that cannot be kept would keep all prompts out.
 
 Source: the dynamic chunk of the Niyama artifact, microsoft/sarathi-serve, branch
 niyama_asplos2026; here the largest chunk is solved for, not looked up.
@@ -21,7 +22,8 @@ from scheduler.config import ComposerConfig
 from scheduler.learn import StepModel
 from scheduler.running import Pace
 
-_LEAST_TOKENS = 16
+# Of a prompt, in a step that is too long for a promised gap already.
+LEAST_TOKENS = 16
 
 
 class StepBudget:
@@ -31,6 +33,8 @@ class StepBudget:
         self._config = config
         self._pace = pace
         self._step_model = step_model
+        # How much earlier the step must end for rows that sit it out.
+        self.kept_s = 0.0
 
     def prefill_tokens(self, decodes: StepFeatures, room: int, now: float) -> int:
         """Grant prompt tokens to a step that decodes `decodes`; at most `room`."""
@@ -39,11 +43,11 @@ class StepBudget:
         slack_s = math.inf
         if config.dynamic_chunk:
             step_s = min(step_s, self._pace.shortest_gap_s)
-            slack_s = self._pace.tightest_s - now
+            slack_s = self._slack_s(now)
         if slack_s < step_s:
             room = min(room, max(config.min_chunk_tokens, self._solve(decodes, slack_s, room)))
         if step_s < math.inf:
-            room = min(room, max(_LEAST_TOKENS, self._solve(decodes, step_s, room)))
+            room = min(room, max(LEAST_TOKENS, self._solve(decodes, step_s, room)))
         return room
 
     def harvest_rows(self, step: StepFeatures, num_rows: int, context: int, now: float) -> int:
@@ -73,7 +77,13 @@ class StepBudget:
         config, pace = self._config, self._pace
         step_s = math.inf if config.max_step_s is None else config.max_step_s
         limit_s = min(step_s, config.harvest_step_s)
-        return min(limit_s, pace.tightest_s - now, pace.shortest_gap_s)
+        return min(limit_s, self._slack_s(now), pace.shortest_gap_s)
+
+    def _slack_s(self, now: float) -> float:
+        """Say how long a step may take for the paces that were promised."""
+        pace = self._pace
+        slack_s = pace.tightest_s - now - self.kept_s
+        return min(slack_s, self._config.pace_fraction * pace.shortest_tpot_s)
 
     def _price(self, step: StepFeatures) -> float:
         return self._step_model.margin * self._step_model.price_s(step)

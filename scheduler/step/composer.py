@@ -1,9 +1,11 @@
 """Builds the plan of one step.
 
-In order: all online rows that decode; then prefills, those under way and new ones from the tree
-by deadline, as many tokens as the tightest promise leaves time for; then rows and prefills of the
-batch band into what is left. All within the engine's token budget and its rows. Who of those that
-wait is let in is said by `scheduler.step.intake`, who is sent back by `scheduler.step.preemption`.
+In order: the online rows that decode, all or those whose turn it is
+(`scheduler.step.decode_shares`); then prefills, those under way and new ones from the tree,
+as many tokens as the tightest promise leaves time for; then rows and prefills of the batch band
+into what is left. All within the engine's token budget and its rows. Whose prompt goes first is
+said by `scheduler.step.turns`, who of those that wait is let in by `scheduler.step.intake`, who is
+sent back by `scheduler.step.preemption`.
 
 A sequence gets the blocks for all its known tokens when it is admitted, though its chunks may
 take several steps: prefills can then never block each other, and only decoding can run out. What
@@ -23,12 +25,16 @@ from scheduler.request import Band
 from scheduler.running import Slots
 from scheduler.sequence import Sequence
 from scheduler.step.budget import StepBudget
+from scheduler.step.decode_shares import DecodeShares
 from scheduler.step.displacement import Displacement
 from scheduler.step.draft import Draft, Step
 from scheduler.step.intake import Intake
 from scheduler.step.kv_budget import KvBudget
 from scheduler.step.limits import StepLimits
+from scheduler.step.long_prompts import LongPrompts
+from scheduler.step.passing import Passing
 from scheduler.step.preemption import Preemption
+from scheduler.step.turns import Turns
 
 
 class Composer:
@@ -54,9 +60,17 @@ class Composer:
         self._running = running
         self._step_budget = StepBudget(config.composer, running.pace, step_model)
         self._kv_budget = KvBudget(config.composer, info, pool, running, lengths)
-        self._preemption = Preemption(config.preemption, pool, running, waiting.tenant_counter)
-        self._displacement = Displacement(pool, waiting, running, self._kv_budget, self._preemption)
-        self._intake = Intake(config.composer, self._kv_budget, lifecycle)
+        self._preemption = Preemption(config.preemption, pool, running, waiting.share_counters)
+        passing = Passing(waiting, self._kv_budget)
+        self._displacement = Displacement(
+            pool, waiting, running, self._kv_budget, self._preemption, passing
+        )
+        self._intake = Intake(config.composer, self._kv_budget, passing, lifecycle)
+        self._turns = Turns(waiting)
+        self._long_prompts = LongPrompts(
+            config.fairness.max_throughput_loss, running, waiting, step_model
+        )
+        self._shares = DecodeShares(config, info.depth, running, waiting, step_model)
         self._num_steps_to_admission = 0
 
     def compose(self, step_id: int, now: float) -> Step | None:
@@ -73,14 +87,16 @@ class Composer:
         # A victim must not take back at once what it has just given.
         admits = not victims and self._is_time_to_admit()
         if not self._config.prefill_first:
-            self._decode(running.decode_rows.online(), draft)
+            self._decode_online(draft, now)
         self._prefill(draft, admits, now)
         if self._config.prefill_first and not draft.slices:
-            self._decode(running.decode_rows.online(), draft)
+            self._decode_online(draft, now)
         self._harvest(draft, admits, now)
         if draft.num_tokens:
             running.num_steps += 1
-            return draft.finish(step_id, running)
+            step = draft.finish(step_id, running)
+            self._shares.note(step)
+            return step
         if not admits and self._num_steps_to_admission and len(self._waiting):
             # Rows run, but none may draw: looking at the queue only now and then is for others.
             self._num_steps_to_admission = 0
@@ -100,10 +116,15 @@ class Composer:
         limit = self._limits.max_num_tokens
         return min(limit, self._config.max_num_batched_tokens or limit) - draft.num_tokens
 
-    def _decode(self, slots: Slots, draft: Draft) -> None:
-        """Let those rows decode that may draw one more token."""
+    def _decode_online(self, draft: Draft, now: float) -> None:
+        """Let those rows decode that may draw one more token, unless they sit out."""
         rows = self._running.decode_rows
-        slots = rows.unpaused(slots)
+        self._decode(self._shares.choose(rows.unpaused(rows.online()), now), draft)
+        self._step_budget.kept_s = self._shares.kept_s
+
+    def _decode(self, slots: Slots, draft: Draft) -> None:
+        """Let rows decode that may draw one more token."""
+        rows = self._running.decode_rows
         positions = rows.num_tokens[slots] - 1
         block_ids = np.full(len(slots), -1, dtype=np.intc)
         wants_block = np.flatnonzero(positions % self._pool.block_size == 0)
@@ -114,42 +135,75 @@ class Composer:
         draft.decode(slots, positions, block_ids)
 
     def _prefill(self, draft: Draft, admits: bool, now: float) -> None:
-        """Give online prefills their chunks, the ones under way and new ones by deadline."""
+        """Give online prefills their chunks, the ones under way and new ones in turn."""
         room = self._num_tokens_left(draft)
         under_way = [s for s in self._running.prefilling if s.request.band is not Band.BATCH]
         if room <= 0 or not (under_way or (admits and len(self._waiting))):
             return
+        turns, long_prompts = self._turns, self._long_prompts
+        under_way.sort(key=turns.of, reverse=True)
+        resting = self._rest(under_way, room, draft)
         # The chunks that go on attend to what their prompts have so far.
         context = sum(sequence.num_computed for sequence in under_way)
         step = draft.features(prefill_context_tokens=context)
         draft.budget = self._step_budget.prefill_tokens(step, room, now)
-        under_way.sort(key=_urgency, reverse=True)
+        passed = long_prompts.due or turns.pick_passed(under_way)
+        if passed is not None and draft.has_room_for(passed):
+            under_way.remove(passed)
+            self._slice(passed, (), draft)
         head = self._intake.next(draft, now) if admits else None
         while draft.budget and (under_way or head is not None):
-            if under_way and (head is None or self._goes_on(under_way[-1], head[0])):
+            if under_way and (head is None or self._goes_on(under_way[-1], head[0], now)):
                 sequence = under_way.pop()
                 if draft.has_room_for(sequence):
                     self._slice(sequence, (), draft)
             else:
                 assert head is not None
                 # Prefills under way may have taken what it was to have of scored prompts.
-                has_room = draft.has_room_for(head[0])
+                has_room = draft.has_room_for(head[0]) and not self._head_rests(head, draft)
                 if has_room:
                     self._admit(*head, draft, now)
                 head = self._intake.next(draft, now) if has_room else None
+        draft.is_full = not (draft.budget or long_prompts.has_gone)
+        if resting and not draft.num_tokens:
+            self._slice(resting[0], (), draft)
+        long_prompts.note(draft.features())
+        turns.note(0 if passed is not None else len(under_way))
 
-    def _goes_on(self, under_way: Sequence, head: Sequence) -> bool:
-        """Tell whether a prefill under way goes before the next request, which may be due before.
+    def _goes_on(self, sequence: Sequence, head: Sequence, now: float) -> bool:
+        """Tell whether a prompt under way goes before the next request.
 
-        Another tenant's may go first only while it is no further ahead of its share: the prompt
-        under way was charged for already, and a flood of older requests would keep it waiting.
+        One of a lower band whose share is owed may be next: it is not to hide a higher one.
         """
-        if under_way.request.band != head.request.band:
-            return under_way.request.band < head.request.band
-        if _urgency(under_way) <= _urgency(head):
-            return True
-        counter = self._waiting.tenant_counter
-        return counter(head) > counter(under_way)
+        turn = self._turns.of(sequence)
+        if turn > self._turns.of(head):
+            return False
+        hidden = self._waiting.heads_above(head.request.band, now)
+        return not hidden or turn <= self._turns.of(hidden[0])
+
+    def _rest(self, under_way: list[Sequence], room: int, draft: Draft) -> list[Sequence]:
+        """Take those out of the prompts under way that sit this step out; returns them."""
+        long_prompts = self._long_prompts
+        long_prompts.begin()
+        resting: list[Sequence] = []
+        step = draft.features()
+        for place in range(len(under_way) - 1, -1, -1):
+            sequence = under_way[place]
+            goes_first = place == len(under_way) - 1 or (
+                under_way[-1].request.tenant_id == sequence.request.tenant_id
+            )
+            context = sequence.num_computed
+            if long_prompts.rests(sequence, context, room, step, goes_first=goes_first):
+                resting.append(under_way.pop(place))
+        return resting
+
+    def _head_rests(self, head: tuple[Sequence, list[int]], draft: Draft) -> bool:
+        sequence, hit = head
+        context = len(hit) * self._pool.block_size
+        step = draft.features()
+        return draft.num_tokens > 0 and self._long_prompts.rests(
+            sequence, context, draft.budget, step, goes_first=True
+        )
 
     def _harvest(self, draft: Draft, admits: bool, now: float) -> None:
         """Take work of the batch band along in what time, tokens and blocks are left."""
@@ -196,7 +250,3 @@ class Composer:
         if draft.slice(sequence, new_block_ids):
             sequence.num_tokens += 1
             self._running.start_decoding(sequence)
-
-
-def _urgency(sequence: Sequence) -> tuple[Band, float, int]:
-    return sequence.request.band, sequence.deadline_s, sequence.ordinal

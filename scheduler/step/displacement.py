@@ -13,7 +13,9 @@ from scheduler.request import Band
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence
 from scheduler.step.kv_budget import KvBudget
+from scheduler.step.passing import Passing
 from scheduler.step.preemption import Preemption
+from scheduler.step.reclaim import Reclaim
 
 _MAX_DISPLACING = 8
 
@@ -28,18 +30,21 @@ class Displacement:
         running: RunningSet,
         kv_budget: KvBudget,
         preemption: Preemption,
+        passing: Passing,
     ) -> None:
         self._pool = pool
         self._waiting = waiting
         self._running = running
         self._kv_budget = kv_budget
         self._preemption = preemption
+        self._passing = passing
+        self._reclaim = Reclaim(pool, running, kv_budget, preemption)
 
     def make_way(self, now: float) -> list[Sequence]:
         """Preempt for the next request if that lets it in; returns the victims, to be requeued."""
         head = self._find_head(now)
         if head is None:
-            return []
+            return self._reclaim_for_next(now)
         budget, band = self._kv_budget, head.request.band
         node = self._waiting.bands[band.name]
         num_wanted = min(node.num_waiting, _MAX_DISPLACING)
@@ -53,6 +58,16 @@ class Displacement:
                 band, num_blocks + (num_wanted - 1) * mean_blocks, num_wanted
             )
         return victims
+
+    def _reclaim_for_next(self, now: float) -> list[Sequence]:
+        """Preempt for the next request that may take the headroom, if it does not fit."""
+        head = self._passing.next(now)
+        if head is None or head.num_in_flight:
+            return []
+        running, budget = self._running, self._kv_budget
+        if not running.is_full and (budget.surely_fits(head) or budget.fit(head) is not None):
+            return []
+        return self._reclaim.make_way(head)
 
     def _find_head(self, now: float) -> Sequence | None:
         """Find the next request if it does not fit beside rows of lower bands."""

@@ -18,7 +18,8 @@ class Step:
     """Keep a plan with the sequences of its decodes and slices, and the rows that sample.
 
     `sampling` are these rows' slots, in the order of the result, and `epochs` whose they were.
-    `features` are what the step's time depends on.
+    `features` are what the step's time depends on. One that `is_full` had no room for more prompts,
+    and no long one of which each chunk takes a step.
     """
 
     plan: StepPlan
@@ -27,6 +28,7 @@ class Step:
     sampling: Slots
     epochs: NDArray[np.intc]
     features: StepFeatures
+    is_full: bool
 
     def sequence_of_slot(self) -> dict[int, Sequence]:
         """Find the rows of this step by slot, whatever has become of them since."""
@@ -50,12 +52,14 @@ class Draft:
         "_sequences",
         "admitted",
         "budget",
+        "is_full",
         "rows",
         "slices",
     )
 
     def __init__(self, num_prompt_logprobs: int) -> None:
         self.budget = 0
+        self.is_full = False
         self.rows = DecodeRows()
         self.slices: list[SequenceSlice] = []
         self.admitted: list[NewSequence] = []
@@ -127,6 +131,7 @@ class Draft:
             slots,
             running.decode_rows.epochs[slots],
             self.features(),
+            self.is_full,
         )
 
 

@@ -14,6 +14,7 @@ from scheduler.request import Band
 from scheduler.sequence import Sequence
 from scheduler.step.draft import Draft
 from scheduler.step.kv_budget import KvBudget
+from scheduler.step.passing import Passing
 
 _MAX_PASSING = 8
 
@@ -24,9 +25,12 @@ Head = tuple[Sequence, list[int]]
 class Intake:
     """Look at the queue for one step after the other."""
 
-    def __init__(self, config: ComposerConfig, kv_budget: KvBudget, lifecycle: Lifecycle) -> None:
+    def __init__(
+        self, config: ComposerConfig, kv_budget: KvBudget, passing: Passing, lifecycle: Lifecycle
+    ) -> None:
         self._config = config
         self._kv_budget = kv_budget
+        self._passing = passing
         self._lifecycle = lifecycle
         self._waiting = lifecycle.waiting
         self._running = lifecycle.running
@@ -44,19 +48,41 @@ class Intake:
         lifecycle = self._lifecycle
         while draft.budget and not self._running.is_full:
             sequence = self._waiting.peek(now)
-            # A token in flight must land first: the engine is handed all tokens on admission.
-            if sequence is None or sequence.num_in_flight or not draft.has_room_for(sequence):
+            if sequence is None or not self._may_begin(sequence, draft, harvests):
                 return None
-            if not self._may_enter(sequence, harvests):
-                return None
-            if lifecycle.drop_if_late(sequence, now):
+            if lifecycle.is_late(sequence, now):
+                if not lifecycle.drop(sequence, now):
+                    return None
                 continue
-            hit = self._kv_budget.fit(sequence)
+            hit = self._fit(sequence)
             if hit is None:
-                return self._bypass(sequence, now, harvests)
+                instead = self._instead_of(sequence, draft, now, harvests)
+                if instead is None:
+                    return self._bypass(sequence, now, harvests)
+                sequence, hit = instead
             if not lifecycle.hold(sequence, len(hit), now):
                 return sequence, hit
         return None
+
+    def _instead_of(
+        self, passed: Sequence, draft: Draft, now: float, harvests: bool
+    ) -> Head | None:
+        """Find one that may take the headroom, where the next request does not fit beside it."""
+        sequence = self._passing.next(now)
+        if sequence is None or self._lifecycle.is_late(sequence, now):
+            return None
+        if not self._may_begin(sequence, draft, harvests):
+            return None
+        # The next one itself, where nobody has a claim to what it was to leave.
+        hit = self._fit(sequence, keeps=sequence is not passed)
+        return None if hit is None else (sequence, hit)
+
+    def _may_begin(self, sequence: Sequence, draft: Draft, harvests: bool) -> bool:
+        """Tell whether a request may join this step, slots and blocks aside."""
+        # A token in flight must land first: the engine is handed all tokens on admission.
+        if sequence.num_in_flight or not draft.has_room_for(sequence):
+            return False
+        return self._may_enter(sequence, harvests)
 
     def _may_enter(self, sequence: Sequence, harvests: bool) -> bool:
         """Tell whether work of this band is let in now; the batch band leaves some slots free."""
@@ -66,6 +92,13 @@ class Intake:
         num_kept = self._config.batch_kv_headroom * running.max_num_rows
         return harvests and running.num_free_slots > num_kept
 
+    def _fit(self, sequence: Sequence, *, keeps: bool = True) -> list[int] | None:
+        """Find a slot and blocks for a request, as far as it may have them; returns its hit."""
+        num_kept = self._kv_budget.headroom.slots(sequence) if keeps else 0
+        if self._running.num_free_slots <= num_kept:
+            return None
+        return self._kv_budget.fit(sequence, keeps=keeps)
+
     def _bypass(self, passed: Sequence, now: float, harvests: bool) -> Head | None:
         """Find a request behind one that does not fit, which is passed a few times at most."""
         if passed.num_bypassed >= self._config.max_bypasses:
@@ -74,7 +107,7 @@ class Intake:
             # Where one policy orders all bands, those behind may be of another one.
             if sequence.num_in_flight or not self._may_enter(sequence, harvests):
                 continue
-            hit = self._kv_budget.fit(sequence)
+            hit = self._fit(sequence)
             if hit is not None:
                 passed.num_bypassed += 1
                 return sequence, hit

@@ -8,6 +8,8 @@ small reserve (`prompt`); what all running requests together are predicted to re
 
 from __future__ import annotations
 
+from math import ceil
+
 from engine.contract import EngineInfo
 from engine.kv.block_pool import BlockPool
 from scheduler.config import ComposerConfig
@@ -15,6 +17,7 @@ from scheduler.learn import Lengths
 from scheduler.request import Band
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence
+from scheduler.step.headroom import Headroom
 
 
 class KvBudget:
@@ -32,14 +35,17 @@ class KvBudget:
         self._pool = pool
         self._running = running
         self._lengths = lengths
+        self.headroom = Headroom(pool, running)
         # The last one that was asked for: a request that fits is asked for twice.
         self._expected_of: Sequence | None = None
         self._expected_at = 0
         self._expected_len = 0.0
         self._headroom = round(config.batch_kv_headroom * info.num_blocks)
 
-    def fit(self, sequence: Sequence) -> list[int] | None:
+    def fit(self, sequence: Sequence, *, keeps: bool = True) -> list[int] | None:
         """Find the blocks of a prefix hit, or None where the rest does not fit beside them.
+
+        It `keeps` the headroom, if that is not for its tenant.
 
         A sequence that would run alone needs no more than its known tokens.
         """
@@ -54,9 +60,50 @@ class KvBudget:
                 reserve += self._headroom
         if num_new + num_idle + reserve > pool.num_free:
             return None
-        if self._config.kv_reserve != "prompt" and len(self._running):
-            return hit if self._outlasts(sequence, num_new + num_idle) else None
-        return hit
+        if not len(self._running):
+            return hit
+        num_needed = num_new + num_idle
+        if self._fits_beside(sequence, num_needed, reserve, self.headroom.most_blocks):
+            return hit
+        num_tokens = self._tokens_to_hold(sequence, num_needed)
+        if not self.headroom.is_within_share(sequence, num_tokens):
+            num_kept = self.headroom.blocks(sequence) if keeps else 0
+            return hit if self._fits_beside(sequence, num_needed, reserve, num_kept) else None
+        if self._fits_beside(sequence, num_needed, reserve, 0):
+            return hit
+        # What others are to grow by beyond their shares is not for it to leave them.
+        has_room = num_tokens <= (pool.num_free - reserve) * pool.block_size
+        return hit if has_room and self.headroom.is_shared(sequence) else None
+
+    def blocks_to_begin(self, sequence: Sequence) -> int:
+        """Count the blocks that must be free for a request whose tenant is within its share."""
+        hit = self.find(sequence)
+        num_needed = sequence.table.blocks_missing(sequence.num_tokens) - len(hit)
+        num_needed += self._pool.count_idle(hit)
+        num_tokens = self._tokens_to_hold(sequence, num_needed)
+        return ceil(num_tokens / self._pool.block_size) + self.reserve()
+
+    def is_kept_out(self, sequence: Sequence) -> bool:
+        """Tell whether what is kept for others is not for a request, whose tenant has its share."""
+        num_needed = sequence.table.blocks_missing(sequence.num_tokens)
+        num_tokens = self._tokens_to_hold(sequence, num_needed)
+        headroom = self.headroom
+        return headroom.slots(sequence) > 0 or not headroom.is_within_share(sequence, num_tokens)
+
+    def _fits_beside(
+        self, sequence: Sequence, num_needed: int, reserve: int, num_kept: int
+    ) -> bool:
+        """Tell whether a request that needs so many blocks now leaves others `num_kept` of them."""
+        if num_needed + reserve + num_kept > self._pool.num_free:
+            return False
+        return self._config.kv_reserve == "prompt" or self._outlasts(sequence, num_needed, num_kept)
+
+    def _tokens_to_hold(self, sequence: Sequence, num_needed: int) -> float:
+        """Count the tokens that a request is to hold of its own in the end."""
+        num_tokens = float(num_needed * self._pool.block_size)
+        if self._config.kv_reserve != "prompt":
+            num_tokens += max(0.0, self.expected_len(sequence) - sequence.num_tokens)
+        return num_tokens
 
     def surely_fits(self, sequence: Sequence) -> bool:
         """Tell in short that an online sequence fits, whatever it draws and nothing of it cached.
@@ -101,14 +148,14 @@ class KvBudget:
             return 0
         return max(1, self._pool.num_blocks // 100, len(running.online_decodes) // 8)
 
-    def _outlasts(self, sequence: Sequence, num_new: int) -> bool:
+    def _outlasts(self, sequence: Sequence, num_new: int, num_kept: int) -> bool:
         """Tell whether the blocks suffice at the peak; shared ones count once, as they are now."""
         pool, rows = self._pool, self._running.kv_growth
         block_size = pool.block_size
         growth = max(0.0, self.expected_len(sequence) - sequence.num_tokens)
         own_tokens = rows.own_tokens
         num_shared = pool.num_blocks - pool.num_free - own_tokens / block_size
-        room = (pool.num_blocks - num_shared) * block_size
+        room = (pool.num_blocks - num_shared - num_kept) * block_size
         new_tokens = num_new * block_size
         if own_tokens + rows.growth_tokens + new_tokens + growth <= room:
             return True

@@ -1,10 +1,10 @@
 """Whom to send back, and when.
 
 *When blocks run out.* Each row that decodes next must have the block it may need. The victim is
-the row with the least claim: of the lowest band, of that band the tenant that is furthest ahead
-of its share, and then the youngest. A row that was preempted often is pinned: it goes only when
-every row is, so that nobody is sent back for ever. In each step that preempts, the oldest row of
-the highest band goes on, so the whole always makes progress.
+the row with the least claim: of the lowest band, of that band the organisation that is furthest
+ahead of its share, of that the tenant that is, and then the youngest. A row that was preempted
+often is pinned: it goes only when every row is, so that nobody is sent back for ever. In each step
+that preempts, the oldest row of the highest band goes on, so the whole always makes progress.
 
 *When a higher band waits.* A request displaces running ones of strictly lower bands where slots or
 blocks are what it lacks, and only if sending them back lets it in. What runs on its band's
@@ -27,14 +27,16 @@ from scheduler.config import PreemptionConfig
 from scheduler.request import Band
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence
+from scheduler.step.headroom import Headroom
 
-_Key = tuple[bool, Band, float, int]
+_Share = tuple[float, float]
+_Key = tuple[bool, Band, bool, _Share, int]
 
 
 class Preemption:
     """Choose victims among the running sequences and take their slots and blocks away.
 
-    `over_share` tells how far the tenant of a sequence is ahead of the others of its band.
+    `over_share` tells how far the organisation of a sequence is ahead of others, and its tenant.
     """
 
     def __init__(
@@ -42,12 +44,13 @@ class Preemption:
         config: PreemptionConfig,
         pool: BlockPool,
         running: RunningSet,
-        over_share: Callable[[Sequence], float],
+        over_share: Callable[[Sequence], _Share],
     ) -> None:
         self._config = config
         self._pool = pool
         self._running = running
         self._over_share = over_share
+        self._headroom = Headroom(pool, running)
 
     def make_room(self) -> list[Sequence]:
         """Preempt until each row that decodes next can have the block it needs.
@@ -73,7 +76,7 @@ class Preemption:
 
     def choose_victim(self) -> Sequence:
         """Find the row that has the least claim to its blocks."""
-        return max(self._running, key=self._claim)
+        return max(self._running, key=self.claim)
 
     def displace(self, band: Band, num_blocks: int, num_slots: int) -> list[Sequence]:
         """Preempt rows below `band` until so much is free; nobody where that cannot be.
@@ -81,7 +84,7 @@ class Preemption:
         Returns: the victims, to be queued again.
         """
         running, pool = self._running, self._pool
-        lower = [sequence for sequence in running.below(band) if self._may_go(sequence)]
+        lower = [sequence for sequence in running.below(band) if self.may_go(sequence)]
         if running.num_free_slots + len(lower) < num_slots:
             return []
         if pool.num_free < num_blocks:
@@ -89,7 +92,7 @@ class Preemption:
             freed = sum(pool.count_sole(s.table.block_ids) for s in lower)
             if pool.num_free + freed < num_blocks:
                 return []
-        lower.sort(key=self._claim)
+        lower.sort(key=self.claim)
         victims: list[Sequence] = []
         while pool.num_free < num_blocks or running.num_free_slots < num_slots:
             if not lower:
@@ -99,19 +102,24 @@ class Preemption:
             victims.append(victim)
         return victims
 
-    def _claim(self, sequence: Sequence) -> _Key:
+    def claim(self, sequence: Sequence) -> _Key:
+        """Rank a row; the one with the least claim to what it holds is the greatest."""
         band = sequence.request.band
-        pinned = sequence.num_preemptions >= self._config.max_preemptions
-        is_free = not pinned or band is Band.BATCH
-        over_share = self._over_share(sequence) if is_free else 0.0
-        return is_free, band, over_share, sequence.ordinal
+        is_above = self._headroom.has_blocks_beyond(sequence)
+        is_free = is_above or band is Band.BATCH or not self._is_pinned(sequence)
+        over_share = self._over_share(sequence) if is_free else (0.0, 0.0)
+        return is_free, band, is_above, over_share, sequence.ordinal
 
-    def _may_go(self, sequence: Sequence) -> bool:
+    def _is_pinned(self, sequence: Sequence) -> bool:
+        return sequence.num_preemptions >= self._config.max_preemptions
+
+    def may_go(self, sequence: Sequence) -> bool:
+        """Tell whether a row may be sent back for who waits."""
         if sequence.request.band is Band.BATCH:
             return True
         return (
             not sequence.is_guaranteed
-            and sequence.num_preemptions < self._config.max_preemptions
+            and (self._headroom.has_blocks_beyond(sequence) or not self._is_pinned(sequence))
             and self._running.num_steps - sequence.admitted_at_step >= self._config.min_run_steps
         )
 

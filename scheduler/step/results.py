@@ -40,6 +40,9 @@ class Results:
         outputs: list[RequestOutput] = []
         if result.failed:
             outputs += self._end_failed(step, result, now)
+        self._charges.begin_step(step.features)
+        chunks = zip(step.slices, step.plan.slices, strict=True)
+        self._charges.take_chunks(chunks, now)
         self._publish(step, now)
         if result.prompt_logprobs:
             outputs += self._take_prompt_logprobs(step, result)
@@ -97,7 +100,7 @@ class Results:
         """Take a token for each row that is still the one it was planned as."""
         rows = self._running.decode_rows
         self.num_output_tokens += len(slots)
-        self._charges.take_drawn(rows, slots, now)
+        self._charges.take_drawn(slots, now)
         ends = rows.land(slots, token_ids)
         is_end = self._is_end[token_ids]
         if is_end.any():

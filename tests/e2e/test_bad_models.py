@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from engine.demo import MODEL_DIR
 from gateway.store.embedded import EmbeddedServers
+from gateway.store.postgres_server import OWNER
 from tests.live_server import SLUICE, sluice_env, start_server
 from tests.made_stores import MadeStores
 from tests.passable import passable_directory
@@ -27,6 +28,7 @@ def stores(made_stores: MadeStores) -> Iterator[dict[str, str]]:
     ):
         yield {
             "SLUICE_DATABASE_URL": servers.database_url(),
+            "SLUICE_DATABASE_OWNER_URL": servers.database_url(OWNER),
             "SLUICE_REDIS_URL": servers.redis_url(),
         }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from gateway.services.quotas.lease import LEASE_S
+from gateway.services.quotas.link import LEASE_S
 from tests.made_stores import MadeStores
 from tests.soak.balance import REST, Balance
 from tests.soak.cancellations import POINTS, Cancelled, arena, cancellations

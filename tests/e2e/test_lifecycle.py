@@ -233,6 +233,7 @@ def test_the_admin_port_says_what_is_the_matter(made_data_dir: Path) -> None:
         ("", {"SLUICE_ADMIN_PORT": "abc"}, "admin_port"),
         ("", {"SLUICE_BLOCK_SIZE": "17"}, "block_size"),
         ("", {"SLUICE_DATABASE_URL": "nonsense"}, "database"),
+        ("", {"SLUICE_ADMIN_HOST": "0.0.0.0"}, "sluice_admin_allow_plain"),
     ],
 )
 def test_bad_setting_is_one_line(tmp_path: Path, toml: str, env: dict[str, str], word: str) -> None:

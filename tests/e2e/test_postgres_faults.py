@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from gateway.credentials import KEY_PREFIX, new_token
-from gateway.store.postgres_server import DATABASE, OWNER
+from gateway.store.postgres_server import DATABASE, LOGIN
 from gateway.store.secrets import open_secrets
 from tests.faults.postgres import FULL, STARTING, PostgresProxy
 from tests.faults.replica import is_ready
@@ -117,7 +117,7 @@ class Ground:
 
 @asynccontextmanager
 async def ground(directory: Path) -> AsyncIterator[Ground]:
-    url = f"postgresql://{OWNER}@/{DATABASE}?host={directory / 'stores' / 'sockets'}"
+    url = f"postgresql://{LOGIN}@/{DATABASE}?host={directory / 'stores' / 'sockets'}"
     # No connection is kept: one whose request fails may be closed by its server.
     no_reuse = httpx.Limits(max_keepalive_connections=0)
     async with (

@@ -20,7 +20,7 @@ def quick_server() -> Iterator[Server]:
 
 def test_a_million_lists_hold_nobody_up(quick_server: Server) -> None:
     """Beside 4 MiB of lists nobody else is refused, and the event loop goes on."""
-    beside = walls.press(quick_server, walls.Attack(body="lists", connections=2, for_s=1))
+    beside = walls.press(quick_server, walls.Attack(kind="lists", connections=2, for_s=1))
     assert set(beside.victim_statuses) == {"200"}
     assert beside.held_s < 1
 
@@ -28,8 +28,8 @@ def test_a_million_lists_hold_nobody_up(quick_server: Server) -> None:
 def test_long_answers_hold_nobody_up(quick_server: Server) -> None:
     """Beside three answers of 11 MB nobody else is refused, and the event loop goes on."""
     walls.until_calm(quick_server)
-    asked = walls.Attack(body="logprobs", connections=3, for_s=0.2)
+    asked = walls.Attack(kind="logprobs", connections=3, for_s=0.2)
     beside = walls.press(quick_server, asked)
-    assert beside.attacker_statuses == {"200": 3}
+    assert beside.attacker_statuses == {"logprobs": {"200": 3}}
     assert set(beside.victim_statuses) == {"200"}
     assert beside.held_s < 1

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
+from urllib.parse import urlsplit
 
 _READ_BYTES: Final = 1 << 14
 _POLL_S: Final = 0.01
@@ -99,7 +100,11 @@ class FaultProxy:
 
     @property
     def port(self) -> int:
-        return int(self._server.sockets[0].getsockname()[1])
+        return int(self._bound.getsockname()[1])
+
+    def redis_url(self, url: str) -> str:
+        """Return the URL through here of the Redis behind it, with its password."""
+        return f"redis://{urlsplit(url).netloc.rpartition('@')[0]}@127.0.0.1:{self.port}"
 
     @property
     def num_open(self) -> int:
@@ -107,7 +112,8 @@ class FaultProxy:
         return len(self._links)
 
     async def __aenter__(self) -> FaultProxy:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._bound = _bound_socket()
+        await self.listen()
         return self
 
     async def __aexit__(
@@ -122,6 +128,21 @@ class FaultProxy:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._server.wait_closed()
+        self._bound.close()
+
+    async def listen(self) -> None:
+        """Take connections, as it does from the start."""
+        self._is_deaf = False
+        self._server = await asyncio.start_server(self._accept, sock=self._bound.dup())
+
+    async def deafen(self) -> None:
+        """Reset who is there, and have the system refuse who comes, until `listen`."""
+        self._is_deaf = True
+        self._server.close()
+        # What was closed is seen to have been before what listened behind it is gone.
+        await asyncio.sleep(0)
+        self._bound.shutdown(socket.SHUT_RDWR)
+        self.reset_all()
 
     def reset_all(self) -> None:
         """Reset every open connection on both sides."""
@@ -137,6 +158,11 @@ class FaultProxy:
         except OSError:
             self.counts.refused += 1
             writer.transport.abort()
+            return
+        if self._is_deaf:
+            # It came before, and is only now one of those who are there.
+            self.counts.resets += 1
+            _abort((writer, server))
             return
         link = Link(reader, writer, server_reader, server, self._choose())
         link.tasks = [
@@ -245,6 +271,20 @@ class FaultProxy:
     def _reset(self, link: Link) -> None:
         self.counts.resets += 1
         _abort((link.client, link.server))
+
+
+def _bound_socket() -> socket.socket:
+    """Bind a socket to a port that stays ours while nobody listens on it.
+
+    Linux takes back one that it chose itself as soon as nobody does.
+    """
+    with socket.socket() as chosen:
+        chosen.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        chosen.bind(("127.0.0.1", 0))
+        bound = socket.socket()
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(chosen.getsockname())
+    return bound
 
 
 def _abort(writers: Iterable[asyncio.StreamWriter]) -> None:

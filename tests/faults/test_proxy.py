@@ -229,3 +229,25 @@ def test_a_server_that_is_not_there_is_a_closed_connection() -> None:
             writer.transport.abort()
 
     run(scenario)
+
+
+def test_a_deafened_proxy_refuses_until_it_listens_again() -> None:
+    """Who is there is reset, who comes is refused by the system, and the port stays the same."""
+
+    async def scenario() -> None:
+        async with proxied(Fault()) as (proxy, reader, _):
+            port = proxy.port
+            for _ in range(3):
+                await proxy.deafen()
+                with pytest.raises(ConnectionError):
+                    await reader.readexactly(1)
+                with pytest.raises(ConnectionRefusedError):
+                    await asyncio.open_connection("127.0.0.1", port)
+                await proxy.listen()
+                assert proxy.port == port
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(b"again")
+                assert await reader.readexactly(5) == b"again"
+            writer.transport.abort()
+
+    run(scenario)

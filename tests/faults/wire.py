@@ -35,12 +35,13 @@ async def read_answer(reader: asyncio.StreamReader) -> Answer:
     Raises: `NoAnswer`; `BadAnswer` if it is malformed or breaks off; `OSError`.
     """
     while True:
-        status, headers = await _head(reader)
+        status, headers = await read_head(reader)
         if status >= 200:
-            return Answer(status, headers, await _body(reader, status, headers))
+            return Answer(status, headers, await read_body(reader, status, headers))
 
 
-async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+async def read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+    """Read one answer's status and headers; raises as `read_answer` does."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError as exc:
@@ -62,7 +63,8 @@ async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
     return int(rest[:3]), headers
 
 
-async def _body(reader: asyncio.StreamReader, status: int, headers: dict[str, str]) -> bytes:
+async def read_body(reader: asyncio.StreamReader, status: int, headers: dict[str, str]) -> bytes:
+    """Read what follows a head; raises as `read_answer` does."""
     try:
         if status in _BODILESS:
             return b""

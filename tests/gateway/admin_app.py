@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,9 +18,9 @@ from gateway.api.admin.usage import admin_usage_routes
 from gateway.api.public import with_errors
 from gateway.app.administration import admin_services
 from gateway.credentials import Token
-from gateway.domain import Tenant
+from gateway.domain import Org, Tenant
 from gateway.domain.admin import Actor
-from gateway.ports import AdminTokenStore, AuthEpoch
+from gateway.ports import AdminTokenStore, AuthEpoch, Clock
 from gateway.services.admin.scheduler_control import SchedulerControl
 from gateway.services.auth.admin_authenticator import AdminAuthenticator
 from gateway.services.auth.authenticator import Authenticator
@@ -39,9 +40,17 @@ class Running:
 
     def __init__(self) -> None:
         self.told: list[Tenant] = []
+        self.told_of_orgs: list[Org] = []
+        self.least_ms = 0.0
 
     def set_tenant(self, tenant: Tenant) -> None:
         self.told.append(tenant)
+
+    def set_org(self, org: Org) -> None:
+        self.told_of_orgs.append(org)
+
+    def least_pace_ms(self) -> float:
+        return self.least_ms
 
 
 class NothingToWrite:
@@ -64,7 +73,11 @@ class Process:
 
 
 async def new_process(
-    store: Store, *, tokens: AdminTokenStore | None = None, epoch: AuthEpoch | None = None
+    store: Store,
+    *,
+    tokens: AdminTokenStore | None = None,
+    epoch: AuthEpoch | None = None,
+    clock: Clock = time,
 ) -> Process:
     """Build the services of one more process; it finds admin tokens in `tokens`, and of their
     revocations in `epoch`.
@@ -80,6 +93,7 @@ async def new_process(
         (await store.organisations.default()).id,
         epoch or store.admin_epoch,
         keys=auth,
+        clock=clock,
         grace_s=60,
     )
     return Process(

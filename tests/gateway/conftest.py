@@ -21,9 +21,10 @@ from gateway.settings import Settings
 from gateway.store import Store, open_store
 from gateway.store.database import Database
 from gateway.store.embedded import EmbeddedServers
+from gateway.store.logins import let_in
 from gateway.store.migrate import upgrade
 from gateway.store.partitions import Partitions
-from gateway.store.postgres_server import OWNER, SUPERUSER
+from gateway.store.postgres_server import LOGIN, OWNER, SUPERUSER
 from tests.passable import passable_directory
 
 _TEMPLATE = "migrated"
@@ -75,22 +76,30 @@ def used_data_dir(made_data_dir: Path, data_dir: Path) -> Path:
 def empty_database_url(databases: Databases) -> Iterator[str]:
     """Make a database with nothing in it, owned by a user who is no superuser."""
     with databases.fresh("template0") as url:
-        yield url
+        yield owner_of(url)
 
 
 @pytest.fixture
 def database_url(databases: Databases) -> Iterator[str]:
-    """Make a database with the newest schema and no rows."""
+    """Make a database with the newest schema and no rows; a server logs in so."""
     with databases.fresh(_TEMPLATE) as url:
         yield url
 
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    """Open a database with the newest schema and no rows."""
+    """Open a database with the newest schema and no rows, as a server does."""
     database = Database(database_url)
     yield database
     await database.close()
+
+
+@pytest.fixture
+async def owner(database_url: str) -> AsyncIterator[Database]:
+    """Open the same database as the owner of its tables."""
+    owner = Database(owner_of(database_url))
+    yield owner
+    await owner.close()
 
 
 @pytest.fixture
@@ -104,7 +113,12 @@ def redis_url(servers: EmbeddedServers) -> str:
 @pytest.fixture
 def settings(tmp_path: Path, database_url: str, redis_url: str) -> Settings:
     """Point a new data directory at the running servers."""
-    return Settings(data_dir=tmp_path / "data", database_url=database_url, redis_url=redis_url)
+    return Settings(
+        data_dir=tmp_path / "data",
+        database_url=database_url,
+        database_owner_url=owner_of(database_url),
+        redis_url=redis_url,
+    )
 
 
 @pytest.fixture
@@ -134,6 +148,7 @@ async def shared_store(
         settings = Settings(
             data_dir=tmp_path_factory.mktemp("shared"),
             database_url=url,
+            database_owner_url=owner_of(url),
             redis_url=servers.redis_url(),
         )
         async with open_store(settings) as opened:
@@ -142,9 +157,14 @@ async def shared_store(
             assert await _num_changes(servers, url) == before
 
 
+def owner_of(url: str) -> str:
+    """Return the URL of the same database for the owner of its tables."""
+    return url.replace(LOGIN, OWNER, 1)
+
+
 async def _num_changes(servers: EmbeddedServers, url: str) -> int:
     """Count what was ever changed in a database: every change is in the audit log."""
-    connection = await asyncpg.connect(url.replace(OWNER, SUPERUSER))
+    connection = await asyncpg.connect(url.replace(LOGIN, SUPERUSER, 1))
     try:
         return int(await connection.fetchval("SELECT count(*) FROM audit_log"))
     finally:
@@ -166,9 +186,12 @@ class Databases:
         await self._connection.execute("SELECT pg_reload_conf()")
         await self._connection.execute("SET statement_timeout = '60s'")
         await self._connection.execute(f"CREATE DATABASE {_TEMPLATE} OWNER {OWNER}")
+        owner = Database(self._servers.database_url(OWNER, _TEMPLATE))
         database = Database(self._servers.database_url(database=_TEMPLATE))
-        await upgrade(database)
+        await upgrade(owner)
+        await let_in(owner, database)
         await Partitions(database).look_after()  # once, not at every start of a test
+        await owner.close()
         await database.close()
 
     async def close(self) -> None:

@@ -20,6 +20,7 @@ class FakeService:
     tenant_ids: tuple[str, ...] = ()
     weights: dict[str, float] = field(default_factory=dict)
     wanted: SchedulerConfig | None = None
+    least_s: float = 0.0
 
     def configure(self, config: SchedulerConfig) -> None:
         self.wanted = config
@@ -59,8 +60,14 @@ class FakeService:
             rejections={"overloaded": 3},
         )
 
+    def least_pace_s(self) -> float:
+        return self.least_s
+
     def set_weight(self, tenant_id: str, weight: float) -> None:
         self.weights[tenant_id] = weight
+
+    def set_organisation_weight(self, organisation_id: str, weight: float) -> None:
+        self.weights[organisation_id] = weight
 
 
 @dataclass

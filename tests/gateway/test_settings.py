@@ -15,6 +15,7 @@ SPELLED = {
     "port": "8080",
     "admin_host": "::1",
     "admin_port": "8081",
+    "admin_allow_plain": "true",
     "drain_accept_s": "1",
     "shutdown_grace_s": "20",
     "tls_cert": "/etc/sluice/cert.pem",
@@ -24,6 +25,7 @@ SPELLED = {
     "max_connections_per_address": "8",
     "body_memory_mib": "32",
     "database_url": "postgresql://u@h/d",
+    "database_owner_url": "postgresql://o@h/d",
     "redis_url": "redis://h",
     "model": "/models/m",
     "model_name": "m",
@@ -42,17 +44,25 @@ SPELLED = {
     "max_num_queued": "5",
     "scheduler_policy": "fcfs",
     "scheduler_preset": "low-latency",
+    "scheduler_max_throughput_loss": "0.1",
     "num_threads": "2",
     "native": "off",
     "prefix_caching": "false",
     "auth_grace_s": "60",
     "read_rpm": "60",
+    "answer_memory_mib": "64",
     "quota_build_s": "1",
     "redis_timeout_s": "0.1",
     "quota_thresholds": "60, 90",
+    "audit_webhook_url": "https://hooks.example/audit",
+    "audit_webhook_s": "30",
     "webhook_url": "https://hooks.example/sluice",
     "webhook_secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
     "webhook_allow_private": "true",
+    "ledger_days": "90",
+    "quota_event_days": "62",
+    "keyed_answer_hours": "2",
+    "keyed_answers_mib": "16",
     "init_organisation": "o",
     "init_tenants": "a, b",
     "init_keys": "k1,k2",
@@ -113,6 +123,9 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
         ({"webhook_url": "http://hooks.example", "webhook_secret": SECRET}, "https"),
         ({"webhook_url": "https://", "webhook_secret": SECRET}, "host"),
         ({"webhook_url": "https://u:p@hooks.example", "webhook_secret": SECRET}, "host"),
+        ({"audit_webhook_url": "https://hooks.example"}, "webhook_secret"),
+        ({"audit_webhook_url": "http://hooks.example", "webhook_secret": SECRET}, "audit.*https"),
+        ({"audit_webhook_url": "file:///etc/passwd", "webhook_secret": SECRET}, "audit.*host"),
         ({"webhook_secret": "whsec_c2hvcnQ="}, "24 to 64"),
         ({"webhook_secret": SECRET.removeprefix("whsec_")}, "whsec_"),
         ({"quota_thresholds": "0"}, "1 to 1000"),
@@ -123,6 +136,12 @@ def test_a_webhook_that_could_not_work_is_refused(given: dict[str, str], says: s
     """A mistake is told at the start, not when the first event is lost."""
     with pytest.raises(ValueError, match=says):
         Settings.model_validate(given)
+
+
+def test_an_owner_without_a_database_is_refused() -> None:
+    """The URL of an owner says whom to migrate as, not where: alone it is a mistake."""
+    with pytest.raises(ValueError, match="goes with a database_url"):
+        Settings.model_validate({"database_owner_url": "postgresql://o@h/d"})
 
 
 def test_half_of_a_certificate_is_refused() -> None:

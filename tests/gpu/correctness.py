@@ -167,6 +167,7 @@ def _config(model_dir: Path, asked: Asked, block_size: int, *, graphs: bool) -> 
         block_size=block_size,
         num_blocks=128,
         max_num_seqs=16,
+        max_num_batched_tokens=2_048,
         num_threads=1,
         graphs=graphs,
     )

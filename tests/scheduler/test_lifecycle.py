@@ -13,6 +13,7 @@ from scheduler.admission import Admission
 from scheduler.config import AdmissionConfig, FairnessConfig, SchedulerConfig
 from scheduler.learn import Estimates, LengthModel, StepModel
 from scheduler.lifecycle import Lifecycle
+from scheduler.order import Tokens
 from scheduler.request import FinishReason
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence, Status
@@ -38,7 +39,8 @@ class Life:
         admission = Admission(
             AdmissionConfig(), INFO, tree, self.running, model, jitter=random.Random(0)
         )
-        self.cycle.go_by(config.fairness, self.estimates, admission)
+        unit = Tokens(config.fairness.prices)
+        self.cycle.go_by(config.fairness, unit, self.estimates, admission)
 
     def take_in(self, name: str, *, granted_tokens: int | None = None) -> Sequence:
         """Take in a request of two blocks, the prompt of which all share."""

@@ -82,7 +82,7 @@ def test_logprobs_of_output_and_prompt(llm: LLM) -> None:
     assert plain.prompt_logprobs is None
     assert scored.logprobs is not None
     assert [entry.token_id for entry in scored.logprobs] == list(scored.token_ids)
-    assert all(entry.logprob <= 0 and len(entry.top) == 2 for entry in scored.logprobs)
+    assert all(entry.logprob <= 0 and len(entry.top_ids) == 2 for entry in scored.logprobs)
     assert scored.prompt_logprobs is not None
     first, *rest = scored.prompt_logprobs
     assert first is None

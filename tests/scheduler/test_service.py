@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,8 +12,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 import fakes
+from engine.kv import table
+from engine.kv.prefix import extend_chain
 from fakes import ManualClock, StepwiseEngine
-from scheduler.config import first_come
+from scheduler.config import PRESETS, first_come
 from scheduler.core import Scheduler
 from scheduler.errors import Rejected
 from scheduler.request import FinishReason, RejectCode
@@ -66,6 +69,45 @@ async def test_streams_are_complete(depth: int) -> None:
         assert (token_ids, last.finish_reason) == expected
         assert last.num_output_tokens == len(token_ids)
     assert (snapshot.running, snapshot.free_blocks) == (0, 20)
+
+
+class KnownCondition(threading.Condition):
+    """Know which thread is within it."""
+
+    holder: int | None = None
+
+    def __enter__(self) -> bool:
+        taken = super().__enter__()
+        self.holder = threading.get_ident()
+        return taken
+
+    def __exit__(self, *exc: object) -> None:
+        self.holder = None
+        super().__exit__(*exc)  # type: ignore[arg-type]
+
+
+async def test_no_prompt_is_hashed_while_the_lock_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step does not wait for the length of a prompt, whether it is taken in or refused."""
+    engine = StepwiseEngine(fakes.make_engine(num_blocks=64))
+    service = EngineService(Scheduler(engine.info, PRESETS["mixed"]), engine, clock=ManualClock())
+    service._wake = lock = KnownCondition()
+    hashed: dict[bool, int] = {True: 0, False: 0}
+
+    def counting(chain: list[bytes], *args: object, **options: int) -> None:
+        before = len(chain)
+        extend_chain(chain, *args, **options)  # type: ignore[arg-type]
+        hashed[lock.holder == threading.get_ident()] += len(chain) - before
+
+    monkeypatch.setattr(table, "extend_chain", counting)
+    service.start()
+    try:
+        service.submit(fakes.make_request("r", prompt=range(40)))
+        with pytest.raises(Rejected):
+            service.submit(fakes.make_request("late", prompt=range(40), expires_s=-1.0))
+    finally:
+        engine.gate.set()
+        await asyncio.to_thread(service.stop)
+    assert hashed == {True: 0, False: 20}
 
 
 async def test_outputs_cross_once_a_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 
 import pytest
 
 from engine.contract import TokenLogprobs
 from scheduler.request import FinishReason, RequestOutput
-from scheduler.stream import StreamDelta, TokenStream
+from scheduler.stream import MAX_DELTA_TOKENS, StreamDelta, TokenStream
 
 pytestmark = pytest.mark.anyio
 
@@ -42,6 +43,40 @@ async def test_slow_reader_finds_logprobs_merged() -> None:
     stream.push(RequestOutput("r", (2,), None, 8, 3, logprobs=(scored[2],)))
     stream.push(output(total=4, end=FinishReason.STOP))
     assert await stream.next() == StreamDelta([2], FinishReason.STOP, 8, 4, None, [scored[2]])
+
+
+async def test_a_reader_that_stood_still_gets_a_bounded_delta_at_a_time() -> None:
+    """Nothing is lost between the cuts, the end comes last, and the loop turns in between."""
+    stream, turns = make_stream(), 0
+    num_tokens = 2 * MAX_DELTA_TOKENS + 5
+    scored = [TokenLogprobs(token_id, -0.5, 1) for token_id in range(num_tokens + 1)]
+    prompt = (None, scored[3])
+    stream.push(RequestOutput("r", (), None, 8, 0, prompt_logprobs=prompt))
+    for token_id in range(num_tokens):
+        stream.push(
+            RequestOutput("r", (token_id,), None, 8, token_id + 1, logprobs=(scored[token_id],))
+        )
+    end = RequestOutput("r", (), FinishReason.STOP, 8, num_tokens + 1, logprobs=(scored[-1],))
+    stream.push(end)
+    assert stream.num_output_tokens == num_tokens + 1
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        asyncio.get_running_loop().call_soon(turn)
+
+    deltas = [await stream.next()]
+    turn()
+    deltas += [await stream.next(), await stream.next()]
+    assert turns >= 2
+    assert [delta.num_output_tokens for delta in deltas] == [256, 512, num_tokens + 1]
+    assert [delta.finish_reason for delta in deltas] == [None, None, FinishReason.STOP]
+    assert [delta.prompt_logprobs for delta in deltas] == [prompt, None, None]
+    assert [*chain(*(delta.token_ids for delta in deltas))] == list(range(num_tokens))
+    assert [*chain(*(delta.logprobs or () for delta in deltas))] == scored
+    assert all(len(delta.logprobs or ()) >= len(delta.token_ids) for delta in deltas)
+    with pytest.raises(StopAsyncIteration):
+        await stream.next()
 
 
 async def test_waiting_reader_is_woken_by_each_output() -> None:

@@ -319,7 +319,7 @@ def check_scores(entries: Sequence[TokenLogprobs], logits: torch.Tensor, num_top
     for entry, row in zip(entries, wanted, strict=True):
         assert entry.logprob == pytest.approx(float(row[entry.token_id]), abs=1e-4)
         assert entry.rank == int((row > row[entry.token_id]).sum()) + 1
-        assert len(entry.top) == num_top
+        assert len(entry.top_ids) == num_top
         largest = row.topk(num_top).values.tolist()
         assert [logprob for _, logprob in entry.top] == pytest.approx(largest, abs=1e-4)
         for token_id, logprob in entry.top:
@@ -343,7 +343,7 @@ def test_an_end_token_has_a_logprob(
 def test_a_prompt_of_one_token_has_nothing_to_score(model_dir: Path) -> None:
     """The only token of a prompt has no logprob, and that is reported once."""
     [collected], _ = run(model_dir, [[7]], [greedy(prompt_logprobs=3, ignore_eos=True)])
-    assert collected.prompt_logprobs == [(None,)]
+    assert [list(scored) for scored in collected.prompt_logprobs] == [[None]]
 
 
 def test_a_prompt_that_cannot_be_scored_fails_its_request_alone(

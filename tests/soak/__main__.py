@@ -19,6 +19,7 @@ from scheduler.bench.report import BENCHMARKS_DIR, Figure, at_least, at_most, up
 from tests.live_server import TREE, start_server
 from tests.passable import passable_directory
 from tests.soak import (
+    decode_parts,
     fairness,
     fault_parts,
     guard_parts,
@@ -54,7 +55,7 @@ def sdk_streams(directory: Path) -> Part:
     figures = {
         "streams": Figure(200 * 6, "streams"),
         "streams_wrong": at_most(len(result.wrong), 0, "streams"),
-        "loop_lag_p99_ms": at_most(streams.loop_lag_p99_ms(result), 50, "ms"),
+        "streams_loop_lag_p99_ms": at_most(streams.loop_lag_p99_ms(result), 50, "ms"),
         "rss_growth_after_round_2": at_most(growth, 1.02, "ratio"),
     }
     samples = {
@@ -168,12 +169,13 @@ QUOTA: tuple[Callable[[Path, float], Part], ...] = (
     fault_parts.postgres_away,
     fault_parts.gateway_frozen,
     fault_parts.revocation,
+    fault_parts.stores_between,
 )
-WALLS = (wall_parts.lists, wall_parts.logprobs, wall_parts.echoes, wall_parts.strings)
+WALLS = wall_parts.PARTS
 SCALED = (*GUARDS, *QUOTA)
 REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-streams": (start, sdk_streams, disconnects, http_ratio, replay),
-    "soak-fairness": (tenant_shares,),
+    "soak-fairness": (tenant_shares, decode_parts.decode_shares, decode_parts.light_stream),
     "soak-overload": (five_times_capacity,),
     "soak-histories": (random_histories.random_histories,),
     "soak-guards": GUARDS,

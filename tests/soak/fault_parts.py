@@ -14,15 +14,24 @@ from scheduler.bench.report import Figure, at_least, at_most
 from tests.soak import frozen_gateway as frozen
 from tests.soak import postgres_away as away
 from tests.soak import store_faults
+from tests.soak import stores_between as between
 from tests.soak.faulty_stores import faulty_stores
+from tests.soak.fickle_stores import Storm
+from tests.soak.quota_parts import equal
 from tests.soak.revocations import Revoked, revocations, without_redis
-from tests.soak.store_faults import Sizes, Storm
+from tests.soak.store_faults import Sizes
+from tests.soak.stores_between import Between
 
 Part = tuple[dict[str, Figure], dict[str, Any]]
 
 _ROUNDS, _AWAY_S = 3, 120.0
 # Half of the keys have a stream running.
 _KEYS, _TOGETHER = 200, 20
+# A partition is longer than leases are, however small the run.
+_BETWEEN_S, _PARTITION_S, _PARTITION_MIN_S = 300.0, 45.0, 33.0
+_BETWEEN_PARTITIONS_S, _BETWEEN_KEYS = 12.0, 150
+# Four ways of 150 turns, less those of ways that are cut off.
+_BETWEEN_TURNS = 450
 
 
 def redis_faults(directory: Path, scale: float = 1.0) -> Part:
@@ -116,6 +125,52 @@ def gateway_frozen(directory: Path, scale: float = 1.0) -> Part:
     return figures, {"gateway_frozen": asdict(result)}
 
 
+def stores_between(directory: Path, scale: float = 1.0) -> Part:
+    """Have two gateways serve over stores that are neither up nor down."""
+    for_s = max(_BETWEEN_S * scale, _PARTITION_MIN_S + 4)
+    partition_s = _PARTITION_S if scale >= 0.3 else _PARTITION_MIN_S
+    each_s = partition_s + _BETWEEN_PARTITIONS_S
+    partitions = [3 + number * each_s for number in range(int((for_s - 3) / each_s) or 1)]
+    storm = Storm(for_s, partitions, partition_s)
+    keys = max(20, round(_BETWEEN_KEYS * scale))
+    result = uvloop.run(between.stores_between(directory, storm, keys=keys))
+    turns = result.turns
+    figures = {
+        "between_requests": Figure(result.requests, "requests"),
+        "between_answers": Figure(result.answers, "answers"),
+        "between_turns": at_least(sum(turns.moods.values()), _BETWEEN_TURNS, "turns"),
+        "between_kills": at_least(turns.kills, 10, "kills"),
+        "between_partitions": at_least(turns.partitions, 4, "partitions"),
+        "between_postgres_restarts": Figure(turns.postgres_restarts, "restarts"),
+        "between_redis_kills": Figure(turns.redis_kills, "kills"),
+        "between_missing_rows": at_most(result.missing, 0, "rows"),
+        "between_duplicate_rows": at_most(result.duplicates, 0, "rows"),
+        "between_rows_without_answer": Figure(result.rows - result.answers, "rows"),
+        "between_unexplained_rows": at_most(result.unexplained, 0, "rows"),
+        "between_rows_minus_sums": at_most(abs(result.rows - result.rows_by_hour), 0, "rows"),
+        "between_overshoot_tokens": at_most(
+            max(result.redis_overshoot, result.ledger_overshoot), 0, "tokens"
+        ),
+        "between_samples": Figure(result.redis_samples + result.ledger_samples, "samples"),
+        "between_billed_above_answers_tokens": at_most(result.billed_above_answers, 0, "tokens"),
+        "between_billed_below_answers_tokens": Figure(result.billed_below_answers, "tokens"),
+        "between_held_gone_s": at_most(result.held_gone_s, 40, "s"),
+        "between_used_minus_billed_tokens": equal(result.apart, 0, "tokens"),
+    }
+    return figures, {"stores_between": asdict(result) | {"direction": _direction(result)}}
+
+
+def _direction(result: Between) -> str:
+    """Say whose any error is."""
+    if result.apart or result.apart_tenant:
+        side = "ahead of" if result.apart + result.apart_tenant > 0 else "behind"
+        of_counters = f"counters are {side} the ledger, and mended by the reconciliation"
+    else:
+        of_counters = "counters and ledger agree"
+    below = result.billed_below_answers
+    return f"{of_counters}; {below} tokens that clients got were not billed, none too many were"
+
+
 def revocation(directory: Path, scale: float = 1.0) -> Part:
     """Revoke keys that are used, with Redis and without it."""
     normal, alone = uvloop.run(_revoke(directory, _scaled(_KEYS, scale)))
@@ -137,7 +192,7 @@ async def _revoke(directory: Path, trials: int) -> Sequence[Revoked]:
         ]
 
 
-def _num_answers(storm: Storm) -> int:
+def _num_answers(storm: store_faults.Storm) -> int:
     return sum(storm.answers.soft.values()) + sum(storm.answers.hard.values())
 
 

@@ -120,19 +120,20 @@ async def faulty_stores(
     """Start it all: the hard tenant is the fleet's own, the soft one has limits out of reach."""
     stores = directory / "stores"
     socket = stores / "sockets" / SOCKET
-    async with FaultProxy(str(socket), None) as proxy:
-        url = f"redis://127.0.0.1:{proxy.port}"
-        async with running_fleet(directory, size=size, redis_url=url, **settings) as fleet:
-            assert fleet.servers.sockets == socket.parent, "the directory's name is too long"
+    async with (
+        FaultProxy(str(socket), None) as proxy,
+        running_fleet(directory, size=size, redis_proxies=[proxy], **settings) as fleet,
+    ):
+        assert fleet.servers.sockets == socket.parent, "the directory's name is too long"
+        await fleet.redis.aclose()
+        fleet.redis = impatient(fleet.servers.redis_url())
+        await fleet.admin("POST", "/tenants", {"name": SOFT})
+        await _limit(fleet, SOFT)
+        issued = await fleet.admin("POST", "/keys", {"tenant": SOFT})
+        try:
+            yield FaultyStores(fleet, proxy, stores, issued["key"])
+        finally:
             await fleet.redis.aclose()
-            fleet.redis = _impatient(fleet.servers.redis_url())
-            await fleet.admin("POST", "/tenants", {"name": SOFT})
-            await _limit(fleet, SOFT)
-            issued = await fleet.admin("POST", "/keys", {"tenant": SOFT})
-            try:
-                yield FaultyStores(fleet, proxy, stores, issued["key"])
-            finally:
-                await fleet.redis.aclose()
 
 
 @contextmanager
@@ -152,7 +153,7 @@ async def _limit(fleet: Fleet, tenant: str) -> Any:
     return await fleet.admin("PATCH", f"/quotas/tenant/{tenant}", limits)
 
 
-def _impatient(url: str) -> Redis:
+def impatient(url: str) -> Redis:
     """Make a client that gives up soon, as what it asks is about to be stopped."""
     return Redis.from_url(
         url, retry=Retry(NoBackoff(), 0), socket_timeout=0.3, socket_connect_timeout=0.3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +18,9 @@ from redis.asyncio import Redis
 from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, new_token
 from gateway.services.auth.local_access import read_local_access
 from gateway.store.embedded import EmbeddedServers
-from gateway.store.postgres_server import SUPERUSER
+from gateway.store.postgres_server import LOGIN, OWNER, SUPERUSER
 from tests.counted import newest_slot
+from tests.faults.proxy import FaultProxy
 from tests.faults.replica import Replica, free_port
 
 MODEL: Final = "sluice-demo"
@@ -94,33 +95,45 @@ async def running_fleet(
     directory: Path,
     *,
     size: int,
-    redis_url: str | None = None,
+    redis_proxies: Sequence[FaultProxy] = (),
     database_url: str | None = None,
     flags: Sequence[str] = FLAGS,
+    own: Callable[[int], Mapping[str, str]] = lambda number: {},
     **settings: str,
 ) -> AsyncIterator[Fleet]:
-    """Start stores and gateways; the URLs are what the gateways are told instead of the truth."""
+    """Start stores and gateways.
+
+    They reach Redis through `redis_proxies`, where there are some, in turn, and are told of
+    `database_url` instead of the truth. `settings` are environment variables of all gateways, `own`
+    returns those of one.
+    """
     with EmbeddedServers(directory / "stores") as servers:
         key, admin = new_token(KEY_PREFIX).text, new_token(ADMIN_PREFIX).text
         admin_ports = [free_port() for _ in range(size)]
         replicas = []
         for number, admin_port in enumerate(admin_ports):
+            url = database_url or servers.database_url()
+            redis_url = servers.redis_url()
+            if redis_proxies:
+                redis_url = redis_proxies[number % len(redis_proxies)].redis_url(redis_url)
             env = {
-                "SLUICE_DATABASE_URL": database_url or servers.database_url(),
-                "SLUICE_REDIS_URL": redis_url or servers.redis_url(),
+                "SLUICE_DATABASE_URL": url,
+                "SLUICE_DATABASE_OWNER_URL": url.replace(LOGIN, OWNER, 1),
+                "SLUICE_REDIS_URL": redis_url,
                 "SLUICE_INIT_TENANTS": TENANT,
                 "SLUICE_INIT_KEYS": key,
                 "SLUICE_INIT_ADMIN_TOKEN": admin,
                 "SLUICE_ADMIN_PORT": str(admin_port),
                 "SLUICE_DRAIN_ACCEPT_S": "0",
                 **settings,
+                **own(number),
             }
             replicas.append(
                 Replica(directory / f"gateway-{number}", free_port(), tuple(flags), env)
             )
         _share_root(directory, replicas)
         # As nobody else: row-level security would show the owner nothing.
-        database = await asyncpg.create_pool(servers.database_url(SUPERUSER), min_size=1)
+        database = await asyncpg.create_pool(servers.database_url(SUPERUSER), min_size=0)
         redis = Redis.from_url(servers.redis_url())
         fleet = Fleet(replicas, admin_ports, key, admin, redis, database, servers)
         try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from gateway.services.quotas.lease import LEASE_S
+from gateway.services.quotas.link import LEASE_S
 from tests.soak.faulty_stores import HARD, FaultyStores, faulty_stores, stopped
 from tests.soak.fleet import completion, until
 from tests.soak.steady_load import Caller, SteadyLoad

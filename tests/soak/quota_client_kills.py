@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 from gateway.settings import Settings
 from gateway.store import open_store
 from gateway.store.embedded import EmbeddedServers
-from gateway.store.postgres_server import SUPERUSER
+from gateway.store.postgres_server import OWNER, SUPERUSER
 from tests.counted import newest_slot
 from tests.soak.fleet import until
 from tests.soak.quota_client import spec_json
@@ -77,6 +77,7 @@ async def _prepare(directory: Path, servers: EmbeddedServers, cap: int) -> str:
     settings = Settings(
         data_dir=directory / "first",
         database_url=servers.database_url(),
+        database_owner_url=servers.database_url(OWNER),
         redis_url=servers.redis_url(),
     )
     async with open_store(settings) as store:

@@ -39,7 +39,7 @@ def gateways_killed(directory: Path, scale: float = 1.0) -> Part:
         "killed_overshoot_tokens": at_most(most - cap, 0, "tokens"),
         "killed_held_gone_s": at_most(result.held_gone_s, 35, "s"),
         "killed_used_minus_billed_tokens": at_most(abs(result.used - result.billed), 0, "tokens"),
-        "killed_rest_granted": _equal(result.remainder_status, 200, "status"),
+        "killed_rest_granted": equal(result.remainder_status, 200, "status"),
         "killed_rest_left_tokens": at_most(abs(result.remainder), 0, "tokens"),
         "killed_samples": Figure(result.samples, "samples"),
     }
@@ -134,9 +134,9 @@ def _balanced(prefix: str, balance: Balance) -> dict[str, Figure]:
     return {
         f"{prefix}_used_minus_billed_tokens": at_most(balance.tokens_apart, 0, "tokens"),
         f"{prefix}_used_minus_billed_nano_usd": at_most(balance.nano_usd_apart, 0, "nano-USD"),
-        f"{prefix}_rest_granted": _equal(balance.rest_status, 200, "status"),
+        f"{prefix}_rest_granted": equal(balance.rest_status, 200, "status"),
         f"{prefix}_rest_left_tokens": at_most(REST - balance.rest_tokens, 0, "tokens"),
-        f"{prefix}_after_rest": _equal(balance.after_rest_status, 429, "status"),
+        f"{prefix}_after_rest": equal(balance.after_rest_status, 429, "status"),
     }
 
 
@@ -146,7 +146,8 @@ def _num_failed(statuses: dict[str, int], *expected: str) -> int:
     return sum(count for name, count in statuses.items() if name.isdigit() and name not in fine)
 
 
-def _equal(value: float, wanted: float, unit: str) -> Figure:
+def equal(value: float, wanted: float, unit: str) -> Figure:
+    """Make a figure whose goal is one value."""
     return Figure(value, unit, f"= {wanted:g}", value == wanted)
 
 

@@ -105,6 +105,7 @@ SHAPES: Final[dict[str, Body]] = {
         ),
     ),
     "deep": (COMPLETIONS, _deep),
+    "numbers": (COMPLETIONS, _full('"prompt":[%s]', "1e300")),
 }
 ASKING: Final[dict[str, Body]] = {
     "logprobs": (CHAT, _many_logprobs),

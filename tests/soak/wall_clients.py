@@ -19,23 +19,32 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final
 
-from tests.soak.wall_bodies import COMPLETIONS, body_of
+from tests.soak.wall_bodies import COMPLETIONS, SHAPES, body_of
+from tests.soak.wall_floods import FLOODS, STRANGERS, be_elsewhere
 
 WATCH_EVERY_S: Final = 0.005
-# 245 in ten seconds.
-VICTIM_EVERY_S: Final = 1 / 24.5
+VICTIM_EVERY_S: Final = 1 / 20
 TIMEOUT_S: Final = 120.0
 # Stands for a connection that broke.
 NO_ANSWER: Final = 0
 
 
 def attack(job: dict[str, Any], _is_over: Callable[[], bool]) -> dict[str, Any]:
-    """Send one body again and again from several connections; count the answers by status.
+    """Attack until the time is over and the last answer is in; count the answers by status."""
+    be_elsewhere()
+    if job["kind"] in FLOODS:
+        return {"statuses": FLOODS[job["kind"]](job), "largest_answer_bytes": 0}
+    return _send_bodies(job)
+
+
+def _send_bodies(job: dict[str, Any]) -> dict[str, Any]:
+    """Send a body again and again from several connections, or long shapes in turn.
 
     Each connection begins `apart_s` after the one before it, and sends `at_least` so many bodies,
     however long that takes.
     """
-    path, body = body_of(job["body"], job["model"])
+    kinds = SHAPES if job["kind"] == "strings" else (job["kind"],)
+    bodies = [body_of(kind, job["model"]) for kind in kinds]
     statuses: Counter[int] = Counter()
     size_bytes = 0
     end_s = time.perf_counter() + job["for_s"]
@@ -43,9 +52,12 @@ def attack(job: dict[str, Any], _is_over: Callable[[], bool]) -> dict[str, Any]:
     def send(after_s: float) -> None:
         nonlocal size_bytes
         time.sleep(after_s)
-        connection = HTTPConnection(job["host"], job["port"], timeout=TIMEOUT_S)
+        connection = HTTPConnection(
+            job["host"], job["port"], timeout=TIMEOUT_S, source_address=STRANGERS
+        )
         num_sent = 0
         while num_sent < job["at_least"] or time.perf_counter() < end_s:
+            path, body = bodies[num_sent % len(bodies)]
             status, num_bytes = post(connection, path, job["key"], body)
             num_sent += 1
             statuses[status] += 1
@@ -60,7 +72,7 @@ def attack(job: dict[str, Any], _is_over: Callable[[], bool]) -> dict[str, Any]:
         sender.start()
     for sender in senders:
         sender.join()
-    return {"statuses": statuses, "sent_bytes": len(body), "largest_answer_bytes": size_bytes}
+    return {"statuses": statuses, "largest_answer_bytes": size_bytes}
 
 
 def victim(job: dict[str, Any], is_over: Callable[[], bool]) -> dict[str, Any]:

@@ -11,8 +11,9 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -42,17 +43,13 @@ class Beside:
     waited_s: list[float]
     computed_s: list[float]
     num_dead: int
-    attacker_statuses: dict[str, int]
+    attacker_statuses: dict[str, dict[str, int]]
     largest_answer_bytes: int
 
     @property
-    def num_refused(self) -> int:
-        return sum(self.victim_statuses.get(str(status), 0) for status in REFUSALS)
-
-    @property
     def num_failed(self) -> int:
-        """Return how many of the victim's requests got neither an answer nor a refusal."""
-        return len(self.latency_s) - self.num_refused - self.victim_statuses.get("200", 0)
+        """Return how many of the victim's requests got anything but an answer."""
+        return len(self.latency_s) - self.victim_statuses.get("200", 0)
 
     @property
     def held_s(self) -> float:
@@ -60,37 +57,68 @@ class Beside:
         return max(self.waited_s)
 
     @property
+    def lag_p99_s(self) -> float:
+        return percentile(self.waited_s, 0.99)
+
+    @property
     def p99_s(self) -> float:
         return percentile(self.latency_s, 0.99)
+
+    def __add__(self, other: Beside) -> Beside:
+        """Put two spells together."""
+        attackers = self.attacker_statuses.keys() | other.attacker_statuses.keys()
+        return Beside(
+            _added(self.victim_statuses, other.victim_statuses),
+            self.latency_s + other.latency_s,
+            self.waited_s + other.waited_s,
+            self.computed_s + other.computed_s,
+            self.num_dead + other.num_dead,
+            {
+                kind: _added(
+                    self.attacker_statuses.get(kind, {}), other.attacker_statuses.get(kind, {})
+                )
+                for kind in attackers
+            },
+            max(self.largest_answer_bytes, other.largest_answer_bytes),
+        )
+
+
+def _added(some: dict[str, int], more: dict[str, int]) -> dict[str, int]:
+    return dict(Counter(some) + Counter(more))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
     """Say what is sent, for how long and from how many connections.
 
-    Each begins `apart_s` after the one before it and sends `at_least` so many bodies. Bodies that
-    come together hold the event loop once, and only a second hold is taken for overload and has
-    others refused.
+    `kind` is a body of `wall_bodies`, `strings` for its shapes in turn, or one of `wall_floods`,
+    which choose their connections. Of those of bodies each begins `apart_s` after the one before it
+    and sends `at_least` so many. Bodies that come together hold the event loop once, and only a
+    second hold is taken for overload and has others refused.
     """
 
-    body: str
-    connections: int
+    kind: str
     for_s: float
+    connections: int = 1
     apart_s: float = 0.0
     at_least: int = 1
 
 
-def press(server: Server, attack: Attack) -> Beside:
-    """Attack until the time is over and the last answer is in."""
-    with _watched(server) as see, _client(server, "attack", **asdict(attack)) as attacker:
-        return see(_result(attacker))
+def press(server: Server, *attacks: Attack) -> Beside:
+    """Attack in all these ways at once, until the time is over and the last answer is in."""
+    with _watched(server) as see, ExitStack() as stack:
+        attackers = {
+            attack.kind: stack.enter_context(_client(server, "attack", **asdict(attack)))
+            for attack in attacks
+        }
+        return see({kind: _result(attacker) for kind, attacker in attackers.items()})
 
 
 def idle(server: Server, *, for_s: float) -> Beside:
     """Let victim and watcher be alone, to compare with."""
     with _watched(server) as see:
         time.sleep(for_s)
-        return see({"statuses": {}, "largest_answer_bytes": 0})
+        return see({})
 
 
 def num_charged(server: Server, attack: str) -> int:
@@ -158,8 +186,10 @@ def _watched(server: Server) -> Iterator[Callable[[dict[str, Any]], Beside]]:
                 waited_s=watched["waited_s"],
                 computed_s=watched["computed_s"],
                 num_dead=watched["num_dead"],
-                attacker_statuses=attacked["statuses"],
-                largest_answer_bytes=attacked["largest_answer_bytes"],
+                attacker_statuses={kind: each["statuses"] for kind, each in attacked.items()},
+                largest_answer_bytes=max(
+                    (each["largest_answer_bytes"] for each in attacked.values()), default=0
+                ),
             )
 
         yield see
@@ -171,6 +201,8 @@ def _client(server: Server, role: str, **job: Any) -> Iterator[subprocess.Popen[
     tenant = "acme" if role == "attack" else "globex"
     host, port = _address(server)
     job |= {"host": host, "port": port, "key": _key(server, tenant)}
+    if job.get("kind") == "reports":
+        job |= {"admin": _host_port(server.banner["admin"]), "owner": _owner_token(server)}
     job |= {"model": server.banner["model"], "pid": server.process.pid}
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.soak.wall_clients", role],
@@ -213,8 +245,27 @@ def _limit(server: Server, *limit: str) -> None:
     subprocess.run(command, env=env, check=True, capture_output=True)
 
 
+def _owner_token(server: Server) -> str:
+    """Issue a token of an owner of the attacker's tenant."""
+    connection = HTTPConnection(*_host_port(server.banner["admin"]), timeout=TIMEOUT_S)
+    body = json.dumps({"name": "reports", "role": "tenant-owner", "tenant": "acme"})
+    headers = {"authorization": f"Bearer {server.banner['admin_token']}"}
+    connection.request(
+        "POST", "/admin/v1/tokens", body, headers | {"content-type": "application/json"}
+    )
+    answer = connection.getresponse()
+    assert answer.status == 201, answer.read()
+    token = json.loads(answer.read())["token"]
+    connection.close()
+    return str(token)
+
+
 def _address(server: Server) -> tuple[str, int]:
-    url = urlsplit(server.api)
+    return _host_port(server.api)
+
+
+def _host_port(text: str) -> tuple[str, int]:
+    url = urlsplit(text)
     assert url.hostname is not None
     assert url.port is not None
     return url.hostname, url.port

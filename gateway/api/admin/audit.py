@@ -1,12 +1,15 @@
-"""The admin API of the audit log: `GET /admin/v1/audit`, and `/verify` of its hash chain.
+"""The admin API of the audit log: `GET /admin/v1/audit`, its `/head`, and `/verify` of its chain.
 
-The newest record comes first. `hash` is in hex; what it covers is told in `gateway.store.audit`.
+The newest record comes first. `hash` is in hex; what it covers is told in
+`gateway.store.audit_chain`. With `?head=SEQ:HASH` a head from before must still be in the chain, as
+the one must that the gateway keeps: `lost_seq` is the first that is not.
 """
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
@@ -24,9 +27,11 @@ from gateway.api.admin.routing import (
     page_query,
     query,
 )
-from gateway.domain.admin import AuditFilter, AuditRecord
+from gateway.domain.admin import AuditFilter, AuditHead, AuditRecord
 from gateway.errors import InvalidRequest
 from gateway.services.admin import AuditService
+
+_HEAD: Final = re.compile(r"([1-9][0-9]{0,17}):([0-9a-f]{64})", re.ASCII)
 
 
 class AuditRecordView(msgspec.Struct):
@@ -43,6 +48,7 @@ class AuditRecordView(msgspec.Struct):
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     hash: str
+    is_keyed: bool
 
 
 def audit_routes(audit: AuditService, auth: AuthenticatesAdmins) -> list[Route]:
@@ -63,22 +69,39 @@ def audit_routes(audit: AuditService, auth: AuthenticatesAdmins) -> list[Route]:
         found = await audit.page(chosen, asked, tenant=params.get("tenant"), within=within)
         return page_answer(found, _record_view)
 
-    async def verify(request: Request) -> Response:
+    async def head(request: Request) -> Response:
         query(request)
-        verdict = await audit.verify()
+        newest = await audit.head() or AuditHead(0, bytes(32))
+        return admin_answer({"seq": newest.seq, "hash": newest.hash.hex(), "at": newest.at})
+
+    async def verify(request: Request) -> Response:
+        verdict = await audit.verify(_head(query(request, "head")))
         return admin_answer(
             {
-                "ok": verdict.broken_seq is None,
+                "ok": verdict.broken_seq is None and verdict.lost_seq is None,
                 "seq": verdict.seq,
                 "hash": verdict.hash.hex(),
                 "broken_seq": verdict.broken_seq,
+                "lost_seq": verdict.lost_seq,
+                "unkeyed_seq": verdict.unkeyed_seq,
             }
         )
 
     return [
         admin_route("/audit", "GET", page, auth, allows=EVERYONE),
+        admin_route("/audit/head", "GET", head, auth, allows=VIEWERS),
         admin_route("/audit/verify", "GET", verify, auth, allows=VIEWERS),
     ]
+
+
+def _head(params: dict[str, str]) -> AuditHead | None:
+    text = params.get("head")
+    if text is None:
+        return None
+    found = _HEAD.fullmatch(text)
+    if found is None:
+        raise InvalidRequest("'head' must be a number, ':' and a hash in hex.", param="head")
+    return AuditHead(int(found[1]), bytes.fromhex(found[2]))
 
 
 def _text(params: dict[str, str], name: str) -> str | None:
@@ -117,4 +140,5 @@ def _record_view(record: AuditRecord) -> AuditRecordView:
         before=entry.before,
         after=entry.after,
         hash=record.hash.hex(),
+        is_keyed=record.pepper_id is not None,
     )

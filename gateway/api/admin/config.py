@@ -18,7 +18,7 @@ from gateway.api.admin.routing import VIEWERS, AuthenticatesAdmins, admin_answer
 from gateway.settings import Settings
 
 HIDDEN: Final = "***"
-_URLS: Final = ("database_url", "redis_url")
+_URLS: Final = ("database_url", "database_owner_url", "redis_url")
 
 
 def config_route(settings: Settings, auth: AuthenticatesAdmins) -> Route:

@@ -27,7 +27,7 @@ from gateway.api.admin.routing import (
     page_query,
 )
 from gateway.api.body import JsonBody
-from gateway.domain.price import Price
+from gateway.domain.price import Price, readable_price
 from gateway.errors import InvalidRequest
 from gateway.services.ledger import PriceService
 
@@ -102,17 +102,5 @@ def _price_view(price: Price) -> PriceView:
         model=price.model,
         version=price.version,
         effective_at=price.effective_at,
-        input_usd_per_mtok=_decimal(price.input_nano_per_mtok, 9),
-        cached_usd_per_mtok=_decimal(price.cached_nano_per_mtok, 9),
-        output_usd_per_mtok=_decimal(price.output_nano_per_mtok, 9),
-        priority_multiplier=_decimal(price.priority_bp, 4),
-        default_multiplier=_decimal(price.default_bp, 4),
-        flex_multiplier=_decimal(price.flex_bp, 4),
-        batch_multiplier=_decimal(price.batch_bp, 4),
+        **readable_price(price),
     )
-
-
-def _decimal(units: int, digits: int) -> str:
-    """Write a number of units of the last digit, without zeros that say nothing."""
-    whole, part = divmod(units, 10**digits)
-    return f"{whole}.{part:0{digits}}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""What the admin API administers: tenants, keys, plans, limits, prices, admin tokens, audit log.
+"""What the admin API administers: tenants, orgs, keys, plans, limits, prices, tokens, audit log.
 
 Each resource has a module, which says who may; the routes of the scheduler, of overload, of usage
 and of the settings have theirs.
@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from starlette.routing import Route
 
+from gateway.api.admin.apply import apply_routes
 from gateway.api.admin.audit import audit_routes
 from gateway.api.admin.keys import key_routes
+from gateway.api.admin.orgs import org_routes
 from gateway.api.admin.plans import plan_routes
 from gateway.api.admin.prices import price_routes
 from gateway.api.admin.quotas import quota_routes
@@ -20,8 +22,10 @@ from gateway.api.admin.tenants import tenant_routes
 from gateway.api.admin.tokens import token_routes
 from gateway.services.admin import (
     AdminTokenService,
+    ApplyService,
     AuditService,
     KeyService,
+    OrgService,
     PlanService,
     QuotaSettingsService,
     TenantService,
@@ -34,22 +38,26 @@ class AdminServices:
     """Hold what the admin API calls."""
 
     tenants: TenantService
+    orgs: OrgService
     keys: KeyService
     plans: PlanService
     quota_settings: QuotaSettingsService
     prices: PriceService
     tokens: AdminTokenService
     audit: AuditService
+    apply: ApplyService
 
 
 def admin_routes(services: AdminServices, auth: AuthenticatesAdmins) -> list[Route]:
     """Declare the routes; mount them in an application that handles `GatewayError`."""
     return [
         *tenant_routes(services.tenants, auth),
+        *org_routes(services.orgs, auth),
         *key_routes(services.keys, auth),
         *plan_routes(services.plans, auth),
         *quota_routes(services.quota_settings, auth),
         *price_routes(services.prices, auth),
         *audit_routes(services.audit, auth),
         *token_routes(services.tokens, auth),
+        *apply_routes(services.apply, auth),
     ]

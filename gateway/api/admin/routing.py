@@ -25,7 +25,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.access import check_address, credential
-from gateway.api.body import read_body
+from gateway.api.body import ClientGone, read_body
 from gateway.domain.admin import Actor, Admin, AdminRole
 from gateway.domain.page import Cursor, Page, PageRequest
 from gateway.errors import InvalidRequest, PermissionDenied, VersionConflict
@@ -46,7 +46,9 @@ AdminEndpoint = Callable[[Request], Awaitable[Response]]
 
 
 class AuthenticatesAdmins(Protocol):
-    async def authenticate(self, text: str, *, from_memory: bool = False) -> Admin: ...
+    async def authenticate(
+        self, text: str, *, from_memory: bool = False, is_change: bool = False
+    ) -> Admin: ...
 
 
 def admin_route(
@@ -63,7 +65,9 @@ def admin_route(
     `from_memory` is for what is read while the store is silent: metrics, and nothing that writes.
     """
     assert not from_memory or method == "GET", "what is remembered may not change anything"
-    admin_only = AdminOnly(endpoint, auth, allows, from_memory=from_memory)
+    admin_only = AdminOnly(
+        endpoint, auth, allows, is_change=method != "GET", from_memory=from_memory
+    )
     return Route(f"/admin/v1{path}", admin_only, methods=[method])
 
 
@@ -79,20 +83,29 @@ class AdminOnly:
         auth: AuthenticatesAdmins,
         allows: Collection[AdminRole],
         *,
+        is_change: bool = True,
         from_memory: bool = False,
     ) -> None:
         self._endpoint = endpoint
         self._auth = auth
+        self._is_change = is_change
         self._from_memory = from_memory
         self.allows = frozenset(allows)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        admin = await self._auth.authenticate(credential(scope), from_memory=self._from_memory)
+        admin = await self._auth.authenticate(
+            credential(scope),
+            from_memory=self._from_memory,
+            is_change=self._is_change,
+        )
         check_address(scope, admin.cidrs, admin.tenant_cidrs)
         if admin.role not in self.allows:
             raise PermissionDenied(f"The role {admin.role.value} may not do that.")
         scope.setdefault("state", {})["admin"] = admin
-        response = await self._endpoint(Request(scope, receive))
+        try:
+            response = await self._endpoint(Request(scope, receive))
+        except ClientGone:
+            return
         await response(scope, receive, send)
 
 

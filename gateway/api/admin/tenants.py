@@ -44,10 +44,11 @@ class NewTenant(msgspec.Struct, forbid_unknown_fields=True):
     models: list[str] | None = None
     cidrs: list[str] | None = None
     max_keys: int | None = None
+    org: str | None = None
 
 
 class TenantChanges(msgspec.Struct, forbid_unknown_fields=True):
-    """Hold what is to change; a field that is absent stays, null takes a promise or plan back."""
+    """Hold what is to change; an absent field stays, null takes a promise, plan or org back."""
 
     weight: float | msgspec.UnsetType = msgspec.UNSET
     ttft_ms: float | msgspec.UnsetType | None = msgspec.UNSET
@@ -58,6 +59,7 @@ class TenantChanges(msgspec.Struct, forbid_unknown_fields=True):
     models: list[str] | msgspec.UnsetType | None = msgspec.UNSET
     cidrs: list[str] | msgspec.UnsetType | None = msgspec.UNSET
     max_keys: int | msgspec.UnsetType | None = msgspec.UNSET
+    org: str | msgspec.UnsetType | None = msgspec.UNSET
     version: int | None = None
 
 
@@ -69,6 +71,7 @@ class TenantView(msgspec.Struct):
     tpot_ms: float | None
     max_gap_ms: float | None
     plan: str | None
+    org: str | None
     max_tier: Tier
     models: tuple[str, ...] | None
     cidrs: tuple[str, ...] | None
@@ -96,6 +99,7 @@ def tenant_routes(tenants: TenantService, auth: AuthenticatesAdmins) -> list[Rou
             slo=slo,
             plan=body.plan,
             ceilings=named_fields(body),
+            org=body.org,
         )
         return admin_answer(tenant_view(tenant), 201)
 
@@ -134,6 +138,7 @@ def tenant_view(tenant: Tenant) -> TenantView:
         tpot_ms=tenant.slo.tpot_ms,
         max_gap_ms=tenant.slo.max_gap_ms,
         plan=tenant.plan,
+        org=tenant.org,
         max_tier=tenant.ceilings.max_tier,
         models=tenant.ceilings.models,
         cidrs=tenant.ceilings.cidrs,

@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from typing import Final
 from uuid import UUID
 
 from starlette.types import Send
 
+from engine.contract import TokenLogprobs
+from engine.scored import ScoredTokens
 from gateway.api.body import ClientGone
 from gateway.api.errors import error_body
+from gateway.api.held_bytes import Room
+from gateway.api.json_parts import gathered, giving_way
 from gateway.api.openai.chunks import Chunks
 from gateway.api.sse import DONE, EventStream, event
 from gateway.api.token_usage import CompletionTokensDetails, PromptTokensDetails, Usage
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, InvalidRequest
 from gateway.services.fair_pool import FairPool
 from gateway.services.inference import Generation, Piece, Run
+from gateway.services.loop_share import charged
 from scheduler.request import FinishReason
 
 logger = logging.getLogger(__name__)
 
 OnPiece = Callable[[int, Piece], Awaitable[None]]
-Shape = Callable[[Sequence[Piece], Callable[[], bytes]], Awaitable[bytes]]
+Shape = Callable[[Piece, Callable[[], Iterator[bytes]]], Awaitable[Iterable[bytes]]]
 
 # So many log-probabilities are spelled where they stand, in a millisecond; more, on a thread.
 _FEW_LOGPROBS: Final = 256
+# What gathered ones take until they are sent, measured: a token's objects, and of each
+# log-probability its two numbers and how it is spelled.
+_TOKEN_BYTES: Final = 100
+_LOGPROB_BYTES: Final = 40
+# Of an event that was framed where it stands.
+_FEW_PARTS: Final = 8
 
 
 async def stream_answer(
@@ -52,17 +63,28 @@ async def stream_answer(
 
     async def write(index: int, piece: Piece) -> None:
         nonlocal remaining
-        data = b"" if opened[index] else chunks.opening(index)
+        opening = b"" if opened[index] else chunks.opening(index)
         opened[index] = True
-        data += await shape([piece], partial(chunks.piece, index, piece))
+        framed = await shape(piece, partial(chunks.piece, index, piece))
+        ending = b""
         if piece.finish_reason is not None:
-            data += chunks.finish(index, piece.finish_reason, run.stop_cause_of(index, piece))
+            ending = chunks.finish(index, piece.finish_reason, run.stop_cause_of(index, piece))
             remaining -= 1
             if not remaining:
                 run.complete()
-                data += (chunks.usage(usage()) if usage else b"") + DONE
-        if data:
-            await events.write(data, last=not remaining)
+                ending += (chunks.usage(usage()) if usage else b"") + DONE
+        await write_all((opening, *framed, ending), last=not remaining)
+
+    async def write_all(parts: Sequence[bytes], *, last: bool) -> None:
+        if len(parts) <= _FEW_PARTS:
+            if data := b"".join(parts):
+                await events.write(data, last=last)
+            return
+        *before, data = gathered(parts)
+        for part in before:
+            await events.write(part)
+            await asyncio.sleep(0)
+        await events.write(data, last=last)
 
     try:
         await _read_all(generations, write)
@@ -76,32 +98,92 @@ async def stream_answer(
         events.close()
 
 
-async def collect_answer(run: Run) -> list[Piece]:
-    """Wait for every generation of a run and bill it; return each as one piece."""
-    generations = run.generations
-    pieces: list[list[Piece]] = [[] for _ in generations]
+class Gathering:
+    """Gather the pieces of one generation to one, each as it comes."""
+
+    def __init__(self) -> None:
+        self._text = io.StringIO()
+        self._logprobs = ScoredTokens()
+        self._prompt_logprobs: Sequence[TokenLogprobs | None] = ()
+        self._last: Piece | None = None
+
+    def add(self, piece: Piece) -> None:
+        self._text.write(piece.text)
+        self._logprobs.extend(piece.logprobs)
+        self._prompt_logprobs = self._prompt_logprobs or piece.prompt_logprobs
+        if piece.finish_reason is not None:
+            self._last = piece
+
+    def whole(self) -> Piece:
+        """Return all of them as one, once the last has come."""
+        assert self._last is not None, "more is to come"
+        return Piece(
+            self._text.getvalue(),
+            self._last.finish_reason,
+            self._logprobs,
+            self._last.end_logprobs,
+            self._prompt_logprobs,
+        )
+
+
+async def collect_answer(run: Run, gatherings: Sequence[Gathering], room: Room) -> None:
+    """Gather every generation of a run and bill it.
+
+    What log-probabilities take is taken from `room`. Raises: `AnswersTooLarge`, `AnswersSaturated`:
+    there is no more of it; `InvalidRequest`: one answer needs all that its tenant has.
+    """
 
     async def keep(index: int, piece: Piece) -> None:
-        pieces[index].append(piece)
+        if size_bytes := _held_bytes(piece):
+            if room.is_too_small(size_bytes):
+                raise InvalidRequest(
+                    "The log-probabilities of this answer are more than the server gathers for "
+                    "one tenant; ask for fewer tokens or likeliest tokens, or stream them.",
+                    param="logprobs",
+                )
+            room.grow(size_bytes)
+        gatherings[index].add(piece)
 
-    await _read_all(generations, keep)
+    await _read_all(run.generations, keep)
     run.complete()
-    return [_joined(parts) for parts in pieces]
 
 
 async def shape_fairly(
-    pool: FairPool, tenant_id: UUID, pieces: Sequence[Piece], shape: Callable[[], bytes]
-) -> bytes:
-    """Return what `shape` makes of some pieces, on a thread of the pool where that takes long."""
-    if sum(map(_num_logprobs, pieces)) <= _FEW_LOGPROBS:
+    pool: FairPool, tenant_id: UUID, piece: Piece, shape: Callable[[], Iterator[bytes]]
+) -> Iterable[bytes]:
+    """Return what `shape` makes of a piece, on a thread of the pool where that takes long."""
+    if _num_logprobs(piece) <= _FEW_LOGPROBS:
         return shape()
-    return await pool.run(tenant_id, shape)
+    return await pool.run(tenant_id, lambda: list(giving_way(shape())))
+
+
+async def send_document(send: Send, parts: list[bytes]) -> None:
+    """Send a JSON document, and let go of each part once it is on its way."""
+    headers = [
+        (b"content-length", b"%d" % sum(map(len, parts))),
+        (b"content-type", b"application/json"),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    parts.reverse()
+    while parts:
+        part = parts.pop()
+        await send({"type": "http.response.body", "body": part, "more_body": bool(parts)})
+        if parts:
+            # A fast client's socket takes it all, and encrypting that takes a while.
+            await asyncio.sleep(0)
 
 
 def _num_logprobs(piece: Piece) -> int:
+    if not piece.logprobs and not piece.prompt_logprobs:
+        return 0
     entries = (*piece.logprobs[:1], *piece.prompt_logprobs[-1:])
-    width = max((1 + len(entry.top) for entry in entries if entry is not None), default=0)
+    width = max((1 + len(entry.top_ids) for entry in entries if entry is not None), default=0)
     return (len(piece.logprobs) + len(piece.prompt_logprobs)) * width
+
+
+def _held_bytes(piece: Piece) -> int:
+    num_tokens = len(piece.logprobs) + len(piece.prompt_logprobs)
+    return num_tokens and num_tokens * _TOKEN_BYTES + _num_logprobs(piece) * _LOGPROB_BYTES
 
 
 def usage_of(generations: Sequence[Generation], *, choices_per_prompt: int = 1) -> Usage:
@@ -115,16 +197,6 @@ def usage_of(generations: Sequence[Generation], *, choices_per_prompt: int = 1) 
     )
 
 
-def _joined(parts: Sequence[Piece]) -> Piece:
-    return Piece(
-        "".join(part.text for part in parts),
-        parts[-1].finish_reason,
-        list(chain.from_iterable(part.logprobs for part in parts)),
-        parts[-1].end_logprobs,
-        parts[0].prompt_logprobs,
-    )
-
-
 async def _read_all(generations: Sequence[Generation], on_piece: OnPiece) -> None:
     """Hand over the pieces of all generations as they come. Raises: `ClientGone`."""
     if len(generations) == 1:
@@ -132,7 +204,7 @@ async def _read_all(generations: Sequence[Generation], on_piece: OnPiece) -> Non
         return
     turn = asyncio.Lock()
     tasks = [
-        asyncio.create_task(_read(index, generation, on_piece, turn))
+        asyncio.create_task(charged(_read(index, generation, on_piece, turn)))
         for index, generation in enumerate(generations)
     ]
     try:

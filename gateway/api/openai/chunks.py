@@ -6,13 +6,14 @@ encoded for each chunk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 
 from engine.text import Tokenizer
+from gateway.api.json_parts import encode_in_parts
 from gateway.api.openai.logprobs import TextLogprobsWriter, chat_logprobs
 from gateway.api.sse import event
 from gateway.api.token_usage import Usage
@@ -34,10 +35,13 @@ class Envelope:
 
 
 class Chunks(Protocol):
-    """Frame the events of one answer; `index` numbers the choice."""
+    """Frame the events of one answer; `index` numbers the choice.
+
+    An event comes in parts, as that of a long prompt's log-probabilities is large.
+    """
 
     def opening(self, index: int) -> bytes: ...
-    def piece(self, index: int, piece: Piece) -> bytes: ...
+    def piece(self, index: int, piece: Piece) -> Iterator[bytes]: ...
     def finish(self, index: int, reason: str, cause: str | None = None) -> bytes: ...
     def usage(self, usage: Usage) -> bytes: ...
 
@@ -64,13 +68,14 @@ class ChatChunks:
     def opening(self, index: int) -> bytes:
         return self._chunk(index, b'{"role":"assistant","content":"","refusal":null}')
 
-    def piece(self, index: int, piece: Piece) -> bytes:
+    def piece(self, index: int, piece: Piece) -> Iterator[bytes]:
         if not piece.text and not piece.logprobs:
-            return b""
-        logprobs = b"null"
-        if self._tokenizer is not None and piece.logprobs:
-            logprobs = _json(chat_logprobs(self._tokenizer, piece.logprobs))
-        return self._chunk(index, b'{"content":%b}' % _json(piece.text), logprobs)
+            return iter(())
+        delta = b'{"content":%b}' % _json(piece.text)
+        if self._tokenizer is None or not piece.logprobs:
+            return iter((self._chunk(index, delta),))
+        head = b'%b,"choices":[{"index":%d,"delta":%b' % (self._head, index, delta)
+        return _scored(head, chat_logprobs(self._tokenizer, piece.logprobs), self._tail)
 
     def finish(self, index: int, reason: str, cause: str | None = None) -> bytes:
         return self._chunk(index, b"{}", reason=_reason(reason, cause))
@@ -78,12 +83,10 @@ class ChatChunks:
     def usage(self, usage: Usage) -> bytes:
         return _usage_chunk(self._head, usage)
 
-    def _chunk(
-        self, index: int, delta: bytes, logprobs: bytes = b"null", reason: bytes = b"null"
-    ) -> bytes:
+    def _chunk(self, index: int, delta: bytes, reason: bytes = b"null") -> bytes:
         return event(
-            b'%b,"choices":[{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}]%b'
-            % (self._head, index, delta, logprobs, reason, self._tail)
+            b'%b,"choices":[{"index":%d,"delta":%b,"logprobs":null,"finish_reason":%b}]%b'
+            % (self._head, index, delta, reason, self._tail)
         )
 
 
@@ -112,15 +115,13 @@ class TextChunks:
     def opening(self, index: int) -> bytes:
         return b""
 
-    def piece(self, index: int, piece: Piece) -> bytes:
-        logprobs = b"null"
-        if self._writers:
-            spelled = self._writers[index].write(piece)
-            if spelled.tokens:
-                logprobs = _json(spelled)
-        if not piece.text and logprobs == b"null":
-            return b""
-        return self._chunk(index, piece.text, logprobs)
+    def piece(self, index: int, piece: Piece) -> Iterator[bytes]:
+        spelled = self._writers[index].write(piece) if self._writers else None
+        if spelled is not None and spelled.tokens:
+            text = _json(piece.text)
+            head = b'%b,"choices":[{"index":%d,"text":%b' % (self._head, index, text)
+            return _scored(head, spelled, self._tail)
+        return iter((self._chunk(index, piece.text),) if piece.text else ())
 
     def finish(self, index: int, reason: str, cause: str | None = None) -> bytes:
         return self._chunk(index, "", reason=_reason(reason, cause))
@@ -128,13 +129,18 @@ class TextChunks:
     def usage(self, usage: Usage) -> bytes:
         return _usage_chunk(self._head, usage)
 
-    def _chunk(
-        self, index: int, text: str, logprobs: bytes = b"null", reason: bytes = b"null"
-    ) -> bytes:
+    def _chunk(self, index: int, text: str, reason: bytes = b"null") -> bytes:
         return event(
-            b'%b,"choices":[{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}]%b'
-            % (self._head, index, _json(text), logprobs, reason, self._tail)
+            b'%b,"choices":[{"index":%d,"text":%b,"logprobs":null,"finish_reason":%b}]%b'
+            % (self._head, index, _json(text), reason, self._tail)
         )
+
+
+def _scored(head: bytes, logprobs: msgspec.Struct, tail: bytes) -> Iterator[bytes]:
+    """Frame a chunk with log-probabilities in parts; `head` ends before them."""
+    yield b'data: %b,"logprobs":' % head
+    yield from encode_in_parts(logprobs)
+    yield b',"finish_reason":null}]%b\n\n' % tail
 
 
 def _reason(reason: str, cause: str | None) -> bytes:

@@ -12,22 +12,31 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
+from uuid import UUID
 
 import msgspec
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.access import require_model
-from gateway.api.body import SHORT_BODY_BYTES, ClientGone, JsonBody, read_body
-from gateway.api.body_room import Bodies, BodyRoom
-from gateway.api.openai.answer import collect_answer, shape_fairly, stream_answer, usage_of
+from gateway.api.body import SHORT_BODY_BYTES, ClientGone, JsonBody, read_parts
+from gateway.api.held_bytes import HeldBytes, Room
+from gateway.api.json_parts import encode_in_parts, giving_way
+from gateway.api.openai.answer import (
+    Gathering,
+    collect_answer,
+    send_document,
+    shape_fairly,
+    stream_answer,
+    usage_of,
+)
 from gateway.api.openai.chunks import Chunks, Envelope
 from gateway.api.openai.sampling import requested_tier
-from gateway.api.openai.schemas import SamplingFields
+from gateway.api.openai.schemas import ChatCompletion, SamplingFields, TextCompletion
 from gateway.api.ratelimits import DEGRADED, ratelimit_headers
 from gateway.api.token_usage import Usage
 from gateway.domain import Principal
@@ -45,6 +54,14 @@ from gateway.services.inference import (
 
 Body = TypeVar("Body", bound=SamplingFields)
 
+# What is gathered is shaped where it stands up to so much, in a millisecond; more, on a thread.
+_FEW_HELD_BYTES: Final = 16 << 10
+_FEW_TOKENS: Final = 1 << 16
+# The prompt alone takes longer than the time to the first token that the tenant is promised.
+_UNPROMISED: Final = {"x-sluice-promise": "none"}
+# A decoder keeps the interpreter for milliseconds at a time.
+_DECODE_REST_RATIO: Final = 5.0
+
 
 class AnswerKind(Protocol[Body]):
     """Say how one endpoint reads a body and shapes an answer."""
@@ -54,7 +71,9 @@ class AnswerKind(Protocol[Body]):
 
     def jobs(self, body: Body, model: ServedModel, request_id: str) -> list[Job]: ...
     def chunks(self, answer: Answer[Body], *, include_usage: bool) -> Chunks: ...
-    def document(self, answer: Answer[Body], pieces: list[Piece]) -> msgspec.Struct: ...
+    def document(
+        self, answer: Answer[Body], pieces: list[Piece]
+    ) -> ChatCompletion | TextCompletion: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +84,11 @@ class Answer(Generic[Body]):
     model: ServedModel
     run: Run
     envelope: Envelope
+
+    @property
+    def num_tokens(self) -> int:
+        """Count the output tokens of all choices."""
+        return sum(generation.num_output_tokens for generation in self.run.generations)
 
     def usage(self) -> Usage:
         return usage_of(self.run.generations, choices_per_prompt=self.body.n or 1)
@@ -79,10 +103,12 @@ class InferenceEndpoint(Generic[Body]):
         models: ModelRegistry,
         inference: LeasedInference,
         overload: OverloadWatch,
-        bodies: Bodies,
+        bodies: HeldBytes,
+        answers: HeldBytes,
     ) -> None:
         self._kind = kind
         self._bodies = bodies
+        self._answers = answers
         self._models = models
         self._inference = inference
         self._overload = overload
@@ -123,43 +149,64 @@ class InferenceEndpoint(Generic[Body]):
                 usage = answer.usage if include_usage else None
                 await stream_answer(send, run, chunks, usage, shape)
                 return
-            pieces = await collect_answer(run)
-            document = await shape(pieces, partial(self._document, answer, pieces))
-            await Response(document, media_type="application/json")(scope, receive, send)
+            with self._answers.room(principal.tenant_id) as room:
+                await self._send_whole(send, principal.tenant_id, answer, room)
+
+    async def _send_whole(
+        self, send: Send, tenant_id: UUID, answer: Answer[Body], room: Room
+    ) -> None:
+        """Gather an answer and send it as one document."""
+        run = answer.run
+        gatherings = [Gathering() for _ in run.generations]
+        shape = partial(self._document, answer, gatherings)
+        await collect_answer(run, gatherings, room)
+        if room.num_bytes > _FEW_HELD_BYTES or answer.num_tokens > _FEW_TOKENS:
+            parts = await self._inference.pool.run(tenant_id, lambda: list(giving_way(shape())))
+        else:
+            parts = list(shape())
+        await send_document(send, parts)
 
     async def _read(
-        self, scope: Scope, receive: Receive, room: BodyRoom
+        self, scope: Scope, receive: Receive, room: Room
     ) -> tuple[Body, ServedModel, list[Job]]:
         """Read a body and understand it; its bytes are let go of. Raises: as `_understand`."""
         principal: Principal = scope["state"]["principal"]
-        raw = await read_body(scope, receive, room=room)
-        understand = partial(self._understand, principal, raw, scope["state"]["request_id"])
-        if len(raw) <= SHORT_BODY_BYTES:
+        parts = await read_parts(scope, receive, room=room)
+        understand = partial(self._understand, principal, parts, scope["state"]["request_id"])
+        size_bytes = sum(map(len, parts))
+        if size_bytes <= SHORT_BODY_BYTES:
             return understand()
         pool = self._inference.pool
-        return await pool.run(principal.tenant_id, understand, size_bytes=len(raw))
+        return await pool.run(
+            principal.tenant_id, understand, size_bytes=size_bytes, rest_ratio=_DECODE_REST_RATIO
+        )
 
     def _understand(
-        self, principal: Principal, raw: bytes, request_id: str
+        self, principal: Principal, parts: list[bytes], request_id: str
     ) -> tuple[Body, ServedModel, list[Job]]:
         """Decode and check a body.
 
         Raises: `InvalidRequest`, `ModelNotFound`, `PermissionDenied`.
         """
-        body = self._kind.body.decode(raw)
+        body = self._kind.body.decode(b"".join(parts))
         model = self._models.get(body.model)
         require_model(principal, model)
         return body, model, self._kind.jobs(body, model, request_id)
 
-    def _document(self, answer: Answer[Body], pieces: list[Piece]) -> bytes:
-        return msgspec.json.encode(self._kind.document(answer, pieces))
+    def _document(self, answer: Answer[Body], gatherings: list[Gathering]) -> Iterator[bytes]:
+        document = self._kind.document(answer, [each.whole() for each in gatherings])
+        if answer.num_tokens <= _FEW_TOKENS and document.choices[0].logprobs is None:
+            return iter((msgspec.json.encode(document),))
+        return encode_in_parts(document)
 
 
 def answer_headers(run: Run) -> list[tuple[bytes, bytes]]:
-    """Return the headers that tell a client how its limits stand."""
+    """Return the headers that tell a client how its limits stand, and what it is not promised."""
     headers = ratelimit_headers(run.standing)
     if run.is_degraded:
         headers |= DEGRADED
+    if not run.is_promised:
+        headers |= _UNPROMISED
     return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 

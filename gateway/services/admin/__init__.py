@@ -1,23 +1,37 @@
 """What administrators change, and the log of it."""
 
+from gateway.services.admin.apply import Applied, ApplyService
 from gateway.services.admin.audit import AuditService
+from gateway.services.admin.head_watch import HeadPost, HeadWatch
 from gateway.services.admin.keys import GRACE_S, KeyService
+from gateway.services.admin.orgs import HoldsOrgs, OrgService
 from gateway.services.admin.plans import PlanService
 from gateway.services.admin.quota_settings import QuotaSettingsService
 from gateway.services.admin.scheduler_config import changed
 from gateway.services.admin.scheduler_control import SchedulerControl
 from gateway.services.admin.tenants import HoldsTenants, TenantService
 from gateway.services.admin.tokens import AdminTokenService
+from gateway.services.admin.wanted import placed, wanted, wanted_key, wanted_tenant
 
 __all__ = [
     "GRACE_S",
     "AdminTokenService",
+    "Applied",
+    "ApplyService",
     "AuditService",
+    "HeadPost",
+    "HeadWatch",
+    "HoldsOrgs",
     "HoldsTenants",
     "KeyService",
+    "OrgService",
     "PlanService",
     "QuotaSettingsService",
     "SchedulerControl",
     "TenantService",
     "changed",
+    "placed",
+    "wanted",
+    "wanted_key",
+    "wanted_tenant",
 ]

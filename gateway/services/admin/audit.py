@@ -6,10 +6,17 @@ import logging
 from dataclasses import replace
 from uuid import UUID
 
-from gateway.domain.admin import Actor, AuditEntry, AuditFilter, AuditRecord, AuditVerdict
+from gateway.domain.admin import (
+    Actor,
+    AuditEntry,
+    AuditFilter,
+    AuditHead,
+    AuditRecord,
+    AuditVerdict,
+)
 from gateway.domain.page import Page, PageRequest
 from gateway.errors import StoreUnavailable
-from gateway.ports import AuditStore
+from gateway.ports import AuditStore, HeadKeeper
 from gateway.services.admin.tenants import TenantService
 
 logger = logging.getLogger(__name__)
@@ -18,9 +25,10 @@ logger = logging.getLogger(__name__)
 class AuditService:
     """Show and verify the organisation's audit log; who may call this is decided above."""
 
-    def __init__(self, log: AuditStore, tenants: TenantService) -> None:
+    def __init__(self, log: AuditStore, tenants: TenantService, kept_heads: HeadKeeper) -> None:
         self._log = log
         self._tenants = tenants
+        self._kept_heads = kept_heads
 
     async def page(
         self,
@@ -40,9 +48,16 @@ class AuditService:
             tenant_id = (await self._tenants.get(tenant, within=within)).id
         return await self._log.page(organisation.id, replace(chosen, tenant_id=tenant_id), request)
 
-    async def verify(self) -> AuditVerdict:
-        """Walk the organisation's chain."""
-        return await self._log.verify((await self._tenants.organisation()).id)
+    async def head(self) -> AuditHead | None:
+        """Return the place of the newest record."""
+        return await self._log.head((await self._tenants.organisation()).id)
+
+    async def verify(self, published: AuditHead | None = None) -> AuditVerdict:
+        """Walk the organisation's chain, by way of a head from before and of this machine's."""
+        organisation = await self._tenants.organisation()
+        kept = self._kept_heads.read(organisation.id)
+        heads = [head for head in (published, kept) if head is not None]
+        return await self._log.verify(organisation.id, heads)
 
     async def record(
         self,

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from gateway.credentials import KEY_PREFIX, Secrets, Token, is_kid
@@ -87,7 +87,7 @@ class KeyService:
         draft = KeyDraft(
             kid=token.kid,
             name=name,
-            secret=self._secret(token),
+            secret=key_secret(self._secrets, token),
             expires_at=expires_at,
             max_tier=max_tier or Tier.DEFAULT.capped(owner.ceilings.max_tier),
             models=models_of,
@@ -128,13 +128,7 @@ class KeyService:
         It holds for the key's next request. Raises: `InvalidRequest`; `AboveCeiling`; `NotFound`;
         `SetByOperator`; `VersionConflict`: `version` is given, and not the present one.
         """
-        values = dict(changes)
-        if "name" in values:
-            require_name(str(values["name"]), param="name")
-        if "models" in values:
-            values["models"] = checked_models(values["models"])
-        if "cidrs" in values:
-            values["cidrs"] = checked_cidrs(values["cidrs"])
+        values = checked_key(changes)
         ref = await self._ref(key_id, within)
         present = _found(await self._keys.get(ref))
         check_key((await self._tenants.get(present.tenant, within=within)).ceilings, values)
@@ -166,7 +160,9 @@ class KeyService:
             ends_at = datetime.fromtimestamp(self._clock.time() + grace_s, UTC)
             # What ends with its key shows the key's end.
             ends_at = ends_at if key.expires_at is None else min(ends_at, key.expires_at)
-        rotated = await self._keys.rotate(actor, ref, self._secret(token), old_ends_at=ends_at)
+        rotated = await self._keys.rotate(
+            actor, ref, key_secret(self._secrets, token), old_ends_at=ends_at
+        )
         await self._forget(_found(rotated))
         return IssuedKey(key=_found(rotated), token=token.text)
 
@@ -186,12 +182,26 @@ class KeyService:
         self._authenticator.forget(key.kid)
         await self._epoch.advance()
 
-    def _secret(self, token: Token) -> KeySecret:
-        return KeySecret(
-            pepper_id=self._secrets.pepper_id,
-            mac=self._secrets.key_mac(token),
-            is_tagged=self._secrets.is_tagged(token),
-        )
+
+def checked_key(changes: Mapping[str, object]) -> dict[str, Any]:  # what `ApiKey` takes
+    """Return changes of a key as it keeps them. Raises: `InvalidRequest`."""
+    values = dict(changes)
+    if "name" in values:
+        require_name(str(values["name"]), param="name")
+    if "models" in values:
+        values["models"] = checked_models(values["models"])
+    if "cidrs" in values:
+        values["cidrs"] = checked_cidrs(values["cidrs"])
+    return values
+
+
+def key_secret(secrets: Secrets, token: Token) -> KeySecret:
+    """Return what is kept of a token."""
+    return KeySecret(
+        pepper_id=secrets.pepper_id,
+        mac=secrets.key_mac(token),
+        is_tagged=secrets.is_tagged(token),
+    )
 
 
 def expiry(expires_in_s: float | None, clock: Clock) -> datetime | None:

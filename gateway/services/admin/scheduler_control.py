@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from gateway.domain import Tenant
+from gateway.domain import Org, Tenant
 from gateway.errors import ModelNotFound
 from gateway.services.admin.scheduler_config import changed, plain, preset_of
 from scheduler.config import SchedulerConfig
@@ -27,6 +27,10 @@ class ControlsScheduling(Protocol):
     def state(self) -> SchedulerState: ...
 
     def set_weight(self, tenant_id: str, weight: float) -> None: ...
+
+    def set_organisation_weight(self, organisation_id: str, weight: float) -> None: ...
+
+    def least_pace_s(self) -> float: ...
 
 
 class Schedules(Protocol):
@@ -51,6 +55,7 @@ class SchedulerControl:
     def show(self, tenants: Sequence[Tenant]) -> list[dict[str, Any]]:
         """Describe each model's scheduler, naming the `tenants` that it knows by id."""
         names = {str(tenant.id): tenant.name for tenant in tenants}
+        names |= {str(tenant.org_id): tenant.org for tenant in tenants if tenant.org is not None}
         shown = []
         for model in self._models:
             state = model.service.state()
@@ -75,21 +80,31 @@ class SchedulerControl:
         self._wanted |= configs
         return [_described(name, config) for name, config in configs.items()]
 
+    def least_pace_ms(self) -> float:
+        """Say the shortest time between tokens that every model can promise a tenant."""
+        return 1000.0 * max((model.service.least_pace_s() for model in self._models), default=0.0)
+
     def set_tenant(self, tenant: Tenant) -> None:
         """Give what waits of a tenant its present weight."""
         for model in self._models:
             model.service.set_weight(str(tenant.id), tenant.weight)
 
+    def set_org(self, org: Org) -> None:
+        """Give what waits of an org's tenants the org's present weight."""
+        for model in self._models:
+            model.service.set_organisation_weight(str(org.id), org.weight)
+
 
 def _named(document: Any, names: Mapping[str, str]) -> Any:
-    """Add `tenant`, a name, wherever a `tenant_id` stands; None where the tenant is gone."""
+    """Add `tenant` and `org`, names, wherever a `tenant_id` stands; None where there is none."""
     if isinstance(document, list):
         return [_named(item, names) for item in document]
     if not isinstance(document, dict):
         return document
     named = {key: _named(item, names) for key, item in document.items()}
     if "tenant_id" in named:
-        named = {"tenant": names.get(named["tenant_id"])} | named
+        org = names.get(named.pop("organisation_id", ""))
+        named = {"tenant": names.get(named["tenant_id"]), "org": org} | named
     return named
 
 

@@ -7,9 +7,10 @@ the requests that wait in this process too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Final, Protocol
+from math import ceil
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from gateway.domain import Ceilings, Organisation, Tenant, TenantSlo, is_name
@@ -30,6 +31,10 @@ class HoldsTenants(Protocol):
 
     def set_tenant(self, tenant: Tenant) -> None:
         """Learn what a tenant is now."""
+        ...
+
+    def least_pace_ms(self) -> float:
+        """Say the shortest time between tokens to promise a tenant; 0 where nothing is known."""
         ...
 
 
@@ -59,18 +64,20 @@ class TenantService:
         slo: TenantSlo | None = None,
         plan: str | None = None,
         ceilings: Mapping[str, object] | None = None,
+        org: str | None = None,
     ) -> Tenant:
         """Make a tenant. `weight` is its share beside the others', `ceilings` as `Ceilings` has it.
 
-        Raises: `InvalidRequest`: name, weight, a promise or a ceiling; `Conflict`: the name is
-        taken; `NotFound`: no such plan.
+        Raises: `InvalidRequest`: name, weight, a promise or a ceiling, also a promise that would
+        cost others too much; `Conflict`: the name is taken; `NotFound`: no such plan or org.
         """
         require_name(name, param="name")
         slo = slo or TenantSlo()
-        _check({"weight": weight, **asdict(slo), "plan": plan})
+        _check({"weight": weight, **asdict(slo), "plan": plan, "org": org})
+        require_pace(asdict(slo), self._running.least_pace_ms)
         bounds = Ceilings(**checked_ceilings(ceilings or {}))
         organisation = await self.organisation()
-        return await self._tenants.add(actor, organisation.id, name, weight, slo, plan, bounds)
+        return await self._tenants.add(actor, organisation.id, name, weight, slo, plan, bounds, org)
 
     async def update(
         self,
@@ -80,15 +87,14 @@ class TenantService:
         *,
         version: int | None = None,
     ) -> Tenant:
-        """Set `weight`, `plan`, `ttft_ms`, `tpot_ms`, `max_gap_ms` and ceilings.
+        """Set `weight`, `plan`, `org`, `ttft_ms`, `tpot_ms`, `max_gap_ms` and ceilings.
 
         None takes back all but the weight and the tier. Raises: `InvalidRequest`: a value out of
-        its bounds; `NotFound`: no such tenant or plan; `VersionConflict`: `version` is given, and
-        not the present one.
+        its bounds, or a promise that would cost others too much; `NotFound`: no such tenant, plan
+        or org; `VersionConflict`: `version` is given, and not the present one.
         """
-        ceilings = checked_ceilings(changes)
-        _check({name: value for name, value in changes.items() if name not in ceilings})
-        changes = {**changes, **ceilings}
+        changes = checked_tenant(changes)
+        require_pace(changes, self._running.least_pace_ms)
         if not changes and version is None:
             return await self.get(name)
         tenant = None
@@ -136,6 +142,44 @@ def require_name(name: str, *, param: str) -> None:
         )
 
 
+def require_weight(weight: object) -> None:
+    """Check a weight of a tenant or an org. Raises: `InvalidRequest`."""
+    if not (isinstance(weight, int | float) and WEIGHT_MIN <= weight <= WEIGHT_MAX):
+        raise InvalidRequest(
+            f"'weight' must be between {WEIGHT_MIN:g} and {WEIGHT_MAX:g}.", param="weight"
+        )
+
+
+def checked_tenant(changes: Mapping[str, object]) -> dict[str, Any]:  # what `Tenant` takes
+    """Return changes of a tenant as it keeps them.
+
+    Raises: `InvalidRequest`: a value out of its bounds; `NotFound`: what cannot be the name of a
+    plan or an org.
+    """
+    ceilings = checked_ceilings(changes)
+    _check({name: value for name, value in changes.items() if name not in ceilings})
+    return {**changes, **ceilings}
+
+
+def require_pace(promises: Mapping[str, object], least_pace_ms: Callable[[], float]) -> None:
+    """Check that promises which are about to be set cost others no more than they may.
+
+    Raises: `InvalidRequest` with what is feasible.
+    """
+    paces = {param: promises.get(param) for param in ("tpot_ms", "max_gap_ms")}
+    set_ms = {param: ms for param, ms in paces.items() if isinstance(ms, int | float)}
+    if not set_ms:
+        return
+    least_ms = least_pace_ms()
+    for param, ms in set_ms.items():
+        if ms < least_ms:
+            raise InvalidRequest(
+                f"'{param}' of {ms:g} ms would cost other tenants more of the throughput than "
+                f"'fairness.max_throughput_loss' allows: {ceil(least_ms)} ms is feasible.",
+                param=param,
+            )
+
+
 def no_tenant() -> NotFound:
     """Say that there is no such tenant, in the words used for another's."""
     return NotFound("There is no tenant of that name.", param="tenant")
@@ -144,16 +188,13 @@ def no_tenant() -> NotFound:
 def _check(values: Mapping[str, object]) -> None:
     """Refuse values outside their bounds by name; NaN is outside of all."""
     for param, value in values.items():
-        if param == "plan":
+        if param in ("plan", "org"):
             if value is not None and not is_name(str(value)):
-                raise NotFound("There is no plan of that name.", param="plan")
+                raise NotFound(f"There is no {param} of that name.", param=param)
             continue
-        assert value is None or isinstance(value, int | float), "all but the plan are numbers"
+        assert value is None or isinstance(value, int | float), "all but names are numbers"
         if param == "weight":
-            if value is None or not WEIGHT_MIN <= value <= WEIGHT_MAX:
-                raise InvalidRequest(
-                    f"'weight' must be between {WEIGHT_MIN:g} and {WEIGHT_MAX:g}.", param=param
-                )
+            require_weight(value)
         elif value is not None and not 0 < value <= _SLO_MAX_MS:
             raise InvalidRequest(
                 f"'{param}' must be above 0 ms and at most a day, or null.", param=param

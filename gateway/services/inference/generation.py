@@ -100,6 +100,11 @@ class Generation:
         self._is_cut_off = True
 
     @property
+    def is_promised(self) -> bool:
+        """Tell whether its tenant's promise holds for its prompt, which may be too long for it."""
+        return self._stream.is_promised
+
+    @property
     def num_cached_tokens(self) -> int:
         """Count the tokens of the prompt that were found in the prefix cache."""
         return self._stream.num_cached_tokens

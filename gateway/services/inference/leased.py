@@ -7,6 +7,7 @@ every path; all of its methods are synchronous, so that nothing can come between
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from uuid import UUID
@@ -38,6 +39,11 @@ class Run:
     def is_degraded(self) -> bool:
         """Tell whether limits were checked by this process alone."""
         return self._lease.is_local
+
+    @property
+    def is_promised(self) -> bool:
+        """Tell whether what its tenant is promised holds for all of it."""
+        return all(generation.is_promised for generation in self.generations)
 
     def stop_cause_of(self, index: int, piece: Piece) -> str | None:
         """Say what ended a generation short of its own bounds; None: nothing did."""
@@ -112,13 +118,13 @@ class LeasedInference:
             is_counted=is_counted,
         )
         lease = await self._quotas.reserve(terms)
-        generations = self._submit(principal, model, prepared, tier, lease)
+        generations = await self._submit(principal, model, prepared, tier, lease)
         lease.attach(generations)
         for index, generation in enumerate(generations):
             generation.on_output = partial(lease.note_output, index)
         return Run(generations, lease)
 
-    def _submit(
+    async def _submit(
         self,
         principal: Principal,
         model: ServedModel,
@@ -129,6 +135,9 @@ class LeasedInference:
         started: list[Generation] = []
         try:
             for job, granted_tokens in zip(prepared, lease.granted, strict=True):
+                if started:
+                    # Each prompt is hashed; others have their turn in between.
+                    await asyncio.sleep(0)
                 started.append(
                     self._inference.submit(
                         principal, model, job, tier, granted_tokens=granted_tokens

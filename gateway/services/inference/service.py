@@ -9,6 +9,7 @@ which goes to a pool that is fair between tenants, because a long prompt takes m
 
 from __future__ import annotations
 
+import asyncio
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -43,6 +44,8 @@ MAX_CHARS_PER_TOKEN: Final = 8
 # take 70. A message counts for some more, as each is rendered.
 _SHORT_CHARS: Final = 512
 _CHARS_A_MESSAGE: Final = 32
+# And so many tokens are made text again.
+_SHORT_PROMPT: Final = 256
 
 _BANDS: Final = {
     Tier.PRIORITY: Band.PRIORITY,
@@ -84,6 +87,7 @@ class Prepared:
     job: Job
     prompt: array[int]
     params: SamplingParams
+    echo: Echo | None = None
 
 
 class InferenceService:
@@ -115,9 +119,14 @@ class InferenceService:
         """
         prepared = []
         for first in range(0, len(jobs), choices_per_prompt):
+            if first:
+                # Many prompts are checked one by one, and others have their turn in between.
+                await asyncio.sleep(0)
             prompt = await self._tokenise(tenant_id, model, jobs[first])
             for job in jobs[first : first + choices_per_prompt]:
-                prepared.append(Prepared(job, prompt, _fit_context(model, job, len(prompt))))
+                params = _fit_context(model, job, len(prompt))
+                echo = await self._echo(tenant_id, model, job, prompt) if job.echo else None
+                prepared.append(Prepared(job, prompt, params, echo))
         return prepared
 
     def submit(
@@ -140,6 +149,8 @@ class InferenceService:
             tenant_id=str(principal.tenant_id),
             key_id=str(principal.key_id),
             weight=principal.weight,
+            organisation_id="" if principal.org_id is None else str(principal.org_id),
+            organisation_weight=principal.org_weight,
             band=_BANDS[tier],
             slo=_slo(principal.slo),
             prompt_token_ids=prompt,
@@ -161,7 +172,7 @@ class InferenceService:
             job.stop,
             num_prompt_tokens=len(prompt),
             min_tokens=params.min_tokens,
-            echo=_echo(model, job, prompt) if job.echo else None,
+            echo=prepared.echo,
             waits_for_prompt_logprobs=params.prompt_logprobs is not None,
         )
 
@@ -175,6 +186,16 @@ class InferenceService:
             return await self.pool.run(tenant_id, encode, size_bytes=_num_chars(job.prompt))
         except (ChatTemplateError, InvalidText) as exc:
             raise InvalidRequest(str(exc), param=job.prompt_param) from None
+
+    async def _echo(
+        self, tenant_id: UUID, model: ServedModel, job: Job, prompt: array[int]
+    ) -> Echo:
+        if isinstance(job.prompt, str):
+            return Echo(job.prompt, prompt)
+        decode = partial(model.tokenizer.decode, prompt)
+        if len(prompt) <= _SHORT_PROMPT:
+            return Echo(decode(), prompt)
+        return Echo(await self.pool.run(tenant_id, decode), prompt)
 
 
 def served_tier(principal: Principal, requested: Tier | None) -> Tier:
@@ -273,11 +294,6 @@ def _fit_context(model: ServedModel, job: Job, num_prompt_tokens: int) -> Sampli
             param=job.prompt_param,
         )
     return job.params if wanted == job.params.max_tokens else replace(job.params, max_tokens=wanted)
-
-
-def _echo(model: ServedModel, job: Job, prompt: array[int]) -> Echo:
-    text = job.prompt if isinstance(job.prompt, str) else model.tokenizer.decode(prompt)
-    return Echo(text, prompt)
 
 
 def _refusal(exc: Rejected) -> GatewayError:

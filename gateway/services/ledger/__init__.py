@@ -2,7 +2,7 @@
 
 from gateway.services.ledger.exports import Exports
 from gateway.services.ledger.keyed_answers import KeyedAnswers
-from gateway.services.ledger.prices import PriceBook, PriceService
+from gateway.services.ledger.prices import PriceBook, PriceService, price_units, require_model
 from gateway.services.ledger.spool import Spool
 from gateway.services.ledger.usage import UsageAsked, UsageService
 from gateway.services.ledger.writer import LedgerWriter
@@ -16,4 +16,6 @@ __all__ = [
     "Spool",
     "UsageAsked",
     "UsageService",
+    "price_units",
+    "require_model",
 ]

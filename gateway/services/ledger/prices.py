@@ -15,7 +15,7 @@ from typing import Final
 from gateway.background import Background
 from gateway.domain.admin import Actor
 from gateway.domain.page import Page, PageRequest
-from gateway.domain.price import ANY_MODEL, Price, PriceDraft
+from gateway.domain.price import ANY_MODEL, PRICE_FIELDS, USD_DIGITS, Price, PriceDraft
 from gateway.errors import InvalidRequest, NotFound, StoreUnavailable
 from gateway.ports import AuthEpoch, OrganisationStore, PriceStore
 
@@ -23,7 +23,6 @@ logger = logging.getLogger(__name__)
 
 REFRESH_INTERVAL_S: Final = 10.0
 _USD_MAX: Final = 1_000_000
-_USD_DIGITS, _MULTIPLIER_DIGITS = 9, 4
 _MULTIPLIER_MAX: Final = 100
 _MODEL_CHARS_MAX: Final = 200
 
@@ -87,23 +86,14 @@ class PriceService:
         Cached input costs what input does unless told. `multipliers` are by tier: `priority`,
         `default`, `flex`, and `batch`. Raises: `InvalidRequest`: a name or number.
         """
-        if not 1 <= len(model) <= _MODEL_CHARS_MAX or not model.isprintable():
-            raise InvalidRequest(
-                f"'model' must be 1 to {_MODEL_CHARS_MAX} characters.", param="model"
-            )
-        bp = {
-            f"{tier}_bp": _exactly(value, f"{tier}_multiplier", _MULTIPLIER_MAX, _MULTIPLIER_DIGITS)
-            for tier, value in (multipliers or {}).items()
+        require_model(model)
+        named = {
+            "input_usd_per_mtok": input_usd,
+            "cached_usd_per_mtok": input_usd if cached_usd is None else cached_usd,
+            "output_usd_per_mtok": output_usd,
+            **{f"{tier}_multiplier": value for tier, value in (multipliers or {}).items()},
         }
-        draft = PriceDraft(
-            model=model,
-            input_nano_per_mtok=_nano(input_usd, "input_usd_per_mtok"),
-            cached_nano_per_mtok=_nano(
-                input_usd if cached_usd is None else cached_usd, "cached_usd_per_mtok"
-            ),
-            output_nano_per_mtok=_nano(output_usd, "output_usd_per_mtok"),
-            **bp,
-        )
+        draft = PriceDraft(model=model, **price_units(named))
         organisation = await self._organisations.default()
         price = await self._prices.add(actor, organisation.id, draft)
         await self._book.refresh()
@@ -122,8 +112,23 @@ class PriceService:
         return price
 
 
-def _nano(usd: Decimal, param: str) -> int:
-    return _exactly(usd, param, _USD_MAX, _USD_DIGITS)
+def require_model(model: str) -> None:
+    """Check a model's name. Raises: `InvalidRequest`."""
+    if not 1 <= len(model) <= _MODEL_CHARS_MAX or not model.isprintable():
+        raise InvalidRequest(f"'model' must be 1 to {_MODEL_CHARS_MAX} characters.", param="model")
+
+
+def price_units(named: Mapping[str, Decimal]) -> dict[str, int]:
+    """Return parts of a price, by the names of the API, in the fields of a `PriceDraft`.
+
+    Raises: `InvalidRequest`: a number out of its bounds, or finer than is kept.
+    """
+    units = {}
+    for param, value in named.items():
+        field, digits = PRICE_FIELDS[param]
+        most = _USD_MAX if digits == USD_DIGITS else _MULTIPLIER_MAX
+        units[field] = _exactly(value, param, most, digits)
+    return units
 
 
 def _exactly(value: Decimal, param: str, most: int, digits: int) -> int:

@@ -9,11 +9,12 @@ from gateway.services.quotas.recovery import Recovery
 from gateway.services.quotas.service import QuotaService
 from gateway.services.quotas.thresholds import Thresholds
 from gateway.services.quotas.usage import LimitUse, limit_uses
-from gateway.services.quotas.webhook import Webhook, WebhookDelivery
+from gateway.services.quotas.webhook import DeliveryFailed, Webhook, WebhookDelivery
 
 __all__ = [
     "Books",
     "CounterLink",
+    "DeliveryFailed",
     "Entry",
     "LimitUse",
     "QuotaKeeper",

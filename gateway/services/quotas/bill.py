@@ -22,6 +22,13 @@ class Meta(msgspec.Struct, array_like=True, frozen=True):
     tier: Tier
     price_id: UUID | None
 
+    @classmethod
+    def of(cls, row: UsageRow) -> Meta:
+        """Return what a row says of that."""
+        return cls(
+            row.organisation_id, row.tenant_id, row.key_id, row.model, row.tier, row.price_id
+        )
+
     def packed(self) -> str:
         """Spell it as text, which is all that the counters can keep."""
         return msgspec.json.encode(self).decode()

@@ -70,16 +70,21 @@ class QuotaKeeper:
         ledger: BillsUsage,
         metrics: Metrics,
         *,
+        remind: Callable[[], None] = lambda: None,
         tick_s: float = TICK_S,
         sweep_s: float = SWEEP_S,
     ) -> None:
+        """Keep them. `remind` posts what ended and may not be in the ledger yet, once more."""
         self._quotas = quotas
         self._tick_s = tick_s
         self._sweep_s = sweep_s
         self._link = quotas.link
         self._ledger = ledger
         self._metrics = metrics
+        self._remind = remind
         self._name = uuid.uuid4().hex[:12]
+        # The life of the counters in which all that is held here is held.
+        self._epoch = ""
         self._must_return = False
         self._link.on_epoch = self._forgotten
 
@@ -126,9 +131,10 @@ class QuotaKeeper:
             told = [lease.told() for lease in batch]
             ids = [lease.terms.request_id.hex for lease in batch]
             listed = list(zip(ids, told, strict=True))
-            [answer] = await self._link.ask(Keep(self._name, LEASE_US, listed))
+            [answer] = await self._link.ask(Keep(self._name, LEASE_US, listed, self._epoch))
             assert isinstance(answer, Kept)
-            self._quotas.local.num_gateways = max(answer.num_gateways, 1)
+            self._link.num_gateways = max(answer.num_gateways, 1)
+            self._quotas.local.num_gateways = self._link.num_gateways
             for lease, id_, use in zip(batch, ids, told, strict=True):
                 if id_ not in answer.gone:
                     lease.was_told(use, now_s)
@@ -175,13 +181,15 @@ class QuotaKeeper:
 
     async def come_back(self) -> None:
         """Hold again all that is held here, if the counters have forgotten it."""
+        epoch = self._link.epoch
         while self._must_return:
-            self._must_return = False
+            self._must_return, epoch = False, self._link.epoch
             try:
                 await self._hold_all_again()
             except BaseException:
                 self._must_return = True
                 raise
+        self._epoch = epoch
 
     async def _hold_all_again(self) -> None:
         held = [lease for lease in self._quotas.live if not lease.is_local]
@@ -191,6 +199,8 @@ class QuotaKeeper:
             ops = [lease.again() for lease in batch if not lease.is_settled]
             if ops:
                 await self._link.ask(*ops)
+        # Afterwards: what ended meanwhile is among it.
+        self._remind()
 
     async def _find_again(self, batch: Sequence[RequestLease], gone: Mapping[str, bool]) -> None:
         """Deal with leases that the counters no longer hold."""

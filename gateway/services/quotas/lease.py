@@ -45,12 +45,11 @@ from gateway.domain.tier import Tier
 from gateway.domain.usage import Outcome, UsageRow
 from gateway.errors import CountersUnavailable, GatewayError
 from gateway.services.quotas.bill import Meta, bill
-from gateway.services.quotas.link import CounterLink
+from gateway.services.quotas.link import LEASE_S, CounterLink
 from gateway.services.quotas.local_limits import LocalLimits
 
 logger = logging.getLogger(__name__)
 
-LEASE_S: Final = 30.0
 LEASE_US: Final = int(LEASE_S * 1_000_000)
 # Asked for this many tokens before the grant is used up.
 AHEAD: Final = 128
@@ -136,11 +135,13 @@ class Terms:
 class Books:
     """Hold where leases write: the journal of usage, and who is told of windows that fill up.
 
-    `note` gets the tenant, and windows as the counters list them.
+    `note` gets the tenant, and windows as the counters list them: from `noted_percent` of their
+    limit on.
     """
 
     append: Callable[[UsageRow], None]
     note: Callable[[UUID, Sequence[WindowUse]], None]
+    noted_percent: int = 100
 
 
 class RequestLease:
@@ -312,7 +313,8 @@ class RequestLease:
         if self.is_local:
             self._local.release(self.limits, self.held, used, self._link.now_s())
         else:
-            op = Settle(self.terms.request_id.hex, used, self.limits)
+            percent = self._books.noted_percent
+            op = Settle(self.terms.request_id.hex, used, self.limits, percent)
             self._link.post(op, self._note_windows)
         self._on_end(self)
 

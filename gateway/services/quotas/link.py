@@ -30,6 +30,8 @@ from gateway.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
+# So long something is held without word of who holds it.
+LEASE_S: Final = 30.0
 _OPENS_AFTER: Final = 5
 _POST_WITHIN_S: Final = 0.01
 _MAX_RIDERS: Final = 50
@@ -50,8 +52,13 @@ class CounterLink:
         *,
         build_s: float,
         first_build_s: float | None = None,
+        lease_s: float = LEASE_S,
     ) -> None:
-        """Begin; counters that are empty at the first call are built in `first_build_s`."""
+        """Begin; counters that are empty at the first call are built in `first_build_s`.
+
+        Those that are emptied later are not before as many gateways are back as there were, for at
+        most `lease_s`.
+        """
         self._counters = counters
         self._clock = clock
         self._metrics = metrics
@@ -67,11 +74,20 @@ class CounterLink:
         self._offset_s = clock.time() - clock.monotonic()
         self.answered_s = clock.monotonic()
         self.on_epoch: Callable[[], None] = lambda: None
+        # How many gateways lived when the counters were last heard of, and how long each of them
+        # may hold something without being heard of.
+        self.num_gateways = 1
+        self._lease_s = lease_s
 
     @property
     def is_open(self) -> bool:
         """Tell whether the counters are taken for gone."""
         return self._num_failures >= _OPENS_AFTER
+
+    @property
+    def epoch(self) -> str:
+        """Name the life of the counters that was met last; empty before the first."""
+        return self._epoch or ""
 
     @property
     def num_posted(self) -> int:
@@ -168,7 +184,9 @@ class CounterLink:
         """Begin a new life of the counters, unless somebody else was quicker."""
         build_s = self._first_build_s if self._epoch is None else self._build_s
         build_us = int(build_s * 1_000_000)
-        reply = await self._counters.run([Found(uuid.uuid4().hex, build_us)])
+        wait_us = int(self._lease_s * 1_000_000) if self.num_gateways > 1 else 0
+        found = Found(uuid.uuid4().hex, build_us, wait_us, self.num_gateways)
+        reply = await self._counters.run([found])
         # At its first call a process finds what private counters always are.
         level = logging.INFO if self._epoch is None else logging.WARNING
         logger.log(level, "the counters were empty: they begin anew as %s", reply.epoch)

@@ -3,18 +3,27 @@
 A request writes its row into the journal first. Where its process died before the counters heard
 of it, its hold is still there; whoever takes the journal over finds the row and settles it, so
 that the counters count what the ledger does. A row that was settled before changes nothing.
+
+Counters that have lost everything learn from the ledger what was used; of what waits in the journal
+for the ledger they are told in the same way, so that whoever loads them asks for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Final
 from uuid import UUID
 
 from gateway.domain.counters import Settle
-from gateway.domain.limits import Told
+from gateway.domain.limits import BASE_S, Told
 from gateway.domain.usage import UsageRow
+from gateway.services.quotas.bill import Meta
 from gateway.services.quotas.lease import used_amounts
 from gateway.services.quotas.link import CounterLink
+
+# As many as `upkeep.lua` keeps of what ended.
+_MAX_ROWS: Final = 5000
 
 
 class Recovery:
@@ -38,8 +47,16 @@ class Recovery:
             else:
                 self.settle(row)
 
+    def settle_again(self, rows: Iterable[UsageRow]) -> None:
+        """Settle what the ledger does not have yet, after the counters forgot everything.
+
+        They remember no more of it than that. A read of so many rows takes milliseconds.
+        """
+        for row in islice(rows, _MAX_ROWS):
+            self.settle(row)
+
     def settle(self, row: UsageRow) -> None:
-        """Settle a row that was taken over."""
+        """Settle a row that was taken over, or that counters which begin anew may not know."""
         rate_tokens = row.rate_tokens
         if rate_tokens is None:
             # Of a release that counted cached tokens for nothing.
@@ -47,4 +64,7 @@ class Recovery:
         told = Told(
             row.input_tokens, row.cached_tokens, row.output_tokens, row.nano_usd, rate_tokens
         )
-        self._link.post(Settle(row.request_id.hex, used_amounts(told)))
+        at_us = round((row.at.timestamp() - BASE_S) * 1_000_000)
+        meta = Meta.of(row).packed()
+        op = Settle(row.request_id.hex, used_amounts(told), at_us=at_us, meta=meta)
+        self._link.post(op)

@@ -30,6 +30,8 @@ from gateway.ports import Clock, QuotaEventStore
 logger = logging.getLogger(__name__)
 
 _MAX_WINDOWS: Final = 10_000
+# Where no percent is to be told: beyond what any window is used.
+_NOTHING_PERCENT: Final = 1_000_000
 _MAX_PENDING: Final = 10_000
 RETRY_S: Final = 1.0
 _CLOSE_S: Final = 2.0
@@ -64,6 +66,11 @@ class Thresholds:
         self._passed: dict[tuple[Scope, Metric, int], int] = {}
         self._pending: deque[QuotaEvent] = deque()
         self._wake = asyncio.Event()
+
+    @property
+    def lowest_percent(self) -> int:
+        """Return below what share of its limit no window need be noted."""
+        return self._percents[0] if self._percents else _NOTHING_PERCENT
 
     def note(
         self,

@@ -33,9 +33,9 @@ local function hold(scope, values, amounts)
 end
 
 -- Let go of what a window holds and count what was used; returns what it has used in all if that is
--- above a quarter, as who watches thresholds has none below. A slot that is gone is left alone; what
--- settles in a window that was not counted here waits for the ledger to be loaded.
-local function release_window(id, key, entry, values, was, is)
+-- so many percent of its limit, below which who watches thresholds has none. A slot that is gone is
+-- left alone; what settles in a window that was not counted here waits for the ledger to be loaded.
+local function release_window(id, key, entry, values, was, is, percent)
   local held, used = entry.held, entry.used
   if not held then return nil end
   values[held] = max(values[held] - was, 0)
@@ -50,12 +50,12 @@ local function release_window(id, key, entry, values, was, is)
   local total = values[used] + is
   values[used] = total
   if #entry.all_used > 1 then total = sums(entry, values) end
-  return total * 4 >= entry.limit and total or nil
+  return total * 100 >= entry.limit * percent and total or nil
 end
 
 -- Let go of what is held and count what was used, in every scope. Returns how far windows are used:
--- {scope, entry, used, ...}.
-local function release(id, scopes, held, used)
+-- {scope, entry, used, ...}, of those that are used to a percentage or more.
+local function release(id, scopes, held, used, percent)
   local windows, num = {}, 0
   for s = 1, #scopes do
     local scope = scopes[s]
@@ -65,7 +65,7 @@ local function release(id, scopes, held, used)
       local kind, at = entry.kind, entry.at
       local was, is = held[entry.amount], used[entry.amount]
       if kind == WINDOW then
-        local total = release_window(id, scope.key, entry, values, was, is)
+        local total = release_window(id, scope.key, entry, values, was, is, percent)
         if total and not entry.is_late then
           windows[num + 1], windows[num + 2], windows[num + 3] = s, i, total
           num = num + 3
@@ -130,7 +130,7 @@ local function reap(id, record, billed)
     used = billed
     used[REQUESTS] = held[REQUESTS]
   end
-  release(id, scopes_of(record[PACKED]), held, used)
+  release(id, scopes_of(record[PACKED]), held, used, HUGE)
   note_end(id, record, used)
   call('DEL', P .. 'r:' .. id)
   call('SET', P .. 'x:' .. id, cmsgpack.pack({record[PACKED], used}), 'PX', REAPED_MS)
@@ -422,12 +422,13 @@ function ops.extend(op)
   return {'held', fits}
 end
 
--- {'settle', id, amounts} -> {'done', {scope, entry, used, ...}} | {'nothing'}
+-- {'settle', id, amounts, percent, at_us, meta} -> {'done', {scope, entry, used, ...}} | {'nothing'}
+-- The last two are those of a row whose request may not be known here, as it ended in a life before.
 function ops.settle(op)
-  local id, used = op[2], op[3]
+  local id, used, percent = op[2], op[3], op[4]
   local record = recall(id)
   if record then
-    local windows = release(id, scopes_of(record[PACKED]), record[AMOUNTS], used)
+    local windows = release(id, scopes_of(record[PACKED]), record[AMOUNTS], used, percent)
     call('ZREM', LEASES, id)
     note_end(id, record, used)
     bury(id)
@@ -441,8 +442,9 @@ function ops.settle(op)
     for i = 1, #used do more[i] = used[i] - charged[2][i] end
     call('DEL', P .. 'x:' .. id)
     bury(id)
-    return {'done', release(id, scopes_of(charged[1]), nothing, more)}
+    return {'done', release(id, scopes_of(charged[1]), nothing, more, percent)}
   end
+  if op[6] then note_end(id, {[AT] = op[5], [META] = op[6]}, used) end
   -- A reservation that was given up may still be on its way.
   bury(id)
   return {'nothing'}
@@ -470,8 +472,9 @@ function ops.begun(op)
   return {'done'}
 end
 
--- {'keep', gateway, lease_us, {{id, input, cached, output, nano, rate}, ...}} ->
+-- {'keep', gateway, lease_us, {{id, input, cached, output, nano, rate}, ...}, epoch} ->
 --   {'kept', gateways alive, {id, reaped?, ...} that hold nothing any more}
+-- Who names another epoch has not come back to this one, and is not counted.
 function ops.keep(op)
   local gone = {}
   for i = 1, #op[4] do
@@ -488,7 +491,7 @@ function ops.keep(op)
     end
   end
   local gateways = P .. 'gateways'
-  call('ZADD', gateways, now, op[2])
+  if not op[5] or op[5] == living then call('ZADD', gateways, now, op[2]) end
   call('ZREMRANGEBYSCORE', gateways, '-inf', now - 15000000)
   return {'kept', call('ZCARD', gateways), gone}
 end

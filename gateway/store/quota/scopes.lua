@@ -31,8 +31,9 @@ local NOTHING, MAX_KEPT, HUGE = '\0', 2000, 1e300
 -- Not there yet while a library is loaded: each run gets them.
 local call, floor, ceil, max, sub, pack_values, unpack_values
 
--- Of the call that runs: its arguments, its time, and until when hard limits let nothing through.
-local argv, now_s, now, built_us
+-- Of the call that runs: its arguments, its time, the epoch's name, and until when hard limits let
+-- nothing through.
+local argv, now_s, now, living, built_us
 
 -- Keep what was worked out for a string, up to a number of them.
 local function kept(make)

@@ -14,6 +14,8 @@ local reaped, reap_us, REAP_EVERY_US = 0, 0, 100000
 -- After a silence nobody could renew, or settle: nothing is reaped until everybody had the time to.
 local called_us, back_us = 0, 0
 local SILENCE_US, RETURN_US = 5000000, 3000000
+-- Those who live are heard of every second. Who waits for them looks again after one.
+local SEEN_US, AGAIN_US = 3000000, 1000000
 
 -- Tell whether a lease that ran out is abandoned; a clock that went back is believed.
 local function may_reap()
@@ -173,11 +175,25 @@ function ops.billed(op)
   return {'done'}
 end
 
--- What is kept of the counters' life: its name, and until when they are built.
+-- What is kept of the counters' life: its name, and from when they are built. Where others are
+-- waited for its name ends in until when at most, and in how many there are to be, so that earlier
+-- releases can read it.
 local life = kept(function(epoch)
   local colon = string.find(epoch, ':', 1, true)
-  return {name = sub(epoch, 1, colon - 1), built_us = tonumber(sub(epoch, colon + 1))}
+  local name = sub(epoch, 1, colon - 1)
+  local built_us, until_us, num = tonumber(sub(epoch, colon + 1)), string.match(name, '/(%d+)/(%d+)$')
+  return {
+    name = name, built_us = built_us,
+    until_us = tonumber(until_us) or built_us, num = tonumber(num) or 0,
+  }
 end)
+
+-- Until when hard limits let nothing through: a gateway that is not back yet may hold something.
+local function built_at(of)
+  if now < of.built_us or now >= of.until_us then return of.built_us end
+  if call('ZCOUNT', P .. 'gateways', now - SEEN_US, '+inf') >= of.num then return of.built_us end
+  return math.min(now + AGAIN_US, of.until_us)
+end
 
 local function run(_, args)
   call, floor, ceil, max = redis.call, math.floor, math.ceil, math.max
@@ -186,17 +202,20 @@ local function run(_, args)
   argv, now_s = args, tonumber(time[1])
   now = (now_s - BASE_S) * 1000000 + tonumber(time[2])
   local todo, epoch = cmsgpack.unpack(args[1]), call('GET', EPOCH)
-  -- {'found', epoch, build_us}: begin to count; hard limits let nothing through while others may
-  -- still come back with what they hold.
+  -- {'found', epoch, build_us, wait_us, gateways}: begin to count; hard limits let nothing through
+  -- for `build_us`, while others may still come back with what they hold, nor before so many have,
+  -- for at most `wait_us`.
   if todo[1] and todo[1][1] == 'found' then
     if not epoch then
-      epoch = todo[1][2] .. ':' .. string.format('%.0f', now + todo[1][3])
+      local first = todo[1]
+      local others = first[5] > 1 and string.format('/%.0f/%d', now + first[4], first[5]) or ''
+      epoch = string.format('%s%s:%.0f', first[2], others, now + first[3])
       call('SET', EPOCH, epoch)
     end
     todo = {}
   end
   if not epoch then return cmsgpack.pack({false, 0, now, {}}) end
-  built_us = life(epoch).built_us
+  living, built_us = life(epoch).name, built_at(life(epoch))
   -- Ten times a second is often enough; a clock that went back is believed.
   if now - called_us > SILENCE_US then back_us = now + RETURN_US end
   called_us, reaped = now, 0
@@ -211,7 +230,7 @@ local function run(_, args)
     local ok, answer = pcall(ops[op[1]], op)
     answers[i] = ok and answer or {'error', tostring(answer)}
   end
-  return cmsgpack.pack({life(epoch).name, built_us, now, answers})
+  return cmsgpack.pack({living, built_us, now, answers})
 end
 
 redis.register_function(LIBRARY, run)

@@ -186,7 +186,7 @@ def test_logprobs_stay_with_their_rows_where_one_fails(tmp_path: Path) -> None:
     assert first is not None
     assert last is not None
     assert [first.token_id, last.token_id] == [result.token_ids[0], result.token_ids[2]]
-    assert (len(first.top), len(last.top)) == (0, 1)
+    assert (len(first.top_ids), len(last.top_ids)) == (0, 1)
 
 
 def test_reset_forgets_everything_but_the_weights(

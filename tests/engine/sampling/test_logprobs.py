@@ -39,4 +39,4 @@ def test_tokens_that_tie_share_a_rank() -> None:
 def test_more_alternatives_than_tokens_are_all_tokens() -> None:
     """Asking for more alternatives than the vocabulary has gives the vocabulary."""
     found = score_tokens(torch.randn(1, 5), np.array([0]), np.array([20]))
-    assert len(found[0].top) == 5
+    assert len(found[0].top_ids) == 5

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import httpx
 import pytest
+from starlette.types import ASGIApp
 
 from engine.config import EngineConfig
 from engine.contract import EngineInfo
@@ -18,6 +19,7 @@ from engine.simulated import SimulatedEngine
 from engine.step_cost import load_profile
 from engine.text import ChatTemplate, Tokenizer
 from gateway.api.health import Health
+from gateway.api.held_bytes import HeldBytes
 from gateway.api.public import public_app
 from gateway.domain import Principal, TenantSlo, Tier
 from gateway.errors import AuthenticationFailed
@@ -26,6 +28,7 @@ from gateway.services.health.heartbeat import Heartbeat
 from gateway.services.health.lifecycle import Lifecycle, Phase
 from gateway.services.health.overload_watch import OverloadWatch
 from gateway.services.health.probes import Probes
+from gateway.services.inference.leased import LeasedInference
 from gateway.services.inference.models import ModelRegistry, ServedModel
 from gateway.services.inference.service import InferenceService
 from scheduler.config import first_come
@@ -56,6 +59,9 @@ class OneTenant:
             kid="k",
             max_tier=TIER_KEYS.get(token, Tier.DEFAULT),
             slo=TenantSlo(ttft_ms=500, max_gap_ms=60),
+            # As if its tenant belonged to an org.
+            org_id=UUID(int=7) if token == "flex-key" else None,
+            org_weight=2.0 if token == "flex-key" else 1.0,
         )
 
 
@@ -79,7 +85,7 @@ async def model(tokenizer: Tokenizer) -> AsyncIterator[ServedModel]:
     )
     service = EngineService(Scheduler(engine.info, first_come()), engine)
     service.start()
-    yield _served(MODEL, service, engine.info, tokenizer)
+    yield served_model(MODEL, service, engine.info, tokenizer)
     service.stop()
 
 
@@ -96,7 +102,7 @@ async def demo(tokenizer: Tokenizer, torch_engine: TorchEngine) -> AsyncIterator
     torch_engine.reset()
     service = EngineService(Scheduler(torch_engine.info, first_come()), KeptOpen(torch_engine))
     service.start()
-    yield _served("demo", service, torch_engine.info, tokenizer)
+    yield served_model("demo", service, torch_engine.info, tokenizer)
     service.stop()
 
 
@@ -113,11 +119,9 @@ def shaped_on_threads(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
     tenants: list[UUID] = []
     run = FairPool.run
 
-    async def noted(
-        self: FairPool, tenant_id: UUID, work: Callable[[], Any], *, size_bytes: int = 0
-    ) -> Any:
+    async def noted(self: FairPool, tenant_id: UUID, work: Callable[[], Any], **more: float) -> Any:
         tenants.append(tenant_id)
-        return await run(self, tenant_id, work, size_bytes=size_bytes)
+        return await run(self, tenant_id, work, **more)
 
     monkeypatch.setattr(FairPool, "run", noted)
     return tenants
@@ -151,7 +155,7 @@ async def scripted_client(
         block_size=16,
     ).info
     service = cast(EngineService, scripted)
-    async with _client(_served(MODEL, service, info, tokenizer)) as client:
+    async with _client(served_model(MODEL, service, info, tokenizer)) as client:
         yield client
 
 
@@ -167,9 +171,10 @@ class KeptOpen:
         self._engine.reset()
 
 
-def _served(
+def served_model(
     name: str, service: EngineService, info: EngineInfo, tokenizer: Tokenizer
 ) -> ServedModel:
+    """The demo model's words over any service."""
     return ServedModel(
         name=name,
         service=service,
@@ -210,14 +215,7 @@ async def _client(
 ) -> AsyncIterator[httpx.AsyncClient]:
     inference = InferenceService(salt_key=b"salt" * 8, pool=FairPool())
     async with leased(inference) as leases:
-        app = public_app(
-            models=ModelRegistry([model]),
-            inference=leases,
-            overload=overload or OverloadWatch([], memory_share=lambda: 0.0),
-            auth=OneTenant(),
-            health=serving_health([model]),
-            version="test",
-        )
+        app = api_over(leases, model, overload)
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         headers = {"authorization": f"Bearer {KEY}"}
         async with httpx.AsyncClient(
@@ -225,3 +223,22 @@ async def _client(
         ) as client:
             yield client
     inference.pool.close()
+
+
+def api_over(
+    leases: LeasedInference,
+    model: ServedModel,
+    overload: OverloadWatch | None = None,
+    *,
+    answers: HeldBytes | None = None,
+) -> ASGIApp:
+    """The public API over one model."""
+    return public_app(
+        models=ModelRegistry([model]),
+        inference=leases,
+        overload=overload or OverloadWatch([], memory_share=lambda: 0.0),
+        auth=OneTenant(),
+        health=serving_health([model]),
+        version="test",
+        answers=answers,
+    )

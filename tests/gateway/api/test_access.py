@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
@@ -11,12 +13,15 @@ import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Message
 
 from gateway.api.access import may_use, require_model, tenant_only
+from gateway.api.body import read_body
 from gateway.api.public import with_errors
 from gateway.domain import Principal
 from gateway.errors import PermissionDenied
 from gateway.services.inference.models import ServedModel
+from gateway.services.loop_share import LoopShare
 from gateway.store import Store
 from tests.gateway.admin_app import ACTOR, Process, new_process
 
@@ -202,3 +207,70 @@ async def test_the_catalogue_holds_what_a_key_may_use() -> None:
         assert (await http.get("/v1/models/small")).status_code == 200
         refused = await http.get("/v1/models/gpt-4o")
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "model_not_allowed")
+
+
+async def test_a_tenant_ahead_of_its_share_begins_later() -> None:
+    """Its request waits until what it used is paid off; another tenant's has its turn at once."""
+    share, begun = LoopShare(), list[str]()
+
+    async def note(request: Request) -> Response:
+        begun.append(request.scope["state"]["principal"].tenant)
+        return JSONResponse({})
+
+    def of(principal: Principal) -> httpx.AsyncClient:
+        app = with_errors(
+            [tenant_only("/", note, Knows(principal), method="GET", loop_share=share)]
+        )
+        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+
+    globex = replace(PRINCIPAL, tenant_id=UUID(int=4), tenant="globex")
+    headers = {"authorization": "Bearer x"}
+    async with of(PRINCIPAL) as ahead, of(globex) as other:
+        await other.get("/", headers=headers)
+        share.charge(PRINCIPAL.tenant_id, 0.2)
+        waiting = asyncio.create_task(ahead.get("/", headers=headers))
+        await asyncio.sleep(0.05)
+        assert (await other.get("/", headers=headers)).status_code == 200
+        assert begun == ["globex", "globex"]
+        assert (await waiting).status_code == 200
+    assert begun == ["globex", "globex", "acme"]
+
+
+async def test_a_request_is_charged_to_its_tenant() -> None:
+    """What a request computes is what its tenant used of the loop."""
+    share = LoopShare()
+    share.of(UUID(int=9))
+
+    async def compute(request: Request) -> Response:
+        until_s = time.perf_counter() + 0.05
+        while time.perf_counter() < until_s:
+            pass
+        return JSONResponse({})
+
+    app = with_errors([tenant_only("/", compute, Knows(PRINCIPAL), method="GET", loop_share=share)])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as http:
+        await http.get("/", headers={"authorization": "Bearer x"})
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(share.of(PRINCIPAL.tenant_id).turn(), 0.02)
+    await asyncio.wait_for(share.of(UUID(int=9)).turn(), 0.02)
+
+
+async def test_more_of_a_body_is_read_once_its_tenant_may_go_on() -> None:
+    """While the tenant is ahead of its share, nothing asks the connection for more."""
+    share = LoopShare()
+    share.of(UUID(int=9))
+    account = share.of(PRINCIPAL.tenant_id)
+    asked: list[bool] = []
+
+    async def receive() -> Message:
+        asked.append(True)
+        if len(asked) == 1:
+            # Its first part is what it has to pay for.
+            account.charge(0.04)
+        return {"type": "http.request", "body": b"x", "more_body": len(asked) < 3}
+
+    scope = {"headers": []}
+    reading = asyncio.create_task(account.charged(read_body(scope, receive)))
+    await asyncio.sleep(0.04)
+    assert len(asked) == 1
+    assert await asyncio.wait_for(reading, 5) == b"xxx"

@@ -13,7 +13,7 @@ from sqlalchemy import func, select, text, update
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.access import tenant_only
-from gateway.api.body_room import Bodies
+from gateway.api.held_bytes import HeldBytes
 from gateway.api.idempotent import Idempotent
 from gateway.api.public import public_app, with_errors
 from gateway.credentials import Secrets
@@ -97,10 +97,10 @@ async def served(
     store: Store,
     endpoint: ASGIApp,
     service: IdempotencyService | None = None,
-    bodies: Bodies | None = None,
+    bodies: HeldBytes | None = None,
 ) -> AsyncIterator[httpx.AsyncClient]:
     service = service or IdempotencyService(store.idempotency, SECRETS)
-    app = Idempotent(endpoint, service, bodies or Bodies())
+    app = Idempotent(endpoint, service, bodies or HeldBytes())
     route = tenant_only(PATH, app, Keys(store), method="POST")
     async with service.running(), client_of(with_errors([route])) as client:
         yield client
@@ -127,7 +127,7 @@ async def test_a_retry_gets_the_same_bytes(store: Store, answer: Any) -> None:
 
 async def test_a_body_is_held_as_long_as_its_run(store: Store) -> None:
     """A keyed request goes on without its client, and its body counts until it has ended."""
-    endpoint, bodies = Endpoint(), Bodies()
+    endpoint, bodies = Endpoint(), HeldBytes()
     endpoint.gate.clear()
     async with served(store, endpoint, bodies=bodies) as client:
         task = asyncio.create_task(client.post(PATH, content=b"x" * 1000))
@@ -286,7 +286,7 @@ async def test_a_slow_client_holds_no_run_up_below_the_bound(store: Store) -> No
     """A client that takes nothing finds its whole answer buffered; the run has ended before."""
     endpoint = Endpoint(STREAM)
     service = IdempotencyService(store.idempotency, SECRETS)
-    app = Idempotent(endpoint, service, Bodies())
+    app = Idempotent(endpoint, service, HeldBytes())
     reads, sent = asyncio.Event(), []
 
     async def send(message: Any) -> None:

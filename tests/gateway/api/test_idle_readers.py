@@ -74,7 +74,7 @@ async def test_an_export_that_is_not_read_holds_no_transaction(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
             "AND state = 'idle in transaction'"
         )
-        async with database.owner() as connection:
+        async with database.as_itself() as connection:
             assert await connection.scalar(query) == 0
     await database.close()
 

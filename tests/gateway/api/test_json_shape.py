@@ -14,6 +14,8 @@ from gateway.api import json_shape
 from gateway.api.json_shape import (
     MAX_JSON_CONTAINERS,
     MAX_JSON_DEPTH,
+    MAX_JSON_DIGITS,
+    MAX_JSON_FRACTIONS,
     MAX_JSON_STRINGS,
     MAX_JSON_VALUES,
     check_shape,
@@ -62,6 +64,27 @@ def test_a_body_may_hold_so_much_and_no_more(value: bytes, most: int) -> None:
     check_shape(json.dumps(many(value, most + 1).decode()).encode())
 
 
+@pytest.mark.parametrize("number", [b"1.5", b"1e300", b"-2E-9"])
+def test_few_numbers_may_take_long_to_read(number: bytes) -> None:
+    """512 with a fraction or an exponent pass, 513 do not, beside any number of other words."""
+    words = [b"true", b"false", b"null", b"7", b'"1.5e1"'] * 200
+    few = [number] * MAX_JSON_FRACTIONS
+    check_shape(b"[" + b",".join([*words, *few]) + b"]")
+    with pytest.raises(InvalidRequest, match="fraction or an exponent"):
+        check_shape(b"[" + b",".join([*words, *few, number]) + b"]")
+    with pytest.raises(InvalidRequest, match="fraction or an exponent"):
+        check_shape(b"[" + b",".join([*few, number]) + b"]")
+
+
+def test_a_number_may_be_so_long() -> None:
+    """1,024 digits pass, 1,025 do not, where the body is long; in a text any number does."""
+    room = b'{"a":"' + b"x" * json_shape._SHORT_BYTES + b'","b":%b}'
+    check_shape(room % (b"0." + b"0" * (MAX_JSON_DIGITS - 2)))
+    with pytest.raises(InvalidRequest, match="digits"):
+        check_shape(room % (b"0." + b"0" * (MAX_JSON_DIGITS - 1)))
+    check_shape(room % (b'"' + b"0" * 2 * MAX_JSON_DIGITS + b'"'))
+
+
 def test_a_string_without_end_is_left_to_the_decoder() -> None:
     """Megabytes of an unfinished string are passed over."""
     check_shape(b"{}" * 40 + b'"' + b"\\" * (4 << 20))
@@ -90,6 +113,8 @@ def test_what_is_counted_is_what_is_there(value: Any, ascii_only: bool) -> None:
         "MAX_JSON_VALUES": commas,
     }
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_shape, "_SHORT_BYTES", 0)
+        patch.setattr(json_shape, "_PART_BYTES", 3)
         for name, bound in bounds.items():
             patch.setattr(json_shape, name, bound)
         check_shape(text)
@@ -125,3 +150,12 @@ def test_the_documents_have_the_bounds() -> None:
     bounds = (MAX_JSON_DEPTH, MAX_JSON_CONTAINERS, MAX_JSON_STRINGS, MAX_JSON_VALUES)
     levels, containers, strings, values = (f"{bound:,}" for bound in bounds)
     assert f"{levels} levels, {containers} lists and objects, {strings} strings, {values}" in text
+    fractions, digits = f"{MAX_JSON_FRACTIONS:,}", f"{MAX_JSON_DIGITS:,}"
+    assert f"{fractions} numbers with a fraction or an exponent, {digits} digits" in text
+
+
+def test_what_a_text_ends_with_is_counted_too() -> None:
+    """The last word is one more number, though no bracket or comma comes behind it."""
+    check_shape(b",".join([b"1.5"] * MAX_JSON_FRACTIONS + [b"1"]))
+    with pytest.raises(InvalidRequest, match="fraction"):
+        check_shape(b",".join([b"1.5"] * (MAX_JSON_FRACTIONS + 1)))

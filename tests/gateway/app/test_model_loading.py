@@ -11,16 +11,18 @@ from scheduler.config import PRESETS
 
 
 def test_settings_decide_how_a_scheduler_starts() -> None:
-    """Policy, preset, queue bound and prefix cache are those of the settings."""
+    """Policy, preset, loss, queue bound and prefix cache are those of the settings."""
     settings = Settings(
         engine="simulated",
         scheduler_policy="fcfs",
         scheduler_preset="low-latency",
+        scheduler_max_throughput_loss=0.1,
         max_num_queued=7,
         prefix_caching=False,
     )
     config = load_model(settings, version="test").service.config
     assert config.fairness.policy == "fcfs"
+    assert config.fairness.max_throughput_loss == 0.1
     assert config.composer == PRESETS["low-latency"].composer
     assert config.admission.max_num_queued == 7
     assert not config.prefix_caching

@@ -187,6 +187,15 @@ def test_admin_tokens_and_the_audit_log(server: Server) -> None:
     assert server.lines("audit", "list", "--last", "2")[1].split("\t")[0] == str(newest["seq"] - 1)
     seq, head = server.lines("audit", "verify")[0].split("\t")
     assert (seq, len(head)) == (str(newest["seq"]), 64)
+    kept = server.lines("audit", "head")[0].split("\t")[0]
+    assert kept == f"{seq}:{head}"
+    asked = server.ask("audit", "head")
+    assert (asked["seq"], asked["hash"], asked["at"]) == (int(seq), head, newest["at"])
+    assert server.lines("audit", "verify", "--head", kept) == [f"{seq}\t{head}"]
+    gone = server.sluice("audit", "verify", "--head", f"{seq}:{'0' * 64}")
+    assert gone.returncode == 1
+    assert f"record {seq} of the audit log is not what it was" in gone.stderr
+    assert server.sluice("audit", "verify", "--head", "x").returncode == 2
 
 
 def test_usage_and_settings_are_shown(server: Server) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -101,18 +102,71 @@ def test_a_revoked_key_of_the_name_is_replaced(server: Server, tmp_path: Path) -
     assert statuses == ["revoked", "active"]
 
 
-def test_what_fails_in_the_middle_says_how_far_it_came(server: Server, tmp_path: Path) -> None:
-    """The server's own refusal ends it, and the tokens of keys that were made are not lost."""
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("[tenants.globex]\nweight = 1e9\n", "tenants.globex: 'weight'"),
+        ("[tenants.globex]\nmax_keys = 1\n[tenants.globex.keys.b]\n", "globex.keys.b"),
+        ("[tenants.globex.keys.b]\nmax_tier = 'flex'\nmodels = []\n", "globex.keys.b: 'models'"),
+        ("[prices.x]\ninput_usd_per_mtok = 1\n", "prices.x: it has no price yet"),
+    ],
+)
+def test_what_fails_in_the_middle_leaves_nothing(
+    server: Server, tmp_path: Path, wrong: str, says: str
+) -> None:
+    """A refusal names its place, and neither what comes before it in the file is done nor after."""
     file = tmp_path / "tenants.toml"
     file.write_text(
-        "[tenants.acme.keys.one]\n[tenants.globex]\nweight = 1e9\n[tenants.globex.keys.two]\n"
+        f"[plans.new]\nrpm = 1\n[tenants.acme]\nweight = 7\n[tenants.acme.keys.a]\n{wrong}"
     )
+    before = server.ask("audit", "list")
     done = server.sluice("apply", "-f", str(file))
-    assert done.returncode == 2
-    assert "1 of 3 changes are made" in done.stderr
-    assert "weight" in done.stderr
-    assert done.stdout.splitlines()[-1].startswith("acme/one\tsluice_live_")
-    assert len(server.ask("keys", "list", "--tenant", "globex")) == 1
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert server.ask("plans", "list") == []
+    assert server.ask("tenants", "show", "acme")["weight"] == 1
+    assert [key["name"] for key in server.ask("keys", "list")] == ["default", "default"]
+    assert server.ask("audit", "list") == before
+
+
+def test_who_sits_there_is_asked(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal the plan comes first: no changes nothing, yes makes it, --yes does not ask."""
+    file = tmp_path / "tenants.toml"
+    file.write_text("[tenants.acme]\nweight = 2\n")
+    for answer, weight in (("n", 1), ("y", 2)):
+        monkeypatch.setattr("sys.stdin", _Terminal(f"{answer}\n"))
+        done = server.sluice("apply", "-f", str(file))
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("~ tenant acme: weight 1 → 2") == 1
+        assert "Make these 1 changes?" in done.stdout + done.stderr
+        assert server.ask("tenants", "show", "acme")["weight"] == weight
+    file.write_text("[tenants.acme]\nweight = 3\n")
+    monkeypatch.setattr("sys.stdin", _Terminal(""))
+    assert server.lines("apply", "-f", str(file), "--yes") == ["~ tenant acme: weight 2 → 3"]
+
+
+def test_a_plan_that_was_agreed_to_is_what_is_done(server: Server, tmp_path: Path) -> None:
+    """With a plan's fingerprint a change made since then is a conflict that shows the new plan."""
+    file = tmp_path / "tenants.toml"
+    file.write_text("[tenants.acme]\nweight = 2\n[tenants.globex]\nweight = 2\n")
+    plan = server.ask("apply", "-f", str(file), "--dry-run")["plan"]
+    server.ask("tenants", "update", "acme", "--weight", "5")
+    late = server.sluice("apply", "-f", str(file), "--if-plan", plan)
+    assert late.returncode == 5
+    assert "~ tenant acme: weight 5 → 2" in late.stdout.splitlines()
+    assert server.ask("tenants", "show", "globex")["weight"] == 1
+    now = server.ask("apply", "-f", str(file), "--dry-run")["plan"]
+    assert now != plan
+    assert server.ask("apply", "-f", str(file), "--if-plan", now)["num_done"] == 2
+
+
+class _Terminal(io.StringIO):
+    """Stand for a person at the keyboard."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,28 @@ def test_a_tenant_is_changed_and_its_key_has_a_tier(server: Server) -> None:
     assert json.loads(issued.stdout)["max_tier"] == "priority"
 
 
+def test_an_org_is_made_and_tenants_belong_to_it(server: Server) -> None:
+    """Its weight is set and shown, tenants go in and out, and it is removed once it is empty."""
+    here = {"SLUICE_DATA_DIR": str(server.data_dir)}
+    made = sluice("orgs", "create", "umbrella", "--weight", "4", **here)
+    assert (made.returncode, made.stdout) == (0, "umbrella\n"), made.stderr
+    sluice("tenants", "create", "research", "--org", "umbrella", **here)
+    moved = sluice("tenants", "update", "acme", "--org", "umbrella", "--json", **here)
+    assert json.loads(moved.stdout)["org"] == "umbrella"
+    changed = sluice("orgs", "update", "umbrella", "--weight", "2.5", "--json", **here)
+    assert json.loads(changed.stdout)["weight"] == 2.5
+    [listed] = json.loads(sluice("orgs", "list", "--json", **here).stdout)
+    assert (listed["name"], listed["weight"], listed["version"]) == ("umbrella", 2.5, 2)
+    assert sluice("orgs", "delete", "umbrella", **here).returncode != 0
+    for tenant in ("acme", "research"):
+        left = sluice("tenants", "update", tenant, "--no-org", "--json", **here)
+        assert json.loads(left.stdout)["org"] is None
+    assert sluice("orgs", "delete", "umbrella", **here).returncode == 0
+    assert json.loads(sluice("orgs", "list", "--json", **here).stdout) == []
+    missing = sluice("tenants", "update", "acme", "--org", "umbrella", **here)
+    assert "There is no org of that name." in missing.stderr
+
+
 def test_a_scheduler_is_set_and_shown(server: Server) -> None:
     """Values are sent as JSON has them, and what was set is shown: whole as JSON, or laid out."""
     here = {"SLUICE_DATA_DIR": str(server.data_dir)}
@@ -88,7 +110,7 @@ def test_a_scheduler_is_set_and_shown(server: Server) -> None:
     assert "policy\tvtc" in lines
     assert "config.composer.max_bypasses\t0" in lines
     assert "state.rejections.overloaded\t3" in lines
-    assert lines[-1] == "acme\tdefault\t2\t7.5\t1\t40\t0\t15"
+    assert lines[-1] == "acme\t-\tdefault\t2\t7.5\t1\t40\t0\t15"
 
 
 def test_data_is_on_stdout_and_notes_are_on_stderr(server: Server) -> None:

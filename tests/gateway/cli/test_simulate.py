@@ -17,6 +17,18 @@ from scheduler.simulator.suite import OnRun, Suite, SuiteResult
 
 ROOT = Path(__file__).parents[3]
 TRACE = ROOT / "examples" / "traces" / "servegen_m-small_excerpt.csv"
+CONTEST = TRACE.parent / "contest.csv"
+NAMED = {
+    "ttft_s",
+    "tpot_s",
+    "max_gap_s",
+    "refusals",
+    "expired",
+    "cancelled",
+    "preemptions",
+    "service_share",
+    "entitled_share",
+}
 SLUICE = [sys.executable, "-c", "from gateway.cli.main import main; main()"]
 
 
@@ -52,6 +64,19 @@ def test_report_is_for_people(tmp_path: Path) -> None:
     assert row[1] == "7"
 
 
+def test_own_trace_runs_on_a_machine_of_a_file(tmp_path: Path) -> None:
+    """Each tenant has what the documentation names, on the machine that was asked for."""
+    machine = tmp_path / "half.json"
+    machine.write_text('{"like": "a100-llama-3-8b", "num_blocks": 12800}')
+    done = sluice("--trace", CONTEST, "--machine", machine, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["machine"] == "half"
+    assert {tenant["tenant"] for tenant in document["tenants"]} == {"chat", "documents", "agents"}
+    for tenant in document["tenants"]:
+        assert tenant.keys() >= NAMED
+
+
 @pytest.mark.parametrize(
     ("args", "code", "complaint"),
     [
@@ -59,6 +84,7 @@ def test_report_is_for_people(tmp_path: Path) -> None:
         (("--trace", TRACE, "--suite", "vtc"), 2, "either --trace FILE or --suite NAME"),
         (("--trace", "nowhere.csv"), 3, "no file nowhere.csv"),
         (("--trace", "README.md"), 2, "not a trace"),
+        (("--trace", TRACE, "--machine", "pyproject.toml"), 2, "pyproject.toml"),
         (("--trace", TRACE, "--policy", "nonsense"), 2, "nonsense"),
         (("--trace", TRACE, "--tenants", "nowhere.toml"), 2, "nowhere.toml"),
         (("--trace", TRACE, "--plot", "out.gif"), 2, "--plot draws to .svg"),

@@ -13,7 +13,13 @@ import pytest
 from gateway.doctor.finding import Finding, Level
 from gateway.doctor.machine import check_memory, check_open_files, check_processor
 from gateway.doctor.model import check_model
-from gateway.doctor.place import check_data_dir, check_port, find_running, lock_holder
+from gateway.doctor.place import (
+    check_admin_address,
+    check_data_dir,
+    check_port,
+    find_running,
+    lock_holder,
+)
 from gateway.doctor.requirements import check_packages, satisfies
 from gateway.doctor.stores import check_stores, judge_database, judge_redis
 from gateway.settings import Settings
@@ -138,6 +144,30 @@ def test_a_port_is_free_or_our_own(taken_port: int) -> None:
     assert check_port("port", host, 0, None).level is Level.OK
 
 
+@pytest.mark.parametrize(
+    ("host", "is_allowed", "level"),
+    [
+        ("127.0.0.1", False, Level.OK),
+        ("localhost", False, Level.OK),
+        ("::1", False, Level.OK),
+        ("0.0.0.0", False, Level.BROKEN),
+        ("::", False, Level.BROKEN),
+        ("", False, Level.BROKEN),
+        ("192.0.2.1", False, Level.BROKEN),
+        ("192.0.2.1", True, Level.WARNING),
+        ("no-such-host.invalid", True, Level.BROKEN),
+    ],
+)
+def test_an_admin_address_that_others_reach_must_be_meant(
+    tmp_path: Path, host: str, is_allowed: bool, level: Level
+) -> None:
+    """Without TLS the admin API is for this machine, unless an operator has said otherwise."""
+    settings = settings_of(tmp_path, admin_host=host, admin_allow_plain=is_allowed)
+    finding = check_admin_address(settings)
+    assert finding.level is level
+    assert is_mendable(finding)
+
+
 def test_a_held_directory_is_seen_without_touching_its_lock(tmp_path: Path) -> None:
     """A process that holds the lock and announces no server is starting or ending."""
     assert lock_holder(tmp_path) is None
@@ -154,14 +184,15 @@ def test_a_held_directory_is_seen_without_touching_its_lock(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("state", "level"),
     [
-        (DatabaseState("18.4", "owner", False, HEAD, 97), Level.OK),
-        (DatabaseState("18.4", "owner", False, HEAD, 22), Level.OK),
-        (DatabaseState("18.4", "owner", False, HEAD, 21), Level.WARNING),
-        (DatabaseState("13.2", "owner", False, HEAD, 97), Level.BROKEN),
-        (DatabaseState("17.1", "owner", True, HEAD, 97), Level.WARNING),
-        (DatabaseState("17.1", "owner", False, None, 97), Level.WARNING),
-        (DatabaseState("17.1", "owner", False, "0001", 97), Level.WARNING),
-        (DatabaseState("17.1", "owner", False, "9999", 97), Level.BROKEN),
+        (DatabaseState("18.4", "owner", False, HEAD, 97, False), Level.OK),
+        (DatabaseState("18.4", "owner", False, HEAD, 22, False), Level.OK),
+        (DatabaseState("18.4", "owner", False, HEAD, 97, True), Level.WARNING),
+        (DatabaseState("18.4", "owner", False, HEAD, 21, False), Level.WARNING),
+        (DatabaseState("13.2", "owner", False, HEAD, 97, False), Level.BROKEN),
+        (DatabaseState("17.1", "owner", True, HEAD, 97, False), Level.WARNING),
+        (DatabaseState("17.1", "owner", False, None, 97, False), Level.WARNING),
+        (DatabaseState("17.1", "owner", False, "0001", 97, False), Level.WARNING),
+        (DatabaseState("17.1", "owner", False, "9999", 97, False), Level.BROKEN),
     ],
 )
 def test_a_database_is_judged(state: DatabaseState, level: Level) -> None:

@@ -85,21 +85,19 @@ async def test_threads_are_shared_by_time_and_not_by_number() -> None:
     pool.close()
 
 
-async def test_a_free_thread_goes_to_who_has_none() -> None:
-    """While a tenant has one running, another's work goes first, however little both have used."""
+async def test_a_tenant_leaves_a_thread_to_others() -> None:
+    """While it has one running, and more that waits, another's work begins at once."""
     work, other = Work(), Work()
     pool = FairPool(2, clock=work.clock)
     first = asyncio.create_task(pool.run(ACME, other.of("a", 0.0)))
     tasks = [asyncio.create_task(pool.run(ACME, work.of("a", 0.0))) for _ in range(3)]
     await _settle(first, *tasks)
-    mine = asyncio.create_task(pool.run(GLOBEX, work.of("g", 0.0)))
-    await _settle(mine)
-    # One thread stays taken: the other one is what they share.
     work.gate.set()
-    await asyncio.gather(mine, *tasks)
-    assert work.ran == ["a", "g", "a", "a"]
+    await asyncio.wait_for(pool.run(GLOBEX, work.of("g", 0.0)), 5)
+    assert work.ran == ["g"]
     other.gate.set()
-    await first
+    await asyncio.gather(first, *tasks)
+    assert work.ran == ["g", "a", "a", "a"]
     pool.close()
 
 
@@ -159,4 +157,47 @@ async def test_work_is_not_begun_for_who_has_left() -> None:
     assert await first == "g"
     assert await pool.run(ACME, work.of("a"), size_bytes=10) == "a"
     assert work.ran == ["g", "a"]
+    pool.close()
+
+
+async def test_a_tenant_rests_after_work_that_keeps_the_interpreter() -> None:
+    """Its next work waits for so many times as long; another tenant's does not."""
+    work = Work()
+    work.gate.set()
+    pool = FairPool(1, clock=work.clock)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    await pool.run(ACME, work.of("a0", took_s=0.1), rest_ratio=3.0)
+    mine = asyncio.create_task(pool.run(ACME, work.of("a1", took_s=0.0)))
+    await _settle(mine)
+    await pool.run(GLOBEX, work.of("g", took_s=0.0))
+    await mine
+    assert work.ran == ["a0", "g", "a1"]
+    assert loop.time() - began_s >= 0.3
+    await pool.run(ACME, work.of("a2", took_s=0.0))
+    pool.close()
+
+
+async def test_a_pool_that_closes_wakes_nobody_who_rests() -> None:
+    """What waits for a rest to be over is cancelled with what else waits."""
+    work = Work()
+    work.gate.set()
+    pool = FairPool(1, clock=work.clock)
+    await pool.run(ACME, work.of("a0", took_s=0.01), rest_ratio=3.0)
+    mine = asyncio.create_task(pool.run(ACME, work.of("a1")))
+    await _settle(mine)
+    pool.close()
+    await asyncio.sleep(0.05)
+    assert mine.cancelled()
+    assert work.ran == ["a0"]
+
+
+async def test_it_tells_what_work_took() -> None:
+    """Whoever keeps accounts hears of each work's tenant and of its time."""
+    work, told = Work(), list[tuple[UUID, float]]()
+    work.gate.set()
+    pool = FairPool(1, clock=work.clock, on_used=lambda *used: told.append(used))
+    await pool.run(ACME, work.of("a", 2.0))
+    await pool.run(GLOBEX, work.of("b", 0.5))
+    assert told == [(ACME, 2.0), (GLOBEX, 0.5)]
     pool.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 import pytest
@@ -70,3 +71,28 @@ def test_tenants_that_are_whole_again_are_forgotten() -> None:
         clock.now_s += 1.5
         rate.charge(UUID(int=n))
     assert len(rate._whole_at) <= 1025
+
+
+@pytest.mark.anyio
+async def test_who_is_refused_is_told_slowly() -> None:
+    """Four clients that wait for their answers get few; others are let in at once meanwhile."""
+    rate = ReadRate(1, Clock(), hold_s=0.05)
+    loop = asyncio.get_running_loop()
+    await rate.admit(ACME)
+    until_s = loop.time() + 0.2
+    num_refused = 0
+
+    async def ask_again() -> None:
+        nonlocal num_refused
+        while loop.time() < until_s:
+            with pytest.raises(TenantLimited):
+                await rate.admit(ACME)
+            num_refused += 1
+
+    flood = asyncio.gather(*(ask_again() for _ in range(4)))
+    await asyncio.sleep(0)
+    began_s = loop.time()
+    await rate.admit(GLOBEX)
+    assert loop.time() - began_s < 0.05
+    await flood
+    assert num_refused <= 4 * 5

@@ -26,6 +26,7 @@ class ClosesUnseen(UnixDomainSocketConnection):
 async def closing_client(redis_url: str) -> AsyncIterator[Redis]:
     """Make a client of such connections."""
     ClosesUnseen.is_closed = False
-    pool = ConnectionPool(ClosesUnseen, path=unquote(urlsplit(redis_url).path))
+    parts = urlsplit(redis_url)
+    pool = ConnectionPool(ClosesUnseen, path=unquote(parts.path), password=parts.password)
     yield Redis(connection_pool=pool)
     await pool.aclose()

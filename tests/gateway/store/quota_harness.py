@@ -70,9 +70,9 @@ class Counters:
             num_reaped += reaped.num_requests
         return num_reaped
 
-    def found(self, name: str, build_s: int = 0) -> None:
+    def found(self, name: str, build_s: int = 0, *, wait_s: int = 0, num_gateways: int = 1) -> None:
         """Begin a life, at the time that was set last."""
-        op = Found(name, build_s * 1_000_000)
+        op = Found(name, build_s * 1_000_000, wait_s * 1_000_000, num_gateways)
         self.redis.fcall(self.library.name, 0, *encode([op]))
 
     def _run_at(self, now_s: float, *ops: Op) -> Sequence[Answer]:

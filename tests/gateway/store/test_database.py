@@ -62,13 +62,13 @@ async def test_role_and_tenant_end_with_the_transaction(store: Store) -> None:
     acme, _ = await _tenants(store)
     async with store.database.tenant(acme, Purpose.LEDGER) as connection:
         assert await connection.scalar(text("SELECT current_user")) == "sluice_app"
-    async with store.database.owner() as connection:
+    async with store.database.as_itself() as connection:
         user, tenant = (
             await connection.execute(
                 text("SELECT current_user, current_setting('sluice.tenant_id', true)")
             )
         ).one()
-    assert (user, tenant or None) == ("sluice_owner", None)
+    assert (user, tenant or None) == ("sluice_server", None)
 
 
 async def test_neither_role_bypasses_row_level_security(database: Database) -> None:
@@ -76,7 +76,7 @@ async def test_neither_role_bypasses_row_level_security(database: Database) -> N
     query = text(
         "SELECT count(*) FROM pg_roles WHERE rolname LIKE 'sluice%' AND (rolsuper OR rolbypassrls)"
     )
-    async with database.owner() as connection:
+    async with database.as_itself() as connection:
         assert await connection.scalar(query) == 0
 
 
@@ -100,7 +100,7 @@ async def test_a_server_that_is_gone_is_store_unavailable(tmp_path: Path) -> Non
     """A refused connection, and one that is cut, are the error that callers can wait out."""
     with EmbeddedServers(tmp_path / "data", valkey=False) as servers:
         database = Database(servers.database_url())
-        async with database.owner() as connection:
+        async with database.as_itself() as connection:
             assert await connection.scalar(text("SELECT 1")) == 1
     with pytest.raises(StoreUnavailable):
         async with database.platform():

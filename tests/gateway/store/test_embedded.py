@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -24,8 +25,10 @@ from redis import Redis
 from gateway.errors import DataDirectoryInUse, StartupFailed
 from gateway.store.embedded import EmbeddedServers
 from gateway.store.placement import Programs, installed_programs, place
-from gateway.store.postgres_server import postgres_server
+from gateway.store.postgres_server import OWNER, SUPERUSER, postgres_server
 from gateway.store.supervisor import _start
+from gateway.store.valkey_server import SOCKET as VALKEY_SOCKET
+from tests.another_user import valkey_says
 
 _PARENT = """
 import json, os, sys
@@ -69,6 +72,32 @@ def test_only_the_owner_can_reach_the_servers(used_data_dir: Path) -> None:
         assert _sql(servers, "SHOW listen_addresses") == ""
         with Redis.from_url(servers.redis_url()) as redis:
             assert redis.config_get("port") == {"port": "0"}
+
+
+def test_each_server_asks_who_is_there(used_data_dir: Path) -> None:
+    """PostgreSQL has one rule, for this user alone; Valkey wants a password that is new each time,
+    in a file of ours that others cannot read, and on no command line."""
+    passwords = set[str | None]()
+    for _ in range(2):
+        with EmbeddedServers(used_data_dir) as servers:
+            rules = "SELECT string_agg(concat_ws(' ', type, database, user_name, auth_method), ';')"
+            assert _sql(servers, f"{rules} FROM pg_hba_file_rules", SUPERUSER) == (
+                "local {all} {all} peer"
+            )
+            names = "SELECT string_agg(sys_name, ',') FROM pg_ident_file_mappings"
+            assert _sql(servers, names, SUPERUSER) == pwd.getpwuid(os.geteuid()).pw_name
+            socket = servers.sockets / VALKEY_SOCKET
+            assert valkey_says(socket).startswith(b"-NOAUTH")
+            assert valkey_says(socket, b"AUTH wrong").startswith(b"-WRONGPASS")
+            password = urlsplit(servers.redis_url()).password
+            assert password is not None
+            passwords.add(password)
+            assert _ping(servers)
+            for pid in _processes_of(used_data_dir):
+                assert password.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        for file in (used_data_dir / "access").iterdir():
+            assert (file.stat().st_uid, file.stat().st_mode & 0o037) == (os.geteuid(), 0)
+    assert len(passwords) == 2
 
 
 def test_the_servers_survive_the_terminals_ctrl_c(used_data_dir: Path) -> None:
@@ -302,9 +331,9 @@ def _wait(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def _sql(servers: EmbeddedServers, statement: str) -> Any:
+def _sql(servers: EmbeddedServers, statement: str, user: str = OWNER) -> Any:
     async def run() -> Any:
-        connection = await asyncpg.connect(servers.database_url())
+        connection = await asyncpg.connect(servers.database_url(user))
         try:
             return await connection.fetchval(statement)
         finally:

@@ -13,7 +13,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, insert, inspect, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 import migrations
 from gateway.domain.quota import MAX_AMOUNT, Metric
@@ -49,7 +49,7 @@ async def test_0002_suits_the_code_before_it(empty: Database) -> None:
     tenant, key = "00000000-0000-0000-0000-00000000000", "10000000-0000-0000-0000-00000000000"
 
     async def insert_as_before(number: int) -> None:
-        async with empty.owner() as connection:
+        async with empty.as_itself() as connection:
             await connection.execute(
                 text(f"""
                 INSERT INTO tenants (id, organisation_id, name, weight)
@@ -63,7 +63,7 @@ async def test_0002_suits_the_code_before_it(empty: Database) -> None:
 
     await upgrade(empty)
     await downgrade(empty, "0001")
-    async with empty.owner() as connection:
+    async with empty.as_itself() as connection:
         # The owner is bound by the policies as everyone is, and has none that lets it write.
         for table in ("tenants", "keys"):
             await connection.execute(text(f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY"))
@@ -73,7 +73,7 @@ async def test_0002_suits_the_code_before_it(empty: Database) -> None:
     await insert_as_before(1)
     for _ in range(2):
         await upgrade(empty)
-        async with empty.owner() as connection:
+        async with empty.as_itself() as connection:
             slos = await connection.execute(
                 text("SELECT ttft_ms, tpot_ms, max_gap_ms FROM tenants")
             )
@@ -213,6 +213,33 @@ async def test_0006_marks_what_only_operators_have_set(empty: Database) -> None:
         ]
 
 
+async def test_0008_takes_no_more_records_without_a_key(empty: Database) -> None:
+    """Those of the code before stay as they are; its next ones are refused until it is down."""
+    zero = "00000000-0000-0000-0000-000000000000"
+
+    async def insert_as_before(number: int) -> None:
+        async with empty.platform() as connection:
+            await connection.execute(
+                text(f"""
+                INSERT INTO audit_log (organisation_id, seq, at, actor, actor_role, action,
+                    object_kind, object_id, previous_hash, hash)
+                VALUES ('{zero}', {number}, now(), 'ann', 'owner', 'x', 'key', 'k', '', '')""")
+            )
+
+    await upgrade(empty)
+    await downgrade(empty, "0006")
+    await insert_as_before(1)
+    await upgrade(empty)
+    with pytest.raises(DBAPIError, match="newer sluice"):
+        await insert_as_before(2)
+    await downgrade(empty, "0006")
+    await insert_as_before(2)
+    await upgrade(empty)
+    async with empty.platform() as connection:
+        kept = await connection.execute(text("SELECT seq, pepper_id FROM audit_log ORDER BY seq"))
+        assert [tuple(row) for row in kept] == [(1, None), (2, None)]
+
+
 @pytest.mark.parametrize(
     "statement",
     [
@@ -236,7 +263,7 @@ async def test_the_database_refuses_bad_promises_and_tiers(
 async def test_the_migrations_make_what_the_tables_declare(empty: Database) -> None:
     """Alembic finds no difference between the migrated schema and `tables`."""
     await upgrade(empty)
-    async with empty.owner() as connection:
+    async with empty.as_itself() as connection:
         differences = await connection.run_sync(_differences)
     assert differences == []
 
@@ -272,7 +299,7 @@ async def test_gateways_that_start_together_migrate_once(empty_database_url: str
 async def test_a_database_of_a_newer_release_is_refused(empty: Database) -> None:
     """An unknown revision is a start that fails with one line, not a guess."""
     await upgrade(empty)
-    async with empty.owner() as connection:
+    async with empty.as_itself() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(StartupFailed, match="newer sluice"):
         await upgrade(empty)
@@ -280,7 +307,7 @@ async def test_a_database_of_a_newer_release_is_refused(empty: Database) -> None
 
 async def test_every_table_of_tenants_forces_row_level_security(database: Database) -> None:
     """A table with a tenant column has row-level security, enabled and forced."""
-    async with database.owner() as connection:
+    async with database.as_itself() as connection:
         unprotected = await connection.scalars(
             text(
                 "SELECT DISTINCT c.relname "
@@ -293,7 +320,7 @@ async def test_every_table_of_tenants_forces_row_level_security(database: Databa
 
 
 async def _tables(database: Database) -> set[str]:
-    async with database.owner() as connection:
+    async with database.as_itself() as connection:
         return set(await connection.run_sync(lambda sync: inspect(sync).get_table_names()))
 
 

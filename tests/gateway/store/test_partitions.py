@@ -96,7 +96,7 @@ async def test_a_partition_is_as_closed_as_the_ledger(
 ) -> None:
     """Row-level security is enabled and forced, and no role may read a day by its own name."""
     await partitions.ensure()
-    async with database.owner() as connection:
+    async with database.as_itself() as connection:
         locked = await connection.scalars(
             text(
                 "SELECT relrowsecurity AND relforcerowsecurity FROM pg_class "
@@ -128,10 +128,10 @@ async def test_a_day_with_rows_in_the_default_partition_stays_there(
 
 
 async def test_a_table_that_is_locked_stops_no_start(
-    database: Database, partitions: Partitions, caplog: pytest.LogCaptureFixture
+    database: Database, owner: Database, partitions: Partitions, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where the ledger is locked for long, the days are left for a later round, with a word."""
-    async with database.owner() as connection:
+    async with owner.as_itself() as connection:
         await connection.execute(text("LOCK TABLE usage_events"))
         await partitions.look_after()
     assert "not looked after" in caplog.text
@@ -158,12 +158,12 @@ async def test_old_days_are_dropped_and_their_sums_stay(
 
 
 async def test_a_ledger_with_days_can_be_migrated_down(
-    database: Database, partitions: Partitions
+    owner: Database, partitions: Partitions
 ) -> None:
     """The days go with the ledger and come again with it."""
     await partitions.ensure()
-    await downgrade(database, "0002")
-    await upgrade(database)
+    await downgrade(owner, "0002")
+    await upgrade(owner)
     assert await partitions.ensure() == 9
 
 
@@ -180,7 +180,7 @@ async def test_a_first_start_makes_the_days(
 
 
 async def _days(database: Database) -> list[str]:
-    async with database.owner() as connection:
+    async with database.as_itself() as connection:
         names = await connection.scalars(
             text("SELECT relname FROM pg_class WHERE relname ~ '^usage_events_2031\\d{4}$'")
         )

@@ -144,7 +144,7 @@ def test_its_end_tells_of_no_window_that_its_gateway_does_not_know(world: World)
         world.counters.now_s, 9, tenant=Quota(rpm=10, daily_tokens=400, monthly_tokens=400)
     )
     world.counters.load(limits)
-    [done] = world.counters.run(Settle(running, used(output=300), began))
+    [done] = world.counters.run(Settle(running, used(output=300), began, 25))
     assert isinstance(done, Done)
     assert [(one.limit, one.used) for one in done.windows] == [(began.limits[1], 300)]
     assert [row["used"] for row in world.counters.look(limits)][1:] == [300, 300]

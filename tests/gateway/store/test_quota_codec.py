@@ -69,16 +69,21 @@ TENANT = f"sluice:q:{ScopeKind.TENANT.value}:{UUID(int=2)}"
 DAILY_SENT = [3, 6, 100, "tokens.day", 1, DAY_S, DAY_S + 86_400, DAY_S, 86_400, 0]
 
 OPS: list[tuple[Op, list[Any]]] = [
-    (Found("e", 3), ["found", "e", 3]),
+    (Found("e", 3, 4, 5), ["found", "e", 3, 4, 5]),
     (ASK, ["reserve", "a", 2, [1, 2, 3, 4, 5, 6, 7], "meta", 9]),
     (
         HoldAgain("a", LIMITS, AMOUNTS, 8, "meta", 9),
         ["assert", "a", 2, [1, 2, 3, 4, 5, 6, 7], 8, "meta", 9],
     ),
     (Extend("a", 5, 6, 9, TOLD), ["extend", "a", 5, 6, 9, [1, 2, 3, 4, 5]]),
-    (Settle("a", AMOUNTS, LIMITS), ["settle", "a", [1, 2, 3, 4, 5, 6, 7]]),
+    (Settle("a", AMOUNTS, LIMITS), ["settle", "a", [1, 2, 3, 4, 5, 6, 7], 100]),
+    (
+        Settle("a", AMOUNTS, at_us=8, meta="[]"),
+        ["settle", "a", [1, 2, 3, 4, 5, 6, 7], 100, 8, "[]"],
+    ),
     (Begun("a"), ["begun", "a"]),
     (Keep("g", 9, [("a", TOLD)]), ["keep", "g", 9, [["a", 1, 2, 3, 4, 5]]]),
+    (Keep("g", 9, [], "e"), ["keep", "g", 9, [], "e"]),
     (
         Load(DAILY, [5], ["a", "b"], ["a"]),
         ["load", TENANT, DAILY_SENT, [DAY_S, 5], ["a", "b"], ["a"]],

@@ -351,6 +351,20 @@ def test_a_soft_budget_refuses_nothing(counters: Counters) -> None:
     assert settled == Done([WindowUse(limits.limits[0], 50)])
 
 
+@pytest.mark.parametrize("percent", [1, 24, 100, 250])
+def test_a_settled_window_is_listed_from_the_percent_that_is_asked(
+    counters: Counters, percent: int
+) -> None:
+    """From one percent of its limit on, at it and never below it."""
+    limits = limits_of(counters.now_s, tenant=Quota(budget_nano_usd=1000, budget_hard=False))
+    counters.reserve(limits, "a", nano_usd=5000)
+    counters.reserve(limits, "b", nano_usd=5000)
+    [below] = counters.run(Settle("a", used(nano_usd=10 * percent - 1), limits, percent))
+    assert below == Done()
+    [at] = counters.run(Settle("b", used(nano_usd=1), limits, percent))
+    assert at == Done([WindowUse(limits.limits[0], 10 * percent)])
+
+
 @settings(
     max_examples=60,
     deadline=None,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
+import msgspec
 import pytest
 from redis import Redis
 
@@ -23,7 +25,7 @@ from gateway.domain.counters import (
     Unknown,
     Waiting,
 )
-from gateway.domain.limits import Amounts, Limits, Told
+from gateway.domain.limits import BASE_S, Amounts, Limits, Told
 from gateway.domain.quota import Quota
 from tests.gateway.store.quota_harness import LEASE_S, Counters, limits_of, used
 
@@ -57,16 +59,28 @@ class Emptied:
         return answer
 
     @property
+    def epoch(self) -> str:
+        """Return the name of this life."""
+        stored: bytes = self.counters.redis.get("sluice:q:epoch")  # type: ignore[assignment]
+        return stored.decode().partition(":")[0]
+
+    @property
     def stands(self) -> tuple[int, int]:
         """Return what is used and what is held."""
         [row] = self.counters.look(self.limits)
         return row["used"], row["held"]
 
-    def found_anew(self) -> None:
+    def found_anew(self, *, num_gateways: int = 1) -> None:
         """Begin a life in which everybody has a while to come back."""
         self.counters.run()
         self.counters.redis.delete("sluice:q:epoch")
-        self.counters.found("again", BUILD_S)
+        wait_s = LEASE_S if num_gateways > 1 else 0
+        self.counters.found("again", BUILD_S, wait_s=wait_s, num_gateways=num_gateways)
+
+    def hear_of(self, *gateways: str) -> None:
+        """Have gateways say that they live."""
+        for gateway in gateways:
+            self.counters.run(Keep(gateway, LEASE_US, []))
 
 
 @pytest.fixture
@@ -138,6 +152,72 @@ def test_nothing_is_loaded_before_everybody_had_the_time_to_come_back(emptied: E
     emptied.found_anew()
     assert isinstance(emptied.load(50), Building)
     emptied.counters.now_s += BUILD_S
+    assert emptied.load(50) == Done()
+
+
+@pytest.mark.parametrize(("booked", "expected"), [((), 120), (("a",), 50)])
+@pytest.mark.parametrize("was_given_up", [False, True])
+def test_what_ended_in_a_life_before_is_asked_of_the_ledger(
+    emptied: Emptied, booked: tuple[str, ...], expected: int, was_given_up: bool
+) -> None:
+    """It waited in a journal when all was lost: it is counted once, however often it is told."""
+    emptied.found_anew()
+    if was_given_up:
+        # As it is told before its process has noticed that these are other counters.
+        emptied.settle("a", 70)
+    at_us = int((emptied.counters.now_s - BASE_S) * 1_000_000)
+    meta = msgspec.json.encode([UUID(int=8), UUID(int=1), UUID(int=9)]).decode()
+    for _ in range(2):
+        emptied.counters.run(Settle("a", used(output=70), at_us=at_us, meta=meta))
+    emptied.counters.now_s += BUILD_S
+    assert emptied.load(50) == Waiting(["a"])
+    assert emptied.load(50, ["a"], booked) == Done()
+    assert emptied.stands == (expected, 0)
+
+
+def test_nothing_is_loaded_before_as_many_gateways_are_back_as_there_were(
+    emptied: Emptied,
+) -> None:
+    """One that is cut off may hold something, and have ended what nobody else knows of."""
+    emptied.found_anew(num_gateways=2)
+    for _ in range(LEASE_S // 2):
+        emptied.counters.now_s += 1
+        emptied.hear_of("a")
+        assert isinstance(emptied.load(50), Building)
+    emptied.hear_of("b")
+    assert emptied.load(50) == Done()
+
+
+def test_a_gateway_that_has_not_come_to_this_life_is_not_back(emptied: Emptied) -> None:
+    """It has yet to hold again what it holds."""
+    emptied.found_anew(num_gateways=2)
+    emptied.counters.now_s += BUILD_S
+    emptied.hear_of("a")
+    for epoch in ("", "the one before"):
+        emptied.counters.run(Keep("b", LEASE_US, [], epoch))
+        assert isinstance(emptied.load(50), Building)
+    emptied.counters.run(Keep("b", LEASE_US, [], emptied.epoch))
+    assert emptied.load(50) == Done()
+
+
+def test_a_gateway_that_died_and_came_back_is_one(emptied: Emptied) -> None:
+    """Its next process has another name, and its last one is not heard of any more."""
+    emptied.found_anew(num_gateways=2)
+    emptied.hear_of("a")
+    emptied.counters.now_s += BUILD_S + 1
+    emptied.hear_of("a again")
+    assert isinstance(emptied.load(50), Building)
+
+
+def test_gateways_that_never_come_back_are_waited_for_as_long_as_a_lease(
+    emptied: Emptied,
+) -> None:
+    """What they held is let go by then, as ever."""
+    emptied.found_anew(num_gateways=2)
+    emptied.counters.now_s += LEASE_S - 1
+    emptied.hear_of("a")
+    assert isinstance(emptied.load(50), Building)
+    emptied.counters.now_s += 1
     assert emptied.load(50) == Done()
 
 

@@ -35,7 +35,7 @@ class Checked:
 @pytest.fixture
 async def checked(redis_url: str) -> AsyncIterator[Checked]:
     async with FaultProxy(unquote(urlsplit(redis_url).path), None) as proxy:
-        client = connect_for_pipe(f"redis://127.0.0.1:{proxy.port}")
+        client = connect_for_pipe(proxy.redis_url(redis_url))
         pipe = RedisPipe(client, timeout_s=TIMEOUT_S)
         checked = Checked(proxy, pipe)
         await checked.counters.run([Found("e", 0)])

@@ -30,7 +30,7 @@ async def piped(
     """Open a pipe through a proxy."""
     async with (
         FaultProxy(unquote(urlsplit(redis_url).path), None) as proxy,
-        _direct(f"redis://127.0.0.1:{proxy.port}", timeout_s=timeout_s) as pipe,
+        _direct(proxy.redis_url(redis_url), timeout_s=timeout_s) as pipe,
     ):
         yield proxy, pipe
 

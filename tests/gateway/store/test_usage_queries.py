@@ -162,6 +162,7 @@ def _rows_of(key: ApiKey):  # type: ignore[no-untyped-def]
         tenant_id=key.tenant_id,
         previous_hash=b"",
         hash=b"h",
+        pepper_id="p",
     )
 
 

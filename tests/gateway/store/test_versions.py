@@ -43,7 +43,15 @@ async def plan(store: Store) -> Change:
     )
 
 
-@pytest.mark.parametrize("kind", [tenant, key, plan])
+async def org(store: Store) -> Change:
+    organisation = await store.organisations.default()
+    await store.orgs.add(ACTOR, organisation.id, "umbrella", 1.0)
+    return lambda number, version: store.orgs.update(
+        ACTOR, organisation.id, "umbrella", {"weight": 10.0 + number}, version=version
+    )
+
+
+@pytest.mark.parametrize("kind", [tenant, key, plan, org])
 async def test_of_changes_of_one_version_one_is_made(
     store: Store, kind: Callable[[Store], Awaitable[Change]]
 ) -> None:

@@ -184,6 +184,57 @@ def test_bounds_follow_weights() -> None:
     assert sum(taken.values()) == pytest.approx(50_000, rel=0.05)
 
 
+def test_tenants_of_an_organisation_queue_as_one() -> None:
+    """Two hundred of one owner leave room for others, and an idle one of it finds room too."""
+    desk = Desk(AdmissionConfig(max_queued_tokens=20_000))
+    assert desk.offer(make_sequence(500, tenant="victim")) is None
+    taken = 0
+    for index in range(200):
+        crowd = make_sequence(500, tenant=f"sybil{index}", organisation="crowd")
+        refusal = desk.offer(crowd)
+        taken += 500 * (refusal is None)
+    assert refusal is not None
+    assert (refusal.code, "organisation" in refusal.reason) == (RejectCode.TENANT_LIMITED, True)
+    assert 5_000 <= taken <= 10_000
+    for _ in range(4):
+        assert desk.offer(make_sequence(500, tenant="victim")) is None
+    desk = Desk(AdmissionConfig(max_queued_tokens=20_000))
+    assert desk.offer(make_sequence(500, tenant="victim")) is None
+    while desk.offer(make_sequence(500, tenant="greedy", organisation="crowd")) is None:
+        pass
+    assert desk.offer(make_sequence(500, tenant="idle", organisation="crowd")) is None
+
+
+def test_the_last_places_are_for_organisations_below_their_shares() -> None:
+    """Newcomers of a crowd take half of the last tenth, and not the rest."""
+    desk = Desk(AdmissionConfig(max_num_queued=200))
+    desk.queue(10, tenant="victim")
+    taken = 0
+    for index in range(300):
+        newcomer = make_sequence(10, tenant=f"sybil{index}", organisation="crowd")
+        refusal = desk.offer(newcomer)
+        taken += refusal is None
+    assert taken == 189
+    assert refusal is not None
+    assert (refusal.code, "organisation" in refusal.reason) == (RejectCode.TENANT_LIMITED, True)
+    desk.queue(10, tenant="other", times=10)
+    full = desk.refused(make_sequence(10, tenant="sybil300", organisation="crowd"))
+    assert (full.code, "full" in full.reason) == (RejectCode.TENANT_LIMITED, True)
+    assert desk.refused(make_sequence(10, tenant="third")).code is RejectCode.OVERLOADED
+
+
+def test_a_crowd_is_told_that_it_is_its_own_share() -> None:
+    """A tenant that has nothing queued waits for others of its owner, and not for want of room."""
+    desk = Desk()
+    for index in range(50):
+        push(desk.tree, make_sequence(1_000, tenant=f"sybil{index}", organisation="crowd"))
+    for index in range(9):
+        push(desk.tree, make_sequence(1_000, tenant=f"other{index}"))
+    newcomer = make_sequence(1_000, tenant="new", organisation="crowd", ttft_s=400.0)
+    assert desk.refused(newcomer).code is RejectCode.TENANT_LIMITED
+    assert desk.offer(make_sequence(1_000, tenant="third", ttft_s=400.0)) is None
+
+
 def test_a_full_queue_of_tokens_is_our_capacity() -> None:
     """Whoever has nothing queued and finds no room is refused for want of capacity."""
     desk = Desk(AdmissionConfig(max_queued_tokens=1_000, tenant_queue_alpha=100.0))

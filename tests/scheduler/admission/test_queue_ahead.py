@@ -9,6 +9,7 @@ import pytest
 from scheduler.admission.queue_ahead import QueueAhead
 from scheduler.config import FairnessConfig
 from scheduler.order.fair_tree import FairTree
+from scheduler.order.tree_node import Node
 from scheduler.request import Band
 from scheduler.sequence import Sequence
 from waiting import make_sequence, push
@@ -110,6 +111,28 @@ def test_fair_tenants_fill_up_like_water(num_keys: int) -> None:
         assert predicted == pytest.approx(served_before(tree, newcomer, 121.0), abs=slack)
 
 
+def test_an_offer_looks_at_few_of_a_tenants_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of thousands of keys some stand for all, and what they say is near what the tree does."""
+    tree = FairTree(FairnessConfig(policy="vtc"))
+    queue = QueueAhead(tree)
+    draw = random.Random(1)
+    for n in range(5_000):
+        push(tree, make_sequence(draw.randrange(50, 150), tenant="a", key=f"k{n}"))
+    newcomer = make_sequence(100, tenant="a", key="new")
+    looks = [0]
+    read = Node.waiting_tokens
+
+    def count_look(node: Node) -> int:
+        looks[0] += 1
+        return int(read.__get__(node, Node))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Node, "waiting_tokens", property(count_look))
+        predicted = ahead_of(queue, newcomer, 0.0)
+    assert looks[0] < 200
+    assert predicted == pytest.approx(served_before(tree, newcomer, 0.0), rel=0.15)
+
+
 def test_a_flood_is_behind_a_tenant_that_sends_little() -> None:
     """What one tenant queues delays its own next request, and hardly that of another."""
     tree = FairTree(FairnessConfig(policy="vtc"))
@@ -206,3 +229,108 @@ def test_many_tenants_come_and_go() -> None:
             tree.charge(sequence, 10.0, now)
             tree.expel(sequence)
         assert ahead_of(queue, newcomer, now) == 0
+
+
+@pytest.mark.parametrize("tenant", ["victim", "sybil0"])
+def test_organisations_fill_up_like_water_and_their_tenants_within(tenant: str) -> None:
+    """With any counters and queues, what goes first is what the tree then serves first."""
+    for seed in range(20):
+        draw = random.Random(seed)
+        tree = FairTree(FairnessConfig(policy="vtc"))
+        queue = QueueAhead(tree)
+        largest = 200
+
+        def make(name: str, draw: random.Random = draw, largest: int = largest) -> Sequence:
+            is_alone = name in ("victim", "alone")
+            return make_sequence(
+                draw.randrange(1, largest),
+                tenant=name,
+                organisation="" if is_alone else "crowd",
+                organisation_weight=2.0,
+                weight=3.0 if name == "sybil0" else 1.0,
+            )
+
+        names = ["victim", "alone", *(f"sybil{n}" for n in range(6))]
+        for _ in range(200):
+            push(tree, make(draw.choice(names)), 0.0)
+        for _ in range(50):
+            head = tree.peek(0.0)
+            assert head is not None
+            tree.remove(head, 0.0)
+            tree.charge(head, draw.uniform(1.0, 4.0) * head.num_uncached, 0.0)
+        newcomer = make(tenant)
+        predicted = ahead_of(queue, newcomer, 0.0)
+        slack = largest * len(names)
+        assert predicted == pytest.approx(served_before(tree, newcomer, 0.0), abs=slack)
+
+
+def test_a_crowd_of_one_owner_is_behind_a_tenant_that_sends_little() -> None:
+    """What two hundred tenants of one owner queue delays another by the turn of one."""
+    tree = FairTree(FairnessConfig(policy="vtc"))
+    queue = QueueAhead(tree)
+    for index in range(400):
+        push(tree, make_sequence(100, tenant=f"sybil{index % 200}", organisation="crowd"))
+    victim = make_sequence(100, tenant="victim")
+    assert ahead_of(queue, victim, 0.0) <= 100
+    assert queue.shares(victim.request) == (0.5, 0.5)
+    sybil = make_sequence(100, tenant="sybil0", organisation="crowd")
+    assert queue.shares(sybil.request) == pytest.approx((1.0, 1 / 200))
+    push(tree, victim)
+    assert queue.shares(sybil.request) == pytest.approx((0.5, 0.5 / 200))
+    # All tenants but its own are level with it, and each has two requests: one goes first.
+    newcomer = make_sequence(100, tenant="new", organisation="crowd")
+    assert ahead_of(queue, newcomer, 0.0) == pytest.approx(20_100, abs=200)
+    fair = queue.before(newcomer, 0.0, 0.0, draws_per_s=0.0, at_share=True).others
+    assert fair <= 0.6 * 40_000 + 100
+
+
+def test_a_weight_of_an_organisation_is_learned() -> None:
+    """After an organisation's weight has changed, what goes first follows it."""
+    tree = FairTree(FairnessConfig(policy="vtc"))
+    queue = QueueAhead(tree)
+    for index in range(100):
+        push(tree, make_sequence(100, tenant=f"t{index % 5}", organisation="crowd"))
+    flood = [make_sequence(100, tenant="flood") for _ in range(10)]
+    for sequence in flood:
+        push(tree, sequence)
+    last = make_sequence(100, tenant="flood")
+    assert ahead_of(queue, last, 0.0) == pytest.approx(2_100, abs=100)
+    tree.set_organisation_weight("crowd", 4.0)
+    assert ahead_of(queue, last, 0.0) == pytest.approx(1_000 + 4 * 1_100, abs=100)
+
+
+def test_many_organisations_come_and_go() -> None:
+    """Of organisations that have left nothing is kept, and sums stay those of who waits."""
+    tree = FairTree(FairnessConfig(policy="vtc"))
+    queue = QueueAhead(tree)
+    for wave in range(4):
+        waiting = [
+            make_sequence(10, tenant=f"t{index}", organisation=f"{wave}-{index}")
+            for index in range(200)
+        ]
+        for sequence in waiting:
+            push(tree, sequence)
+        newcomer = make_sequence(10, tenant="new", organisation="new")
+        assert ahead_of(queue, newcomer, 0.0) == pytest.approx(2000)
+        for sequence in waiting:
+            tree.remove(sequence, 0.0)
+            tree.charge(sequence, 10.0, 0.0)
+            tree.expel(sequence)
+        assert ahead_of(queue, newcomer, 0.0) == 0
+    assert len(queue._sharers._levels) < 500
+
+
+def test_what_an_organisation_was_charged_is_learned() -> None:
+    """Its counter rises with those of its tenants, in the arrays as in the tree."""
+    tree = FairTree(FairnessConfig(policy="vtc"))
+    queue = QueueAhead(tree)
+    crowd = [make_sequence(100, tenant=f"t{n % 5}", organisation="crowd") for n in range(50)]
+    for sequence in crowd:
+        push(tree, sequence)
+    victim = make_sequence(100, tenant="victim")
+    push(tree, victim)
+    newcomer = make_sequence(100, tenant="victim")
+    # Level with the crowd, it waits for one of its own and as much of the crowd.
+    assert ahead_of(queue, newcomer, 0.0) == pytest.approx(300, abs=100)
+    tree.charge_each(dict.fromkeys(crowd, 20.0), 0.0)
+    assert ahead_of(queue, newcomer, 0.0) == pytest.approx(100)

@@ -10,7 +10,18 @@ import pytest
 from scheduler.bench.scheduler_bench import Load, SchedulerBenchOptions, main
 from scheduler.request import Band
 
-SMALL = ["--running", "4", "--queued", "10,20,40", "--tenants", "5", "--steps", "30"]
+SMALL = [
+    "--running",
+    "4",
+    "--queued",
+    "10,20,40",
+    "--tenants",
+    "5",
+    "--steps",
+    "30",
+    "--spike",
+    "300",
+]
 
 
 def test_report_has_its_figures_and_growth(
@@ -26,6 +37,9 @@ def test_report_has_its_figures_and_growth(
     assert figures["plan_report_p99_us"]["goal"] == "<= 2000"
     assert figures["plan_report_p50_us"]["value"] == figures["plan_report_20_p50_us"]["value"] > 0
     assert figures["growth"]["value"] > 0
+    for name in ("offer_beside_keys", "plan_with_expired", "offer_long_prompt"):
+        assert figures[f"{name}_p50_us"]["goal"] == "<= 1000"
+        assert figures[f"{name}_p50_us"]["value"] > 0
     samples = report["samples"]["plan and report"]
     assert len(samples["40"]) == 2
     assert samples["40"][0]["offer_us"]["p50"] > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -14,7 +15,7 @@ from engine.kv.table import BlockTable
 from scheduler.config import FairnessConfig
 from scheduler.order import fair_tree
 from scheduler.order.fair_tree import FairTree
-from scheduler.policies.base import Child, Key
+from scheduler.policies.base import Child, Key, Siblings
 from scheduler.policies.vtc import Vtc
 from scheduler.request import Band, Request
 from scheduler.sequence import Sequence
@@ -32,7 +33,7 @@ def _sequence(
     band: Band = Band.DEFAULT,
     arrival_s: float = 0.0,
     deadline_s: float = 1e9,
-    start_by_s: float = 1e9,
+    start_by_s: float = math.inf,
     num_uncached: int = 3,
 ) -> Sequence:
     plain = fakes.make_request(tenant_id=tenant, band=band, arrival_s=arrival_s)
@@ -134,6 +135,57 @@ def test_sweep_keeps_debtors_and_their_keys(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(children) < 40
 
 
+def test_newcomer_starts_where_the_last_one_left_though_that_was_swept() -> None:
+    """Of more tenants than are kept, each begins level with the one before it."""
+    tree = FairTree(FairnessConfig())
+    for index in range(1_500):
+        passing = _sequence(f"passing{index}")
+        _pass(tree, passing, 10.0)
+        assert tree.bands["DEFAULT"].children[f"passing{index}"].counter == 10.0 * (index + 1)
+    assert len(tree.bands["DEFAULT"].children) < 1_024
+
+
+def test_what_was_swept_keeps_its_own_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who still knows a node that has gone does not read those of another in it."""
+    monkeypatch.setattr(fair_tree, "_MIN_SWEEP", 8)
+    tree = FairTree(FairnessConfig())
+    waits = _push(tree, _sequence("waits"))
+    tree.charge(waits, 1_000.0, 0.0)
+    _pass(tree, _sequence("gone", weight=4.0), 8.0)
+    gone = tree.bands["DEFAULT"].children["gone"]
+    figures = gone.counter, gone.weight, gone.served
+    assert figures == (1_002.0, 4.0, 8.0)
+    tree.charge(waits, 1_000.0, 0.0)
+    for index in range(40):
+        _pass(tree, _sequence(f"passing{index}"), 1.0)
+    assert "gone" not in tree.bands["DEFAULT"].children
+    assert (gone.counter, gone.weight, gone.served) == figures
+
+
+def test_no_request_pays_for_sweeping_thousands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request that comes has a few nodes looked at, however many there are."""
+    looks = [0]
+    is_owed = Vtc.is_owed
+
+    def count_look(self: Vtc, child: Child, siblings: Siblings, now: float) -> bool:
+        looks[0] += 1
+        return is_owed(self, child, siblings, now)
+
+    monkeypatch.setattr(Vtc, "is_owed", count_look)
+    tree = FairTree(FairnessConfig())
+    keys = [_push(tree, _sequence("a", key=f"k{index}")) for index in range(1_000)]
+    for key in keys:
+        tree.remove(key, 0.0)
+        tree.expel(key)
+    most = 0
+    for index in range(1_500):
+        looks[0] = 0
+        _pass(tree, _sequence(f"passing{index}"), 1.0)
+        most = max(most, looks[0])
+    assert 0 < most <= 8
+    assert "a" not in tree.bands["DEFAULT"].children
+
+
 def test_level_that_reads_heads_sees_a_head_that_changed_below() -> None:
     """Deadlines between tenants follow the fair order of their keys, charges and all."""
     tree = FairTree(FairnessConfig(policy="edf/vtc/fcfs"))
@@ -143,7 +195,7 @@ def test_level_that_reads_heads_sees_a_head_that_changed_below() -> None:
     assert tree.peek(0.0) is between
     tree.charge(first, 10.0, 0.0)
     assert tree.peek(0.0) is urgent
-    tree.charge_each([urgent], 20.0, 0.0)
+    tree.charge_each({urgent: 20.0}, 0.0)
     assert tree.peek(0.0) is between
 
 
@@ -165,7 +217,7 @@ def test_accounts_are_kept_at_every_level(policy: str) -> None:
     tree = FairTree(FairnessConfig(policy=policy))
     waiting = [_push(tree, _sequence(t, key=k)) for t in "ab" for k in "xy" for _ in range(2)]
     tree.charge(waiting[0], 5.0, 0.0)
-    tree.charge_each(waiting, 1.0, 0.0)
+    tree.charge_each(dict.fromkeys(waiting, 1.0), 0.0)
     band = tree.bands["DEFAULT"]
     assert (band.served, band.num_waiting, band.waiting_tokens) == (13.0, 8, 24)
     assert [t.served for t in band.children.values()] == [9.0, 4.0]
@@ -179,16 +231,37 @@ def test_accounts_are_kept_at_every_level(policy: str) -> None:
 
 
 def test_only_who_can_still_be_in_time_borrows() -> None:
-    """A tenant ahead of its turn goes first to save a deadline, not before and not too late."""
+    """A tenant ahead of its turn goes first to save a deadline, and not when it is too late."""
     tree = FairTree(FairnessConfig(borrow_tokens=50.0))
     patient = _push(tree, _sequence("patient"))
     hurried = _push(tree, _sequence("hurried", start_by_s=5.0, deadline_s=8.0))
     tree.charge(hurried, 40.0, 0.0)
-    assert tree.peek(4.0) is patient
-    assert tree.peek(6.0) is hurried
-    assert tree.peek(9.0) is patient
-    tree.charge(hurried, 20.0, 6.0)
-    assert tree.peek(6.0) is patient, "the loan is used up"
+    assert tree.peek(4.0) is hurried
+    assert tree.peek(6.0) is patient
+    tree.charge(hurried, 20.0, 4.0)
+    assert tree.peek(4.0) is patient, "the loan is used up"
+
+
+def test_who_was_promised_nothing_borrows_nothing() -> None:
+    """Without a deadline to save it is the counters alone that say who is next."""
+    tree = FairTree(FairnessConfig(borrow_tokens=50.0))
+    late = _push(tree, _sequence("late", deadline_s=99.0))
+    early = _push(tree, _sequence("early", deadline_s=1.0))
+    tree.charge(early, 10.0, 0.0)
+    assert tree.peek(0.0) is late
+
+
+def test_deadlines_decide_among_those_whom_the_loan_lets() -> None:
+    """Of three that may borrow the tightest goes; one whose turn it is goes as any other."""
+    tree = FairTree(FairnessConfig(policy="vtc/vtc/edf", borrow_tokens=50.0))
+    first = _push(tree, _sequence("first", start_by_s=6.0, deadline_s=8.0))
+    later = _push(tree, _sequence("later", start_by_s=7.0, deadline_s=9.0))
+    tight = _push(tree, _sequence("tight", start_by_s=5.0, deadline_s=7.0))
+    tree.charge(later, 10.0, 0.0)
+    tree.charge(tight, 20.0, 0.0)
+    assert tree.peek(0.0) is tight
+    tree.charge(tight, 40.0, 0.0)
+    assert tree.peek(0.0) is first
 
 
 def test_late_crowd_does_not_hide_a_borrower() -> None:
@@ -198,7 +271,7 @@ def test_late_crowd_does_not_hide_a_borrower() -> None:
         _push(tree, _sequence(f"lost{index}", start_by_s=1.0, deadline_s=2.0))
     hurried = _push(tree, _sequence("hurried", start_by_s=5.0, deadline_s=8.0))
     tree.charge(hurried, 10.0, 0.0)
-    assert tree.peek(6.0) is hurried
+    assert tree.peek(4.0) is hurried
 
 
 def test_others_are_heads_of_the_tenants_behind() -> None:
@@ -211,6 +284,28 @@ def test_others_are_heads_of_the_tenants_behind() -> None:
     assert tree.peek(0.0) is heads["a"]
     assert tree.others(2, 0.0) == [heads["d"], heads["c"]]
     assert tree.others(9, 0.0) == [heads["d"], heads["c"], heads["b"]]
+
+
+def test_newcomer_is_lifted_to_what_others_have_had() -> None:
+    """A prompt that is charged whole and half computed lifts nobody to the end of it."""
+    tree = FairTree(FairnessConfig())
+    _push(tree, _sequence("old"))
+    _serve(tree, 50.0)
+    large = _push(tree, _sequence("large", weight=2.0, num_uncached=400))
+    tree.under_way = {large}
+    large.num_charged, large.num_computed = 400, 300
+    tree.remove(large, 0.0)
+    tree.charge(large, 400.0, 0.0)
+    tenants = tree.bands["DEFAULT"].children
+    assert tenants["large"].counter == 50.0 + 200.0
+    new = _push(tree, _sequence("new"))
+    assert tenants["new"].counter == 50.0 + 150.0
+    tree.charge(new, 30.0, 0.0)
+    # It has been sent back, and computes again what it has had.
+    large.num_ran = 400
+    _push(tree, _sequence("newer"))
+    assert tenants["newer"].counter == 230.0, "the least of those that wait"
+    tree.expel(large)
 
 
 def test_switch_carries_counters_without_lifting() -> None:
@@ -251,7 +346,7 @@ def test_no_operation_looks_at_many_tenants() -> None:
             served = _serve(tree, 5.0)
             _push(tree, _sequence(served.request.tenant_id))
             if index % 100 == 0:
-                tree.charge_each(list(tree)[:256], 1.0, 0.0)
+                tree.charge_each(dict.fromkeys(list(tree)[:256], 1.0), 0.0)
     assert looks[0] <= 500 * 20
 
 
@@ -267,3 +362,24 @@ def _counting_keys() -> Iterator[list[int]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Vtc, "key", count_key)
         yield looks
+
+
+def test_a_lead_is_counted_in_what_a_weight_buys() -> None:
+    """A tenant of weight four is ahead of its turn by four times what its counter says."""
+    tree = FairTree(FairnessConfig(borrow_tokens=50.0))
+    first = _push(tree, _sequence("first"))
+    heavy = _push(tree, _sequence("heavy", weight=4.0, start_by_s=5.0, deadline_s=8.0))
+    tree.charge(heavy, 48.0, 0.0)
+    assert tree.lead(heavy, first) == 48.0
+    assert tree.peek(4.0) is heavy, "a loan of 50 is enough for 48"
+    tree.charge(heavy, 8.0, 4.0)
+    assert tree.peek(4.0) is first, "not for 56, though the counter says 14"
+
+
+def test_a_weight_changes_in_every_band() -> None:
+    """A tenant that has requests in two bands has its new weight in both."""
+    tree = FairTree(FairnessConfig())
+    for band in (Band.DEFAULT, Band.FLEX):
+        _push(tree, _sequence("a", band=band))
+    tree.set_weight("a", 3.0)
+    assert [tree.bands[name].children["a"].weight for name in ("DEFAULT", "FLEX")] == [3.0, 3.0]

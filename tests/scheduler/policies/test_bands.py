@@ -104,3 +104,16 @@ def test_cancelling_cannot_earn_a_place(band: Band) -> None:
         bands.charge(band, -50_000.0)
         assert bands.next() is Band.PRIORITY
     assert bands.bands[band].counter <= _QUANTUM
+
+
+def test_one_large_cost_leaves_its_own_band_in_debt() -> None:
+    """What a band is served earns it nothing beyond the debt: it is not owed its turn again."""
+    bands = _Bands(Band.PRIORITY, Band.DEFAULT)
+    bands.charge(Band.PRIORITY, 10 * _QUANTUM)
+    assert bands.next() is Band.DEFAULT
+    bands.charge(Band.DEFAULT, 1_000 * _QUANTUM)
+    assert bands.next() is Band.PRIORITY
+    bands.charge(Band.PRIORITY, 30 * _QUANTUM)
+    assert bands.next() is Band.PRIORITY
+    bands.charge(Band.PRIORITY, 20 * _QUANTUM)
+    assert bands.next() is Band.DEFAULT

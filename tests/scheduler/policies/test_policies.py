@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import count
 
 import pytest
@@ -30,7 +31,7 @@ def _sequence(
     service_s: float = 1.0,
     num_uncached: int = 8,
     deadline_s: float = 1e9,
-    start_by_s: float = 1e9,
+    start_by_s: float = math.inf,
     band: Band = Band.DEFAULT,
 ) -> Sequence:
     request = fakes.make_request(

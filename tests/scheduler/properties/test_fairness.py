@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fairness_properties as properties
 import scheduler.order.fair_tree as fair_tree
+from scheduler.order import Level
 from scheduler.policies.registry import policy_names
-from tenant_world import Burst, Machine, bursts
+from tenant_world import Burst, Machine, bursts, timed_scheduler
 
 _SETTINGS = settings(
     max_examples=40,
@@ -48,10 +51,53 @@ def test_weights_share_service_in_proportion(sent: list[Burst], machine: Machine
 
 
 @_SETTINGS
+@given(
+    sent=bursts(weights=(1.0, 3.0), keys="kl"),
+    machine=_MACHINES,
+    above=st.sampled_from([Level.BAND, Level.TENANT]),
+)
+def test_time_is_shared_as_tokens_are(sent: list[Burst], machine: Machine, above: Level) -> None:
+    """The bound holds in machine time, between tenants and between the keys of one."""
+    by_time = replace(machine, unit="time")
+    properties.interval_service_is_bounded(sent, by_time, timed_scheduler, above=above)
+
+
+@_SETTINGS
 @given(sent=bursts(tenants="ab", keys="klm"), machine=_MACHINES)
 def test_keys_of_a_tenant_share_alike(sent: list[Burst], machine: Machine) -> None:
     """The bound holds between the keys of a tenant as it does between tenants."""
-    properties.interval_service_is_bounded(sent, machine, depth=2)
+    properties.interval_service_is_bounded(sent, machine, above=Level.TENANT)
+
+
+# One has two tenants, one has one, and a tenant of no organisation has the name of one that has.
+_ORGANISATIONS = {"a": ("x", 1.0), "b": ("x", 1.0), "c": ("y", 2.0), "d": ("e", 1.0)}
+
+
+@pytest.mark.parametrize("leaf", ["edf", "fcfs", "sjf"])
+@pytest.mark.parametrize("above", [Level.BAND, Level.ORGANISATION, Level.TENANT])
+@settings(_SETTINGS, max_examples=20)
+@given(
+    sent=bursts(tenants="abcde", keys="kl", organisations=_ORGANISATIONS, ttfts=(None, 3.0)),
+    machine=_MACHINES,
+)
+def test_organisations_share_alike(
+    leaf: str, above: Level, sent: list[Burst], machine: Machine
+) -> None:
+    """The bound holds between organisations, for their weights, and between tenants of one."""
+    machine = machine.under(f"vtc/vtc/{leaf}")
+    properties.interval_service_is_bounded(sent, machine, above=above)
+
+
+@_SETTINGS
+@given(
+    sent=bursts(tenants="abcde", keys="kl", organisations=_ORGANISATIONS, cancels=True),
+    machine=_MACHINES,
+    policy=st.sampled_from(["vtc", "dlpm", "edf/vtc/fcfs", "fcfs"]),
+)
+def test_accounts_of_organisations_add_up(sent: list[Burst], machine: Machine, policy: str) -> None:
+    """Charges at every level are what was served below, however they are made."""
+    properties.accounts_add_up(sent, machine.under(policy))
+    properties.everyone_finishes(sent, machine.under(policy))
 
 
 @_SETTINGS

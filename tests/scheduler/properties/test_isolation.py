@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -68,6 +70,34 @@ def test_splitting_into_keys_gains_nothing(num_keys: int, output_len: int) -> No
     def watch(world: World, plan: object) -> None:
         if all(node.num_waiting for node in world.tree.bands["DEFAULT"].children.values()):
             leads.append(world.service["many",] - world.service["one",])
+
+    world.after_plan.append(watch)
+    world.run()
+    assert max(map(abs, leads)) <= bound
+
+
+@settings(_SETTINGS, max_examples=8)
+@given(num_tenants=st.integers(2, 50), output_len=st.integers(1, 6), weight=st.sampled_from([1, 9]))
+def test_splitting_into_tenants_gains_nothing(
+    num_tenants: int, output_len: int, weight: int
+) -> None:
+    """An organisation of many tenants gets what one with a single tenant gets, while both wait.
+
+    Whatever weights its tenants have.
+    """
+    crowd = [
+        Burst(tenant=f"t{index}", organisation="many", count=4, weight=float(weight))
+        for index in range(num_tenants)
+    ]
+    crowd = [replace(burst, output_len=output_len) for burst in crowd]
+    single = Burst(tenant="one", count=4 * num_tenants, output_len=output_len)
+    world = World([*crowd, single], _MACHINE)
+    bound = 2.0 * largest_unit([*crowd, single], _MACHINE)
+    leads: list[float] = []
+
+    def watch(world: World, plan: object) -> None:
+        if all(node.num_waiting for node in world.tree.below(world.tree.bands["DEFAULT"])):
+            leads.append(world.service["", "many"] - world.service["one",])
 
     world.after_plan.append(watch)
     world.run()

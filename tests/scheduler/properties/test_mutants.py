@@ -22,7 +22,7 @@ from scheduler.policies.base import Child, Siblings
 from scheduler.policies.vtc import Vtc
 from scheduler.sequence import Sequence
 from scheduler.step.composer import Composer
-from tenant_world import Burst, Machine, MakeScheduler, bursts
+from tenant_world import Burst, Machine, MakeScheduler, bursts, timed_scheduler
 
 _Property = Callable[[list[Burst], Machine, MakeScheduler], None]
 _LONG_PROMPTS = bursts(
@@ -96,6 +96,13 @@ def test_charging_by_the_chunk_is_found() -> None:
     machine = Machine(policy="vtc/vtc/fcfs", max_num_seqs=8, num_blocks=200)
     assert _is_found(interval_service_is_bounded, _LONG_PROMPTS, machine, _charging_by_the_chunk)
     assert not _is_found(interval_service_is_bounded, _LONG_PROMPTS, machine)
+
+
+def test_unfair_order_of_time_is_found() -> None:
+    """First come, first served, fails the bound in machine time too."""
+    sent = bursts(max_count=120, shares_prefix=False)
+    machine = Machine(policy="fcfs", unit="time")
+    assert _is_found(interval_service_is_bounded, sent, machine, timed_scheduler)
 
 
 def test_unfair_order_is_found() -> None:

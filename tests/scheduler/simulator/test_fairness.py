@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from scheduler.request import Band
 from scheduler.simulator.fairness import (
+    entitlements,
     fair_shares,
     interval_service_difference,
     jain,
@@ -105,3 +107,34 @@ def test_service_is_added_up_within_its_time() -> None:
     assert service_of_tenants(run).tolist() == [101.0, 10.0]
     assert service_of_tenants(run, since_s=2.0).tolist() == [100.0, 10.0]
     assert service_of_tenants(run, until_s=2.0).tolist() == [1.0, 10.0]
+
+
+def test_tenants_of_an_organisation_are_entitled_to_one_share() -> None:
+    """Half is for the organisation and half for who has none; in it, tenants share by weight."""
+    run = make_run(weights=(1.0, 3.0, 5.0, 1.0))
+    run.organisation_ids = ["x", "x", "", "y"]
+    for tenant, num_tokens in enumerate((9_000, 9_000, 9_000, 100)):
+        arrival = Arrival(
+            at_s=0.0,
+            tenant_id=f"t{tenant}",
+            num_prompt_tokens=num_tokens,
+            num_output_tokens=0,
+            band=Band.DEFAULT,
+        )
+        run.records.append(Record(arrival=arrival, tenant=tenant))
+    log(run, (1.0, 0, 6_100.0))
+    # Of 6,100 the last asks for 100; a tenant of none weighs five times an organisation.
+    assert entitlements(run).tolist() == pytest.approx([250.0, 750.0, 5_000.0, 100.0])
+
+
+def test_drift_is_between_organisations() -> None:
+    """Two tenants of one owner that are served unlike are its own affair."""
+    run = make_run(weights=(1.0, 1.0, 1.0))
+    run.organisation_ids = ["x", "x", ""]
+    wait(run, (0.0, 0, 1), (0.0, 1, 1), (0.0, 2, 1))
+    log(run, (0.5, 1, 10.0), (1.0, 0, 50.0), (2.0, 2, 40.0), (3.0, 0, 30.0))
+    wait(run, (4.0, 0, -1), (4.0, 1, -1), (4.0, 2, -1))
+    # Level, then 10, 60, 20 and 50 ahead.
+    assert interval_service_difference(run) == pytest.approx(60.0)
+    run.organisation_ids = []
+    assert interval_service_difference(run) == pytest.approx(80.0)

@@ -104,7 +104,7 @@ def test_quantiles_interpolate() -> None:
 
 def test_report_reads_as_text() -> None:
     """A person sees the tenants, what was refused, and times in their units."""
-    context = {"trace": "w", "policy": "vtc", "load": 1.2, "engine_profile": "cpu-demo"}
+    context = {"trace": "w", "policy": "vtc", "load": 1.2, "machine": "cpu-demo"}
     text = render_run({**context, **measure(make_run())})
     assert "w under vtc, load 1.2, on cpu-demo: 8 of 10 requests completed" in text
     assert "500 ms" in text

@@ -79,7 +79,7 @@ def test_lengths_may_be_left_to_predict() -> None:
     [
         ({"policy": "nonsense"}, "nonsense"),
         ({"preset": "nonsense"}, "no preset 'nonsense': choose one of mixed"),
-        ({"engine_profile": "nonsense"}, "no engine profile 'nonsense'"),
+        ({"machine": "nonsense"}, "no machine 'nonsense'"),
         ({"trace": EXAMPLES / "README.md"}, "not a trace"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from pathlib import Path
 from statistics import mean
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from scheduler.simulator import servegen
 from scheduler.simulator.errors import SimulationError
 from scheduler.simulator.traces import read_trace
 
@@ -141,16 +143,94 @@ def test_day_without_lengths_is_silent(tmp_path: Path) -> None:
         ("a,b\n1,2\n", "not a trace that is known"),
         ("{}", "not a trace that is known"),
         ("{", "does not read"),
+        ("[" * 100_000, "not a trace that is known"),
+        ('{"a":' * 100_000, "does not read"),
         ("t_s,client,input_tokens,output_tokens\n", "no requests"),
-        ("t_s,client,input_tokens,output_tokens\n1,a,x,2\n", "does not read"),
-        ("t_s,client,input_tokens,output_tokens\n1,a\n", "does not read"),
-        ('{"timestamp": 0, "hash_ids": [1]}', "does not read"),
+        ("t_s,client,input_tokens,output_tokens\n1,a,x,2\n", "line 2, column input_tokens: x is"),
+        ("t_s,client,input_tokens,output_tokens\n1,a\n", "line 2, column input_tokens: nothing"),
+        ('{"timestamp": 0, "hash_ids": [1]}', "line 1, column input_length: nothing is"),
+        ('{"timestamp": 0, "hash_ids": []}', "line 1, column hash_ids: is not a list"),
+        ('{"timestamp": 0, "hash_ids": [-1]}', "line 1, column hash_ids: has a block"),
+        ('{"timestamp": 0, "hash_ids": [99999999999]}', "line 1, column hash_ids: has a block"),
+        ('{"timestamp": NaN, "hash_ids": [1]}', "line 1, column timestamp: nan is not a number"),
+        ('{"timestamp": -5, "hash_ids": [1]}', "line 1, column timestamp: -5 is no time"),
+        ('{"timestamp": 0, "hash_ids": [1]}\n7', "line 2 is not a JSON object"),
     ],
 )
 def test_what_does_not_read_says_so(tmp_path: Path, text: str, complaint: str) -> None:
     """A file that is no trace, or a broken one, is refused with its name and the reason."""
     with pytest.raises(SimulationError, match=complaint):
         read_trace(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("head", "row", "column"),
+    [
+        ("TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:15:46,-7,3", "ContextTokens"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:15:46,7,-3", "GeneratedTokens"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens", "yesterday,7,3", "TIMESTAMP"),
+        ("t_s,client,input_tokens,output_tokens", "nan,a,1,2", "t_s"),
+        ("t_s,client,input_tokens,output_tokens", "inf,a,1,2", "t_s"),
+        ("t_s,client,input_tokens,output_tokens", "1e300,a,1,2", "t_s"),
+        ("t_s,client,input_tokens,output_tokens", "-1,a,1,2", "t_s"),
+        ("t_s,client,input_tokens,output_tokens", "1,a,-1,2", "input_tokens"),
+        ("t_s,client,input_tokens,output_tokens", "1,a,1,99999999999999999999", "output_tokens"),
+        ("t_s,client,input_tokens,output_tokens", "1,a,1," + "9" * 5_000, "output_tokens"),
+        ("num_prefill_tokens,num_decode_tokens", "100000000000,1", "num_prefill_tokens"),
+        ("num_prefill_tokens,num_decode_tokens", "1,-1", "num_decode_tokens"),
+    ],
+)
+def test_numbers_that_none_can_have_are_named(
+    tmp_path: Path, head: str, row: str, column: str
+) -> None:
+    """A count below zero or beyond any prompt, or a time that is none, is named by its place."""
+    good = {"TIMESTAMP": "2023-11-16 18:15:46,1,1", "t_s": "0,a,1,1"}.get(head.split(",")[0], "1,1")
+    with pytest.raises(SimulationError, match=rf"trace\.any: line 3, column {column}: "):
+        read_trace(write(tmp_path, f"{head}\n{good}\n{row}\n"))
+
+
+def test_row_with_too_many_fields_is_named(tmp_path: Path) -> None:
+    """A row that the header does not explain is not read at a guess."""
+    text = "t_s,client,input_tokens,output_tokens\n1,a,1,2,3\n"
+    with pytest.raises(SimulationError, match="line 2 has 5 fields, and there are 4 columns"):
+        read_trace(write(tmp_path, text))
+
+
+@pytest.mark.parametrize("text", ["\0", 't_s,client,input_tokens,output_tokens\n"' + "a" * 200_000])
+def test_what_is_no_csv_says_so(tmp_path: Path, text: str) -> None:
+    """What the reader of CSV chokes on is an error of the trace's."""
+    with pytest.raises(SimulationError, match=r"trace\.any"):
+        read_trace(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"rate": [math.nan] * 3}, "client busy, window 0: .*rate nan"),
+        ({"rate": [1e9] * 3}, "client busy, window 0: more than 2,000 requests"),
+        ({"shape": [1e-300] * 3}, "client busy, window 0: "),
+        ({"shape": []}, "client busy, window 0: "),
+        ({"len": {"0": {"input_tokens": [1e300] * 3, "output_tokens": [1] * 3}}}, "a length of"),
+        ({"len": {"0": {"input_tokens": [-5] * 3, "output_tokens": [1] * 3}}}, "a length of -5"),
+        ({"len": {"0": {"input_tokens": [math.nan] * 3, "output_tokens": [1] * 3}}}, "of nan"),
+        ({"len": 7}, "does not read|busy"),
+    ],
+)
+def test_day_that_draws_nonsense_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], complaint: str
+) -> None:
+    """Tables that make no requests are refused by the client's name, and never run for ever."""
+    monkeypatch.setattr(servegen, "_MAX_ARRIVALS", 2_000)
+    broken = day()
+    broken["clients"]["busy"] |= change
+    with pytest.raises(SimulationError, match=complaint):
+        read_trace(write(tmp_path, json.dumps(broken)))
+
+
+def test_day_of_no_length_says_so(tmp_path: Path) -> None:
+    """A window must last."""
+    with pytest.raises(SimulationError, match="window_s is 0"):
+        read_trace(write(tmp_path, json.dumps(day() | {"window_s": 0})))
 
 
 def test_missing_trace_says_so(tmp_path: Path) -> None:

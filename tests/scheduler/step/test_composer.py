@@ -11,9 +11,10 @@ import fakes
 from engine.contract import StepPlan, StepResult, TokenLogprobs
 from engine.step_cost import LinearCost, StepCost
 from fakes import Driver
-from scheduler.config import ComposerConfig, SchedulerConfig, first_come
+from scheduler.config import ComposerConfig, FairnessConfig, SchedulerConfig, first_come
 from scheduler.core import Scheduler
 from scheduler.learn.step_model import StepModel
+from scheduler.lifecycle import MAX_DROPPED
 from scheduler.request import Band, FinishReason, Request, Slo
 
 # A step of n tokens takes 10 ms and n ms more.
@@ -48,13 +49,15 @@ def started(driver: Driver) -> list[str]:
 
 
 def test_chunks_end_before_the_next_token_is_due() -> None:
-    """Beside a row that must draw every 60 ms, a step of 10 ms takes 49 prompt tokens."""
+    """Beside a row that must draw every 60 ms, a step of 10 ms takes 37 prompt tokens: it is over
+    after four fifths of that.
+    """
     driver = driver_of(config_of(dynamic_chunk=True, min_chunk_tokens=1))
     driver.offer(request("paced", 8, slo=Slo(tpot_s=0.060)))
     driver.turn()
     driver.offer(request("long", 400))
     driver.turn()
-    assert prefilled(driver.plans[-1]) == 49
+    assert prefilled(driver.plans[-1]) == 37
 
 
 def test_late_rows_do_not_stop_prefills() -> None:
@@ -215,7 +218,7 @@ def test_batch_rows_sit_a_tight_step_out() -> None:
     for n in range(8):
         driver.offer(request(f"b{n}", 8, band=Band.BATCH))
     driver.turn()
-    driver.offer(request("online", 8, slo=Slo(tpot_s=0.0145)))
+    driver.offer(request("online", 8, slo=Slo(tpot_s=0.0145 / 0.8)))
     driver.turn()
     driver.turn()
     # The online row and three others: 10 ms and 4 × 1 ms.
@@ -285,6 +288,32 @@ def test_expired_work_ends_when_its_time_is_over() -> None:
     assert driver.last["runs"].finish_reason is FinishReason.LENGTH
 
 
+@pytest.mark.parametrize("policy", ["vtc", "fcfs"])
+def test_thousands_that_expire_at_once_end_over_several_plans(policy: str) -> None:
+    """A plan ends a bounded number, the earliest first, and goes on with those that are in time."""
+    config = config_of()
+    admission = replace(config.admission, drop_expired=True)
+    config = replace(config, admission=admission, fairness=FairnessConfig(policy=policy))
+    driver = driver_of(config, max_num_seqs=2)
+    driver.offer(request("runs", 8, max_tokens=40))
+    driver.turn()
+    names = [f"gone{n}" for n in range(1_000)]
+    for n, name in enumerate(names):
+        driver.offer(request(name, 8, expires_s=driver.now + 0.001 * (1 + n) / 1_000))
+    driver.offer(request("patient", 8, max_tokens=3))
+    driver.now += 0.002
+    dropped: list[str] = []
+    while driver.turn():
+        expired = driver.scheduler.take_expired()
+        assert len(expired) <= MAX_DROPPED
+        dropped += [output.request_id for output in expired]
+        driver.take(expired)
+    assert sorted(dropped) == sorted(names)
+    if policy == "fcfs":
+        assert dropped == names
+    assert driver.last["patient"].finish_reason is FinishReason.LENGTH
+
+
 def test_prompts_under_way_take_the_scores_that_a_newcomer_was_to_have() -> None:
     """A request whose prompt is to be scored waits while one under way is scored instead."""
     info = replace(fakes.make_engine().info, max_num_prompt_logprobs=3)
@@ -312,3 +341,19 @@ def test_a_preset_is_a_whole_configuration() -> None:
     driver.turn()
     assert prefilled(driver.plans[0]) == 32
     assert ComposerConfig().max_num_batched_tokens is None
+
+
+def test_who_is_let_in_on_its_bands_share_is_marked() -> None:
+    """A row admitted while a higher band waits is guaranteed; one with nobody above it is not."""
+    config = replace(config_of(), fairness=FairnessConfig(policy="vtc"))
+    driver = driver_of(config, max_num_seqs=2)
+    driver.offer(request("free", 8, band=Band.FLEX, tenant_id="f"))
+    driver.turn()
+    driver.offer(request("owed", 8, band=Band.FLEX, tenant_id="f"))
+    driver.offer(request("high", 8, band=Band.DEFAULT, tenant_id="d"))
+    tree = driver.scheduler._lifecycle.waiting
+    tree.bands["FLEX"].counter = 1e6
+    tree.bands["FLEX"].above.order.update(tree.bands["FLEX"], driver.now)
+    driver.turn()
+    marks = {row.request_id: row.is_guaranteed for row in driver.scheduler._running}
+    assert marks == {"free": False, "owed": True}

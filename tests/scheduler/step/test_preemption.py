@@ -127,3 +127,26 @@ def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
     assert driver.plans[preempting].preempted == ["young"]
     assert not driver.plans[preempting].admitted
     assert [s.request_id for s in driver.plans[preempting + 1].admitted] == ["first"]
+
+
+def test_nobody_goes_where_it_cannot_help() -> None:
+    """Rows are sent back only if that frees all the slots and blocks that are asked for."""
+    pool = BlockPool(4, 4)
+    running, sequences = running_rows(pool, (Band.FLEX, 0), (Band.FLEX, 0), (Band.DEFAULT, 0))
+    running.num_steps = PreemptionConfig().min_run_steps
+    chooser = preemption(pool, running)
+    assert chooser.displace(Band.DEFAULT, 4, 1) == [], "the default row keeps a block"
+    assert chooser.displace(Band.DEFAULT, 1, 8) == [], "and its slot"
+    assert len(running) == 3
+    assert chooser.displace(Band.DEFAULT, 2, 1) == [sequences[1]]
+
+
+def test_what_runs_on_its_bands_share_is_not_displaced() -> None:
+    """A row that was let in while higher bands waited stays, and so its share is kept."""
+    pool = BlockPool(4, 4)
+    running, sequences = running_rows(pool, (Band.FLEX, 0), (Band.FLEX, 0))
+    running.num_steps = PreemptionConfig().min_run_steps
+    sequences[0].is_guaranteed = True
+    chooser = preemption(pool, running)
+    assert chooser.displace(Band.DEFAULT, 4, 1) == []
+    assert chooser.displace(Band.DEFAULT, 3, 1) == [sequences[1]]

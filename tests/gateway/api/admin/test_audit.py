@@ -9,7 +9,9 @@ import httpx
 import pytest
 from sqlalchemy import text
 
+from gateway.domain.admin import AuditHead
 from gateway.store import Store
+from gateway.store.database import Database
 from tests.gateway.admin_app import admin_app, admin_client
 
 pytestmark = pytest.mark.anyio
@@ -89,7 +91,7 @@ async def test_the_log_is_chosen_from(admin: httpx.AsyncClient) -> None:
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
 
 
-async def test_the_chain_is_verified(admin: httpx.AsyncClient, store: Store) -> None:
+async def test_the_chain_is_verified(admin: httpx.AsyncClient, owner: Database) -> None:
     """It holds, with its head to be kept elsewhere; the first record that does not is named."""
     verdict = (await admin.get(f"{URL}/verify")).json()
     newest = (await admin.get(URL)).json()["data"][0]
@@ -98,8 +100,11 @@ async def test_the_chain_is_verified(admin: httpx.AsyncClient, store: Store) -> 
         "seq": newest["seq"],
         "hash": newest["hash"],
         "broken_seq": None,
+        "lost_seq": None,
+        "unkeyed_seq": 0,
     }
-    async with store.database.owner() as connection:
+    assert newest["is_keyed"] is True
+    async with owner.as_itself() as connection:
         for statement in (
             "ALTER TABLE audit_log DISABLE TRIGGER append_only",
             "ALTER TABLE audit_log NO FORCE ROW LEVEL SECURITY",
@@ -108,6 +113,28 @@ async def test_the_chain_is_verified(admin: httpx.AsyncClient, store: Store) -> 
             await connection.execute(text(statement))
     verdict = (await admin.get(f"{URL}/verify")).json()
     assert (verdict["ok"], verdict["broken_seq"]) == (False, 3)
+
+
+async def test_a_head_from_before_is_asked_for(admin: httpx.AsyncClient, store: Store) -> None:
+    """One that was read stays in the chain; what never was, or is kept here and gone, is not."""
+    head = (await admin.get(f"{URL}/head")).json()
+    newest = (await admin.get(URL)).json()["data"][0]
+    assert head == {name: newest[name] for name in ("seq", "hash", "at")}
+    await admin.patch("/admin/v1/tenants/acme", json={"weight": 2})
+
+    async def verified(named: str) -> tuple[bool, int | None]:
+        verdict = (await admin.get(f"{URL}/verify", params={"head": named})).json()
+        return verdict["ok"], verdict["lost_seq"]
+
+    assert await verified(f"6:{head['hash']}") == (True, None)
+    assert await verified(f"5:{head['hash']}") == (False, 5)
+    assert await verified(f"8:{head['hash']}") == (False, 8)
+    for malformed in ("6", "6:ab", f"0:{head['hash']}", f"-1:{head['hash']}", f"x{head['hash']}"):
+        refused = await admin.get(f"{URL}/verify", params={"head": malformed})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "head")
+    organisation = await store.organisations.default()
+    store.kept_heads.write(organisation.id, AuditHead(9, b"x" * 32))
+    assert await verified(f"6:{head['hash']}") == (False, 9)
 
 
 async def test_a_token_is_shown_once_and_revoked(admin: httpx.AsyncClient, store: Store) -> None:
@@ -122,10 +149,15 @@ async def test_a_token_is_shown_once_and_revoked(admin: httpx.AsyncClient, store
     assert [one["name"] for one in listed.json()["data"]] == ["first", "ci"]
     assert listed.json()["data"][1] == issued
     assert token[-38:] not in listed.text
-    async with admin_client(await admin_app(store), token) as viewer:
+    assert store.first_start is not None
+    app = await admin_app(store)
+    async with (
+        admin_client(app, token) as viewer,
+        admin_client(app, store.first_start.admin_token) as owner,
+    ):
         assert (await viewer.get("/admin/v1/tenants/acme")).status_code == 200
         for name in ("id", "kid"):
-            revoked = await admin.delete(f"/admin/v1/tokens/{issued[name]}")
+            revoked = await owner.delete(f"/admin/v1/tokens/{issued[name]}")
             assert (revoked.status_code, revoked.json()["revoked_at"] is None) == (200, False)
         assert (await viewer.get("/admin/v1/tenants/acme")).status_code == 401
 

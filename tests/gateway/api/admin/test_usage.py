@@ -45,7 +45,9 @@ class Is:
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
 
-    async def authenticate(self, token: str, *, from_memory: bool = False) -> Admin:
+    async def authenticate(
+        self, token: str, *, from_memory: bool = False, is_change: bool = False
+    ) -> Admin:
         return self._admin
 
 

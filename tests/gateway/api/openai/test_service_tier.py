@@ -83,3 +83,14 @@ async def test_a_tenants_promises_reach_the_scheduler(
     """Milliseconds of the tenant are seconds of the request; what is not promised stays open."""
     await scripted_client.post(CHAT, json=BODIES[CHAT])
     assert [request.slo for request in scripted.requests] == [Slo(0.5, None, 0.06)]
+
+
+async def test_whose_a_tenant_is_reaches_the_scheduler(
+    scripted_client: httpx.AsyncClient, scripted: ScriptedService
+) -> None:
+    """A request carries its tenant's org and that one's weight; a tenant of none has no org."""
+    for key in (FLEX, DEFAULT):
+        headers = {"authorization": f"Bearer {key}"}
+        await scripted_client.post(CHAT, json=BODIES[CHAT], headers=headers)
+    shares = [(one.organisation_id, one.organisation_weight) for one in scripted.requests]
+    assert shares == [("00000000-0000-0000-0000-000000000007", 2.0), ("", 1.0)]

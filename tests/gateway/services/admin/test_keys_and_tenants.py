@@ -279,3 +279,20 @@ async def test_the_first_starts_tokens_work(store: Store, ours: Services) -> Non
     assert (admin.role, admin.organisation_id) == (AdminRole.OWNER, organisation.id)
     with pytest.raises(AuthenticationFailed):
         await auth.authenticate(store.first_start.keys[0].token)
+
+
+@pytest.mark.parametrize("promise", ["tpot_ms", "max_gap_ms"])
+async def test_a_promise_that_others_would_pay_for_is_refused_when_set(
+    ours: Services, promise: str
+) -> None:
+    """The refusal says what is feasible; what is promised already stays as other things change."""
+    await ours.tenants.create(ACTOR, "research", slo=TenantSlo(**{promise: 30.0}))
+    ours.running.least_ms = 44.2
+    with pytest.raises(InvalidRequest, match="45 ms is feasible") as refused:
+        await ours.tenants.update(ACTOR, "acme", {promise: 30.0})
+    assert refused.value.param == promise
+    with pytest.raises(InvalidRequest):
+        await ours.tenants.create(ACTOR, "other", slo=TenantSlo(**{promise: 44.0}))
+    kept = await ours.tenants.update(ACTOR, "research", {"weight": 2.0, "ttft_ms": 1.0})
+    assert getattr(kept.slo, promise) == 30.0
+    await ours.tenants.update(ACTOR, "acme", {promise: 45.0})

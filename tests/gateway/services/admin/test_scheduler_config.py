@@ -106,6 +106,7 @@ def test_a_section_is_laid_over_the_preset() -> None:
         ({"preemption": {"max_preemptions": -1}}, "preemption.max_preemptions"),
         ({"prefix_caching": "yes"}, "prefix_caching"),
         ({"fairness": {"policy": "nope"}}, "fairness.policy"),
+        ({"fairness": {"max_throughput_loss": 0.95}}, "fairness.max_throughput_loss"),
         ({"fairness": {"prices": {"output": 0}}}, "fairness.prices.output"),
         ({"fairness": {"prices": {"output": -1}}}, "fairness.prices.output"),
         ({"fairness": {"prices": []}}, "fairness.prices"),

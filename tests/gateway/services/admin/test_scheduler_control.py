@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.domain import Tenant
+from gateway.domain import Org, Tenant
 from gateway.errors import InvalidRequest, ModelNotFound
 from gateway.services.admin.scheduler_control import SchedulerControl
 from scheduler.config import PRESETS
@@ -91,3 +91,14 @@ def test_a_tenants_weight_reaches_every_scheduler(
     """What waits of a tenant, for whatever model, gets its present weight."""
     control.set_tenant(ACME)
     assert [model.service.weights for model in models] == [{str(ACME.id): 3.0}] * 2
+    org = Org(UUID(int=9), UUID(int=0), "umbrella", 4.0, ACME.created_at)
+    control.set_org(org)
+    assert [model.service.weights[str(org.id)] for model in models] == [4.0] * 2
+
+
+def test_the_least_pace_is_that_of_the_slowest_model(
+    control: SchedulerControl, models: list[FakeModel]
+) -> None:
+    """A promise holds for every model, so none may be shorter than any of them can keep."""
+    models[0].service.least_s, models[1].service.least_s = 0.020, 0.045
+    assert control.least_pace_ms() == 45.0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
+from sqlalchemy import update
 
 from gateway.api.admin.routes import admin_routes
 from gateway.api.public import with_errors
@@ -21,8 +23,10 @@ from gateway.errors import (
     StoreUnavailable,
 )
 from gateway.ports import AdminTokenStore
+from gateway.services.auth import admin_authenticator
 from gateway.services.auth.admin_authenticator import AdminAuthenticator
 from gateway.store import Store
+from gateway.store.tables import admin_tokens
 from tests.gateway.admin_app import ACTOR, Process, admin_client, new_process
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +56,7 @@ async def test_a_token_speaks_for_its_role(
     """With its name, and for the roles of a tenant with the tenant; a revoked one is refused."""
     tenant = "acme" if role.is_of_tenant else None
     issued = await ours.services.tokens.create(owner, ACTOR, name="ci", role=role, tenant=tenant)
-    auth = await authenticator(store, ours)
+    auth = ours.admin_auth
     admin = await auth.authenticate(issued.text)
     assert (admin.name, admin.role, admin.organisation_id) == ("ci", role, owner.organisation_id)
     assert admin.tenant_id == issued.admin_token.tenant_id
@@ -133,6 +137,7 @@ async def test_a_revoked_token_is_remembered_by_nobody(
     await theirs.admin_auth.authenticate(issued.text, from_memory=True)
     revoking = ours if elsewhere else theirs
     await revoking.services.tokens.revoke(owner, ACTOR, issued.admin_token.kid)
+    await theirs.admin_auth.follow_epoch()
     tokens.is_away = True
     for from_memory in (False, True):
         with pytest.raises(StoreUnavailable):
@@ -164,9 +169,13 @@ async def test_a_process_knows_its_own_revocations_without_the_epoch(
     """With Redis away too, what was revoked here is remembered by nobody here."""
     issued = await ours.services.tokens.create(owner, ACTOR, name="ci", role=AdminRole.OWNER)
     tokens = _Tokens(store.admin_tokens)
-    here = await new_process(store, tokens=cast(AdminTokenStore, tokens), epoch=_NoEpoch())
+    clock = _At(datetime.now(UTC).timestamp())
+    here = await new_process(
+        store, tokens=cast(AdminTokenStore, tokens), epoch=_NoEpoch(), clock=clock
+    )
     await here.admin_auth.authenticate(issued.text, from_memory=True)
     if is_asked_meanwhile:
+        clock.now_s += 10
         tokens.hold = asyncio.Event()
         asking = asyncio.create_task(here.admin_auth.authenticate(issued.text, from_memory=True))
         await tokens.found.wait()
@@ -311,12 +320,217 @@ async def test_an_unknown_token_is_not_revoked(ours: Process, owner: Admin, toke
         await ours.services.tokens.revoke(owner, ACTOR, token_id)
 
 
+async def test_a_short_grace_is_kept(
+    store: Store, ours: Process, owner: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known for longer than the grace opens nothing while the store is silent."""
+    monkeypatch.setattr(random, "uniform", lambda low, high: low)
+    issued = await ours.services.tokens.create(owner, ACTOR, name="ci", role=AdminRole.VIEWER)
+    tokens, clock = _Tokens(store.admin_tokens), _At(datetime.now(UTC).timestamp())
+    auth = AdminAuthenticator(
+        cast(AdminTokenStore, tokens),
+        store.secrets,
+        owner.organisation_id,
+        store.admin_epoch,
+        clock=clock,
+        grace_s=1,
+    )
+    await auth.authenticate(issued.text)
+    tokens.is_away = True
+    clock.now_s += 9
+    with pytest.raises(StoreUnavailable):
+        await auth.authenticate(issued.text, from_memory=True)
+
+
+async def test_a_token_is_looked_up_once_in_its_life(
+    store: Store, ours: Process, owner: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten seconds at most, for reads and changes; requests that come together ask once."""
+    monkeypatch.setattr(random, "uniform", lambda low, high: high)
+    issued = await ours.services.tokens.create(owner, ACTOR, name="ci", role=AdminRole.OWNER)
+    tokens, clock = _Tokens(store.admin_tokens), _At(datetime.now(UTC).timestamp())
+    here = await new_process(store, tokens=cast(AdminTokenStore, tokens), clock=clock)
+    ask = here.admin_auth.authenticate
+    await asyncio.gather(*(ask(issued.text) for _ in range(20)))
+    for is_change in (False, True):
+        assert (await ask(issued.text, is_change=is_change)).name == "ci"
+    assert tokens.num_asked == 1
+    clock.now_s += 10
+    await ask(issued.text)
+    assert tokens.num_asked == 2
+
+
+async def test_tokens_that_are_refused_ask_once_too(
+    store: Store, ours: Process, owner: Admin
+) -> None:
+    """A revoked one, a wrong secret of a known one, one that nobody has: none floods the store."""
+    issued = await ours.services.tokens.create(owner, ACTOR, name="ci", role=AdminRole.OWNER)
+    await ours.services.tokens.revoke(owner, ACTOR, issued.admin_token.kid)
+    forged = store.secrets.issue(ADMIN_PREFIX, issued.admin_token.kid)
+    stranger = new_token(ADMIN_PREFIX)
+    tokens = _Tokens(store.admin_tokens)
+    here = await new_process(store, tokens=cast(AdminTokenStore, tokens))
+    for _ in range(50):
+        for text in (issued.text, forged.text, stranger.text):
+            with pytest.raises(AuthenticationFailed):
+                await here.admin_auth.authenticate(text)
+    assert tokens.num_asked == 2
+
+
+async def test_what_is_known_of_tokens_is_bounded(
+    store: Store, ours: Process, owner: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that was used longest ago goes first; strangers' push out none of ours."""
+    monkeypatch.setattr(admin_authenticator, "_MAX_SEEN", 2)
+    issued = [
+        await ours.services.tokens.create(owner, ACTOR, name="ci", role=AdminRole.VIEWER)
+        for _ in range(3)
+    ]
+    tokens = _Tokens(store.admin_tokens)
+    here = await new_process(store, tokens=cast(AdminTokenStore, tokens))
+    for number in (0, 1, 0, 2):
+        await here.admin_auth.authenticate(issued[number].text)
+    assert tokens.num_asked == 3
+    for _ in range(5):
+        with pytest.raises(AuthenticationFailed):
+            await here.admin_auth.authenticate(new_token(ADMIN_PREFIX).text)
+    await here.admin_auth.authenticate(issued[0].text)
+    assert tokens.num_asked == 8
+    await here.admin_auth.authenticate(issued[1].text)
+    assert tokens.num_asked == 9
+
+
+async def test_a_token_ends_while_it_is_known(store: Store, ours: Process, owner: Admin) -> None:
+    """Its end is compared each time, by this process's clock, without a query."""
+    issued = await ours.services.tokens.create(
+        owner, ACTOR, name="ci", role=AdminRole.VIEWER, expires_in_s=60
+    )
+    assert issued.admin_token.expires_at is not None
+    clock = _At(issued.admin_token.expires_at.timestamp() - 1)
+    here = await new_process(store, clock=clock)
+    await here.admin_auth.authenticate(issued.text)
+    clock.now_s += 1
+    for is_change in (False, True):
+        with pytest.raises(AuthenticationFailed):
+            await here.admin_auth.authenticate(issued.text, is_change=is_change)
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+async def test_what_a_token_may_is_read_anew(
+    store: Store, ours: Process, owner: Admin, is_heard: bool
+) -> None:
+    """A role that was changed holds when the epoch moved, or after the life in memory."""
+    issued = await ours.services.tokens.create(owner, ACTOR, name="ci", role=AdminRole.OPERATOR)
+    clock = _At(datetime.now(UTC).timestamp())
+    here = await new_process(store, clock=clock)
+    await here.admin_auth.follow_epoch()
+    await here.admin_auth.authenticate(issued.text)
+    async with store.database.platform() as connection:
+        changed = update(admin_tokens).where(admin_tokens.c.kid == issued.admin_token.kid)
+        await connection.execute(changed.values(role="viewer"))
+    assert (await here.admin_auth.authenticate(issued.text)).role is AdminRole.OPERATOR
+    if is_heard:
+        await store.admin_epoch.advance()
+        await here.admin_auth.follow_epoch()
+    else:
+        clock.now_s += 10
+    assert (await here.admin_auth.authenticate(issued.text)).role is AdminRole.VIEWER
+
+
+async def test_another_process_hears_of_a_revocation(
+    store: Store, ours: Process, owner: Admin
+) -> None:
+    """Within a second for what it reads; at once for what it changes."""
+    issued = await ours.services.tokens.create(owner, ACTOR, name="ci", role=AdminRole.OWNER)
+    theirs = await new_process(store)
+    async with theirs.admin_auth.running():
+        await theirs.admin_auth.authenticate(issued.text)
+        await ours.services.tokens.revoke(owner, ACTOR, issued.admin_token.kid)
+        assert (await theirs.admin_auth.authenticate(issued.text)).name == "ci"
+        with pytest.raises(AuthenticationFailed):
+            await theirs.admin_auth.authenticate(issued.text, is_change=True)
+
+    other = await ours.services.tokens.create(owner, ACTOR, name="ci", role=AdminRole.OWNER)
+    async with theirs.admin_auth.running():
+        await theirs.admin_auth.authenticate(other.text)
+        await ours.services.tokens.revoke(owner, ACTOR, other.admin_token.kid)
+        async with asyncio.timeout(5):  # a busy machine's second
+            while await _is_let_in(theirs, other.text):
+                await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("is_change", [False, True])
+async def test_without_redis_a_revocation_elsewhere_holds_in_time(
+    store: Store, ours: Process, owner: Admin, is_change: bool
+) -> None:
+    """Within ten seconds for reads, and at once for changes, which then ask the store."""
+    issued = await ours.services.tokens.create(owner, ACTOR, name="ci", role=AdminRole.OWNER)
+    clock = _At(datetime.now(UTC).timestamp())
+    theirs = await new_process(store, epoch=_NoEpoch(), clock=clock)
+    await theirs.admin_auth.authenticate(issued.text)
+    await ours.services.tokens.revoke(owner, ACTOR, issued.admin_token.kid)
+    await theirs.admin_auth.follow_epoch()
+    clock.now_s += 0 if is_change else 10
+    with pytest.raises(AuthenticationFailed):
+        await theirs.admin_auth.authenticate(issued.text, is_change=is_change)
+
+
+async def test_a_change_does_not_wait_for_a_query_from_before_a_revocation(
+    store: Store, ours: Process, owner: Admin
+) -> None:
+    """What was asked before may not know of it; a change asks by itself."""
+    issued = await ours.services.tokens.create(owner, ACTOR, name="ci", role=AdminRole.OWNER)
+    tokens = _Tokens(store.admin_tokens)
+    theirs = await new_process(store, tokens=cast(AdminTokenStore, tokens))
+    tokens.hold = asyncio.Event()
+    reading = asyncio.create_task(theirs.admin_auth.authenticate(issued.text))
+    await tokens.found.wait()
+    await ours.services.tokens.revoke(owner, ACTOR, issued.admin_token.kid)
+    changing = asyncio.create_task(theirs.admin_auth.authenticate(issued.text, is_change=True))
+    while tokens.num_asked < 2:
+        await asyncio.sleep(0.001)
+    tokens.hold.set()
+    assert (await reading).name == "ci"
+    with pytest.raises(AuthenticationFailed):
+        await changing
+    # Nor is the answer from before remembered for the next one.
+    with pytest.raises(AuthenticationFailed):
+        await theirs.admin_auth.authenticate(issued.text, is_change=True)
+
+
+async def test_a_change_that_looks_at_the_epoch_hears_of_a_revocation_here(
+    store: Store, ours: Process, owner: Admin
+) -> None:
+    """Between a token's end and the epoch's move nobody is let in by what was known before."""
+    issued = await ours.services.tokens.create(owner, ACTOR, name="ci", role=AdminRole.OWNER)
+    epoch = _HeldEpoch()
+    here = await new_process(store, epoch=epoch)
+    await here.admin_auth.authenticate(issued.text)
+    epoch.hold.clear()
+    changing = asyncio.create_task(here.admin_auth.authenticate(issued.text, is_change=True))
+    await epoch.asked.wait()
+    await store.admin_tokens.revoke(ACTOR, owner.organisation_id, issued.admin_token.kid)
+    here.admin_auth.forget(issued.admin_token.kid)
+    epoch.hold.set()
+    with pytest.raises(AuthenticationFailed):
+        await changing
+
+
+async def _is_let_in(process: Process, text: str) -> bool:
+    try:
+        await process.admin_auth.authenticate(text)
+    except AuthenticationFailed:
+        return False
+    return True
+
+
 class _Tokens:
     """Find tokens, until the store is away."""
 
     def __init__(self, store: AdminTokenStore) -> None:
         self._store = store
         self.is_away = self.is_frozen = False
+        self.num_asked = 0
         # What was found is held back until this is set.
         self.hold: asyncio.Event | None = None
         self.found = asyncio.Event()
@@ -325,6 +539,7 @@ class _Tokens:
         return getattr(self._store, name)
 
     async def find(self, kid: str) -> AdminTokenRecord | None:
+        self.num_asked += 1
         if self.is_frozen:
             await asyncio.sleep(5)
         if self.is_away:
@@ -344,6 +559,20 @@ class _NoEpoch:
 
     async def advance(self) -> None:
         return
+
+
+class _HeldEpoch(_NoEpoch):
+    """Stand for a Redis where nothing changes, and whose answer is held back."""
+
+    def __init__(self) -> None:
+        self.hold, self.asked = asyncio.Event(), asyncio.Event()
+        self.hold.set()
+
+    async def current(self) -> int | None:
+        if not self.hold.is_set():
+            self.asked.set()
+        await self.hold.wait()
+        return 1
 
 
 class _At:

@@ -20,7 +20,8 @@ from engine.demo import MODEL_DIR
 from engine.text import Tokenizer
 from fakes import StepwiseEngine
 from gateway.api.body import ClientGone
-from gateway.api.openai.answer import collect_answer
+from gateway.api.held_bytes import held_answers
+from gateway.api.openai.answer import Gathering, collect_answer
 from gateway.api.openai.endpoint import ClientWatch
 from gateway.domain import Principal, Tier
 from gateway.domain.price import Price
@@ -201,9 +202,10 @@ async def test_a_client_that_hangs_up_is_billed(bench: Bench) -> None:
     async def receive() -> Message:
         return {"type": "http.disconnect"}
 
+    gatherings = [Gathering() for _ in run.generations]
     with pytest.raises(ClientGone):
         async with ClientWatch(receive, run):
-            await collect_answer(run)
+            await collect_answer(run, gatherings, held_answers().room(UUID(int=2)))
     assert bench.billed() == (700, 0, 0)
     assert bench.rows[-1].outcome is Outcome.CANCELLED
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -13,11 +13,12 @@ from uuid import uuid4
 from gateway.domain import Principal, Tier
 from gateway.domain.quota import Quota, Scope, ScopeKind
 from gateway.domain.quota_settings import QuotaHolder
-from gateway.domain.usage import Outcome
-from gateway.ports import QuotaCounters
+from gateway.domain.usage import Outcome, UsageRow
+from gateway.ports import LedgerStore, QuotaCounters
 from gateway.services.ledger import LedgerWriter, Spool
 from gateway.services.quotas.lease import Books, RequestLease, Terms
-from gateway.services.quotas.link import CounterLink
+from gateway.services.quotas.link import LEASE_S, CounterLink
+from gateway.services.quotas.recovery import Recovery
 from gateway.services.quotas.service import QuotaService
 from gateway.store import Store
 from gateway.telemetry.metrics import Metrics
@@ -61,12 +62,20 @@ class Tenant:
 class Gateway:
     """Reserve, extend, settle and bill as a process does."""
 
-    def __init__(self, tenant: Tenant, counters: QuotaCounters, spool: Spool) -> None:
+    def __init__(
+        self, tenant: Tenant, counters: QuotaCounters, spool: Spool, *, lease_s: float = LEASE_S
+    ) -> None:
         self.tenant = tenant
-        self.writer = LedgerWriter(tenant.store.ledger, spool)
+        self.spool = spool
         self.metrics = Metrics()
-        self.link = CounterLink(counters, time, self.metrics, build_s=0)
-        books = Books(append=spool.append, note=lambda *told: None)
+        self.link = CounterLink(counters, time, self.metrics, build_s=0, lease_s=lease_s)
+        self.recovery = Recovery(spool.append, self.link)
+        # Cleared: the ledger is away for what is journalled here.
+        self.ledger_answers = asyncio.Event()
+        self.ledger_answers.set()
+        ledger = _Gated(tenant.store.ledger, self.ledger_answers)
+        self.writer = LedgerWriter(ledger, spool, on_written=self.recovery.written)
+        books = Books(append=self.recovery.append, note=lambda *told: None)
         self.quotas = QuotaService(
             self.link,
             tenant.store.ledger,
@@ -112,6 +121,10 @@ class Gateway:
             while lease.granted[0] == run.num_used_tokens and not lease.stop_causes:
                 await asyncio.sleep(0.001)
 
+    def remind(self) -> None:
+        """Tell counters that forgot everything what waits for the ledger."""
+        self.recovery.settle_again(self.spool.unledgered())
+
     async def told(self) -> None:
         """Have counters and ledger know all that ended here."""
         await self.link.flush()
@@ -121,13 +134,29 @@ class Gateway:
         await self.writer.flush(0.5)
 
 
+class _Gated:
+    """Take rows while an event is set."""
+
+    def __init__(self, ledger: LedgerStore, answers: asyncio.Event) -> None:
+        self._ledger = ledger
+        self._answers = answers
+
+    async def insert(self, rows: Sequence[UsageRow]) -> int:
+        await self._answers.wait()
+        return await self._ledger.insert(rows)
+
+
 @asynccontextmanager
 async def gateway(
-    tenant: Tenant, directory: Path, counters: QuotaCounters | None = None
+    tenant: Tenant,
+    directory: Path,
+    counters: QuotaCounters | None = None,
+    *,
+    lease_s: float = LEASE_S,
 ) -> AsyncIterator[Gateway]:
     """Run a gateway's journal; with counters of its own, if it is to lose sight of them."""
     spool = Spool(directory)
-    opened = Gateway(tenant, counters or tenant.store.counters, spool)
+    opened = Gateway(tenant, counters or tenant.store.counters, spool, lease_s=lease_s)
     async with opened.writer.running():
         yield opened
         await opened.link.close()

@@ -20,7 +20,7 @@ from gateway.domain.counters import (
 from gateway.domain.quota import Quota
 from gateway.domain.usage import Outcome
 from gateway.errors import CountersUnavailable, StoreUnavailable, TenantLimited
-from gateway.services.quotas.lease import LEASE_S
+from gateway.services.quotas.link import LEASE_S
 from tests.gateway.services.quotas.scripted import Rig, until
 
 pytestmark = pytest.mark.anyio

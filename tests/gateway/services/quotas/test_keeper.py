@@ -76,7 +76,7 @@ async def test_local_limits_are_divided_by_the_gateways_alive(
     """Their number is what the counters said last."""
     rig.counters.answers[Keep] = lambda op: Kept(3, {})
     await keeper.tick()
-    assert rig.quotas.local.num_gateways == 3
+    assert rig.quotas.local.num_gateways == rig.link.num_gateways == 3
 
 
 async def test_what_the_counters_forgot_is_held_again(rig: Rig, keeper: QuotaKeeper) -> None:

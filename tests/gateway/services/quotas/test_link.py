@@ -160,6 +160,17 @@ async def test_counters_that_forgot_are_founded_anew_and_told_of_once(rig: Rig) 
     assert [type(op) for op in rig.counters.calls[-4]] == [Settle, Look]
 
 
+async def test_who_founds_counters_says_how_many_gateways_there_were(rig: Rig) -> None:
+    """So that these are waited for, where there were others."""
+    await rig.link.ask(LOOK)
+    for num_gateways, wait_us in ((1, 0), (3, 30_000_000)):
+        rig.link.num_gateways = num_gateways
+        rig.counters.forget()
+        await rig.link.ask(LOOK)
+        found = rig.counters.asked(Found)[-1]
+        assert (found.num_gateways, found.wait_us) == (num_gateways, wait_us)
+
+
 async def test_counters_that_another_process_founded_are_a_new_life_too(rig: Rig) -> None:
     """Nothing is founded then."""
     changes: list[None] = []

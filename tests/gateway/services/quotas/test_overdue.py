@@ -12,7 +12,7 @@ from gateway.domain.limits import Told
 from gateway.domain.quota import Quota
 from gateway.domain.usage import Outcome
 from gateway.services.quotas.keeper import QuotaKeeper
-from gateway.services.quotas.lease import LEASE_S
+from gateway.services.quotas.link import LEASE_S
 from tests.gateway.services.quotas.scripted import Rig
 
 pytestmark = pytest.mark.anyio

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from redis.asyncio import Redis
 
 from gateway.domain.counters import Look, Seen
 from gateway.domain.usage import Outcome
@@ -39,6 +40,17 @@ class Partition:
     cut: Gateway
     other: Gateway
     proxy: FaultProxy
+    redis_url: str
+
+    async def know_each_other(self) -> None:
+        """Wait until both have heard of the other."""
+        while {self.cut.link.num_gateways, self.other.link.num_gateways} != {2}:
+            await asyncio.sleep(0.01)
+
+    async def forget(self) -> None:
+        """Make the counters forget everything."""
+        async with Redis.from_url(self.redis_url) as redis:
+            await redis.flushall()
 
     async def used_and_held(self) -> tuple[int, int]:
         """Return how the cap stands."""
@@ -54,7 +66,7 @@ class Partition:
         while asyncio.get_running_loop().time() < ends_s:
             try:
                 used += await self.other.serve(190)
-            except TenantLimited:
+            except (TenantLimited, CountersUnavailable):
                 await asyncio.sleep(0.05)
             assert sum(await self.used_and_held()) <= CAP
         return used
@@ -83,23 +95,30 @@ async def partition(
         if hasattr(lease, name):
             monkeypatch.setattr(lease, name, share * LEASE_S)
     async with FaultProxy(unquote(urlsplit(redis_url).path), None) as proxy:
-        client = connect_for_pipe(f"redis://127.0.0.1:{proxy.port}")
+        client = connect_for_pipe(proxy.redis_url(redis_url))
         pipe, tenant = RedisPipe(client, timeout_s=0.05), Tenant(store)
         await tenant.set(daily_tokens=CAP)
         async with (
-            gateway(tenant, tmp_path / "a", RedisQuotaCounters(pipe)) as cut,
-            gateway(tenant, tmp_path / "b") as other,
+            gateway(tenant, tmp_path / "a", RedisQuotaCounters(pipe), lease_s=LEASE_S) as cut,
+            gateway(tenant, tmp_path / "b", lease_s=LEASE_S) as other,
             _kept(cut),
             _kept(other),
         ):
-            yield Partition(tenant, cut, other, proxy)
+            yield Partition(tenant, cut, other, proxy, redis_url)
             proxy.fault = Fault()
         await pipe.close()
         await client.aclose()
 
 
 def _kept(one: Gateway):  # type: ignore[no-untyped-def]  # a context manager of the keeper's
-    quick = QuotaKeeper(one.quotas, one.tenant.store.ledger, one.metrics, tick_s=0.1, sweep_s=0.1)
+    quick = QuotaKeeper(
+        one.quotas,
+        one.tenant.store.ledger,
+        one.metrics,
+        remind=one.remind,
+        tick_s=0.1,
+        sweep_s=0.1,
+    )
     return quick.running()
 
 
@@ -130,3 +149,33 @@ async def test_what_runs_beyond_the_counters_is_vouched_for(partition: Partition
         used += PROMPT + GRANT
     partition.proxy.fault = Fault()
     assert await partition.settled() == used <= CAP
+
+
+async def test_counters_that_forgot_count_what_waits_for_the_ledger(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway tells them, for which the ledger is away while the other loads them from it."""
+    partition.cut.ledger_answers.clear()
+    used = sum([await partition.cut.serve(190) for _ in range(5)])
+    await partition.cut.link.flush()
+    await partition.know_each_other()
+    await partition.forget()
+    used += await partition.use_up(1.0)
+    partition.cut.ledger_answers.set()
+    assert await partition.settled() == used <= CAP
+
+
+async def test_counters_that_forgot_wait_for_who_is_cut_off(partition: Partition) -> None:
+    """It vouches in the ledger for what it holds before anybody else gets some of it."""
+    running = [await partition.cut.begin(1000) for _ in range(5)]
+    await partition.know_each_other()
+    partition.proxy.fault = Fault(blackhole=True)
+    await partition.forget()
+    used = await partition.use_up(2 * LEASE_S)
+    for one, run in running:
+        await partition.cut.generate(one, run)
+        one.settle(Outcome.COMPLETED)
+        used += PROMPT + run.num_used_tokens
+    for each in (partition.cut, partition.other):
+        assert await each.writer.flush(10)
+    assert await partition.tenant.billed() == used <= CAP

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
+import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
 from ipaddress import ip_address
 from uuid import UUID
 
@@ -19,50 +21,17 @@ from gateway.services.quotas.thresholds import Thresholds
 from gateway.services.quotas.webhook import DeliveryFailed, Webhook, WebhookDelivery
 from gateway.store import Store
 from gateway.store.tables import quota_events
+from tests.gateway.webhook_receiver import SECRET, Receiver, here, receiving
 
 pytestmark = pytest.mark.anyio
 
-SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 JANUARY = 1_767_225_600
-
-
-@dataclass
-class Receiver:
-    """Answer every post with the next of `answers`, then with 204."""
-
-    port: int = 0
-    answers: list[str] = field(default_factory=list)
-    posts: list[tuple[str, dict[str, str], str]] = field(default_factory=list)
-
-    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        first = await reader.read(1)
-        if first != b"P":  # not a POST in plain HTTP
-            writer.close()
-            return
-        head = (first + await reader.readuntil(b"\r\n\r\n")).decode()
-        line, *lines = head.strip().split("\r\n")
-        headers = {name.lower(): value for name, value in (one.split(": ", 1) for one in lines)}
-        body = await reader.readexactly(int(headers["content-length"]))
-        self.posts.append((line, headers, body.decode()))
-        answer = self.answers.pop(0) if self.answers else "204 No Content\r\n"
-        writer.write(f"HTTP/1.1 {answer}content-length: 0\r\n\r\n".encode())
-        await writer.drain()
-        writer.close()
 
 
 @pytest.fixture
 async def receiver() -> AsyncIterator[Receiver]:
-    receiver = Receiver()
-    server = await asyncio.start_server(receiver.take, "127.0.0.1", 0)
-    receiver.port = server.sockets[0].getsockname()[1]
-    yield receiver
-    server.close()
-    await server.wait_closed()
-
-
-async def here(host: str, port: int) -> Sequence[Address]:
-    """Resolve every name to this machine."""
-    return [ip_address("127.0.0.1")]
+    async with receiving() as receiver:
+        yield receiver
 
 
 def webhook(receiver: Receiver, *, allow_private: bool = True) -> Webhook:
@@ -178,6 +147,50 @@ async def test_a_name_is_resolved_once(receiver: Receiver) -> None:
     await Webhook(url, SECRET, allow_private=True, resolve=rebinding).post("id", "{}")
     assert answers == ["203.0.113.1"]
     assert len(receiver.posts) == 1
+
+
+@pytest.mark.parametrize(
+    ("head", "endless", "outcome"),
+    [
+        ("HTTP/1.1 200 OK\r\n\r\n", "x" * 65536, None),
+        ("HTTP/1.1 200 OK\r\n", "a: b\r\n" * 8192, "too long"),
+        ("HTTP/1.1 200 OK\r\n", "x" * 65536, "too long"),
+        ("", "HTTP/1.1 100 Continue\r\n\r\n" * 2048, "no answer"),
+        ("HTTP/1.1 200 OK\r\n", "", "no answer"),
+    ],
+    ids=["body", "headers", "line", "interim", "silence"],
+)
+async def test_an_endless_answer_holds_neither_memory_nor_time(
+    head: str, endless: str, outcome: str | None
+) -> None:
+    """It is left after its status, at the bound of its head, or in time; on a thread of its own."""
+    num_sent = 0
+
+    def answer() -> None:
+        nonlocal num_sent
+        connection, _ = listening.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.recv(65536)
+            connection.sendall(head.encode())
+            while endless:
+                connection.sendall(endless.encode())
+                num_sent += len(endless)
+            while connection.recv(65536):
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = asyncio.create_task(asyncio.to_thread(answer))
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        hook = Webhook(url, SECRET, allow_private=True, timeout_s=0.6)
+        computed_s = time.thread_time()
+        if outcome is None:
+            await hook.post("id", "{}")
+        else:
+            with pytest.raises(DeliveryFailed, match=outcome):
+                await hook.post("id", "{}")
+        assert time.thread_time() - computed_s < 0.1
+        await server
+    assert outcome == "no answer" or num_sent < 64 << 20
 
 
 async def test_nobody_there_is_a_failure(receiver: Receiver) -> None:

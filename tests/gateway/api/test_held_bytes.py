@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api.body_room import Bodies
+from gateway.api.held_bytes import HeldBytes
 from gateway.api.public import public_app
 from gateway.domain import Principal, TenantSlo, Tier
 from gateway.errors import BodiesTooLarge, Saturated
@@ -34,7 +34,7 @@ ROOM = 400_000  # a tenant has a quarter
 )
 def test_what_is_taken_is_bounded_and_given_back(moves: list[tuple[UUID, int, bool]]) -> None:
     """No tenant has more than a quarter, all together no more than all, and in the end nothing."""
-    bodies = Bodies(400)
+    bodies = HeldBytes(400)
     held: dict[UUID, int] = dict.fromkeys(TENANTS, 0)
     rooms = []
     for tenant, num_bytes, closes in moves:
@@ -63,6 +63,20 @@ def test_what_is_taken_is_bounded_and_given_back(moves: list[tuple[UUID, int, bo
     assert bodies.num_bytes == 0
 
 
+def test_the_last_to_come_does_not_pass_the_bound_of_all() -> None:
+    """Where four tenants have it all, a fifth gets no byte; where one is left, not two."""
+    bodies = HeldBytes(400)
+    for tenant in TENANTS[:4]:
+        bodies.take(tenant, 100)
+    with pytest.raises(Saturated):
+        bodies.take(TENANTS[4], 1)
+    bodies.give_back(TENANTS[0], 1)
+    with pytest.raises(Saturated):
+        bodies.take(TENANTS[4], 2)
+    bodies.take(TENANTS[4], 1)
+    assert bodies.num_bytes == 400
+
+
 class ByToken:
     """Know tenants by their names."""
 
@@ -84,7 +98,7 @@ class Server:
     """A public API whose bodies have little room."""
 
     def __init__(self, model: ServedModel, leases: LeasedInference) -> None:
-        self.bodies = Bodies(ROOM)
+        self.bodies = HeldBytes(ROOM)
         app = public_app(
             models=ModelRegistry([model]),
             inference=leases,
@@ -103,6 +117,31 @@ class Server:
         return await self.client.post(
             "/v1/completions", headers={"authorization": f"Bearer {tenant}"}, content=content
         )
+
+
+class NotedRests(FairPool):
+    """A pool that notes for how long its tenants are to rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rest_ratios: list[float] = []
+
+    async def run(self, *args: Any, rest_ratio: float = 0.0, **kwargs: Any) -> Any:
+        self.rest_ratios.append(rest_ratio)
+        return await super().run(*args, rest_ratio=rest_ratio, **kwargs)
+
+
+async def test_a_tenant_rests_after_a_large_body_was_decoded(model: ServedModel) -> None:
+    """Decoding keeps the interpreter for long, so others have it for longer before the next."""
+    pool = NotedRests()
+    async with leased(InferenceService(salt_key=b"salt" * 8, pool=pool)) as leases:
+        server = Server(model, leases)
+        async with server.client:
+            assert (await server.post(1, b" " * 40_000 + BODY)).status_code == 200
+            assert (await server.post(1, BODY)).status_code == 200
+    pool.close()
+    assert len(pool.rest_ratios) == 1
+    assert pool.rest_ratios[0] >= 1
 
 
 @pytest.fixture

@@ -1,0 +1,121 @@
+"""Bounds the memory that requests hold in the gateway, for a tenant and in all.
+
+Bodies that are being read or understood: one is bounded by its length, and connections by their
+number; together they may still be more than a machine has: four thousand bodies of which the last
+byte never comes. So bytes are counted as they come, and given back once a body has become what is
+asked of the engine. A client that only says how much it is going to send has taken nothing yet. A
+keyed request runs on without its client, so its body is held until it has ended, and counts twice
+while it is read from there.
+
+Log-probabilities of answers that are gathered whole: a kilobyte a token, counted as they come.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from types import TracebackType
+from typing import Final
+from uuid import UUID
+
+from gateway.errors import (
+    AnswersSaturated,
+    AnswersTooLarge,
+    BodiesTooLarge,
+    Overloaded,
+    Saturated,
+    TenantLimited,
+)
+
+MAX_BYTES: Final = 256 << 20
+# What a tenant may have of it.
+TENANT_SHARE: Final = 0.25
+_RETRY_AFTER_S: Final = 1.0
+
+
+class HeldBytes:
+    """Count what all tenants hold of one kind; on the event loop alone.
+
+    What passes a tenant's share is refused with `of_tenant`, what passes all with `of_all`.
+    """
+
+    def __init__(
+        self,
+        max_bytes: int = MAX_BYTES,
+        *,
+        of_tenant: type[TenantLimited] = BodiesTooLarge,
+        of_all: type[Overloaded] = Saturated,
+    ) -> None:
+        self._max_bytes = max_bytes
+        self.max_tenant_bytes = int(max_bytes * TENANT_SHARE)
+        self._of_tenant, self._of_all = of_tenant, of_all
+        self._num_bytes = 0
+        self._by_tenant: defaultdict[UUID, int] = defaultdict(int)
+
+    @property
+    def num_bytes(self) -> int:
+        """How much there is now."""
+        return self._num_bytes
+
+    def room(self, tenant_id: UUID) -> Room:
+        """Make room for one request; use as a context manager for as long as it holds anything."""
+        return Room(self, tenant_id)
+
+    def take(self, tenant_id: UUID, num_bytes: int) -> None:
+        """Count more. Raises: `TenantLimited`, `Overloaded`: there is no room."""
+        if self._by_tenant[tenant_id] + num_bytes > self.max_tenant_bytes:
+            raise self._of_tenant(retry_after_s=_RETRY_AFTER_S)
+        if self._num_bytes + num_bytes > self._max_bytes:
+            raise self._of_all(retry_after_s=_RETRY_AFTER_S)
+        self._by_tenant[tenant_id] += num_bytes
+        self._num_bytes += num_bytes
+
+    def give_back(self, tenant_id: UUID, num_bytes: int) -> None:
+        """Count less."""
+        self._num_bytes -= num_bytes
+        self._by_tenant[tenant_id] -= num_bytes
+        if not self._by_tenant[tenant_id]:
+            del self._by_tenant[tenant_id]
+
+
+def held_answers(max_bytes: int = MAX_BYTES) -> HeldBytes:
+    """Count what answers take that are gathered whole."""
+    return HeldBytes(max_bytes, of_tenant=AnswersTooLarge, of_all=AnswersSaturated)
+
+
+class Room:
+    """Hold what one request takes."""
+
+    def __init__(self, held: HeldBytes, tenant_id: UUID) -> None:
+        self._held = held
+        self._tenant_id = tenant_id
+        self._num_bytes = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """How much it holds now."""
+        return self._num_bytes
+
+    def grow(self, num_bytes: int) -> None:
+        """Take what has come. Raises: as `HeldBytes.take`."""
+        self._held.take(self._tenant_id, num_bytes)
+        self._num_bytes += num_bytes
+
+    def is_too_small(self, num_bytes: int) -> bool:
+        """Tell whether so much more would not fit if its tenant held nothing else."""
+        return self._num_bytes + num_bytes > self._held.max_tenant_bytes
+
+    def close(self) -> None:
+        """Give all of it back; a second time changes nothing."""
+        num_bytes, self._num_bytes = self._num_bytes, 0
+        self._held.give_back(self._tenant_id, num_bytes)
+
+    def __enter__(self) -> Room:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,145 @@
+"""What each tenant holds of the slots and the KV cache, beside what its weight entitles it to.
+
+A tenant's share is its weight over those of all who are live, or were a moment ago, in its band and
+the bands above: whoever asked for something lately may ask again, and finds the machine full if
+nothing was kept. One that nobody was live beside has all. The tenants of an organisation have one
+share together.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from scheduler.request import Band, Member
+from scheduler.sequence import Sequence
+
+# For how long after its last request a tenant has a share.
+_REMEMBERED_S = 60.0
+_ALONE = 1.0 + 1e-9
+# Of slots and of blocks, for who has less than its share.
+KEPT = 0.125
+
+_Name = tuple[Band, Member]
+
+
+class _Holding:
+    __slots__ = ("num_live", "rows", "seen_s", "weight")
+
+    def __init__(self) -> None:
+        self.weight = self.seen_s = 0.0
+        self.num_live = 0
+        self.rows: dict[Sequence, None] = {}
+
+
+class Holdings:
+    """Know by tenant and band who is live and whose rows run.
+
+    Where no tenant `has_shares`, as where the first to come is served first, each may have all.
+    """
+
+    def __init__(self) -> None:
+        self.has_shares = True
+        # The least lately heard of first.
+        self._holdings: OrderedDict[_Name, _Holding] = OrderedDict()
+        self._weight_of = [0.0 for _ in Band]
+
+    def join(self, sequence: Sequence, now: float) -> None:
+        """Note a request that is taken in."""
+        holding = self._of(sequence)
+        holding.num_live += 1
+        self._weigh(sequence.request.band, holding, sequence.request.member_weight)
+        self._see(_name(sequence), holding, now)
+
+    def leave(self, sequence: Sequence, now: float) -> None:
+        """Note that a request has ended."""
+        holding = self._of(sequence)
+        holding.num_live -= 1
+        self._see(_name(sequence), holding, now)
+
+    def set_weight(self, tenant_id: str, weight: float) -> None:
+        """Change what a tenant of no organisation is entitled to."""
+        self._set_weight((False, tenant_id), weight)
+
+    def set_organisation_weight(self, organisation_id: str, weight: float) -> None:
+        """Change what an organisation is entitled to."""
+        self._set_weight((True, organisation_id), weight)
+
+    def _set_weight(self, member: Member, weight: float) -> None:
+        for band in Band:
+            holding = self._holdings.get((band, member))
+            if holding is not None:
+                self._weigh(band, holding, weight)
+
+    def admit(self, sequence: Sequence) -> None:
+        """Note that a request has been given a slot."""
+        self._of(sequence).rows[sequence] = None
+
+    def release(self, sequence: Sequence) -> None:
+        """Note that a request has given its slot back."""
+        self._of(sequence).rows.pop(sequence, None)
+
+    def rows_beside(self, sequence: Sequence) -> dict[Sequence, None]:
+        """List the rows that run of a request's tenant, in its band."""
+        return self._of(sequence).rows
+
+    def some_rows(self) -> Iterator[Sequence]:
+        """List a row of each tenant and band that has one."""
+        for holding in self._holdings.values():
+            if holding.rows:
+                yield next(iter(holding.rows))
+
+    def share(self, sequence: Sequence) -> float:
+        """Say what part of the machine a request's tenant is entitled to, up to 1."""
+        if not self.has_shares:
+            return 1.0
+        weight = self._of(sequence).weight
+        # What was added and taken away again may leave a little.
+        all_weight = sum(self._weight_of[: sequence.request.band + 1])
+        return 1.0 if all_weight < weight * _ALONE else weight / all_weight
+
+    def slots_kept_from(self, sequence: Sequence, num_slots: int) -> int:
+        """Count the slots of `num_slots` that a request leaves free for who is below its share.
+
+        None while its tenant has less than its share of them, and none where its first token was
+        promised: admission has told it when it will be served.
+        """
+        if sequence.request.slo.ttft_s is not None:
+            return 0
+        share = self.share(sequence)
+        if len(self.rows_beside(sequence)) < share * num_slots:
+            return 0
+        return round(min(KEPT, 1.0 - share) * num_slots)
+
+    def _of(self, sequence: Sequence) -> _Holding:
+        name = _name(sequence)
+        holding = self._holdings.get(name)
+        if holding is None:
+            holding = self._holdings[name] = _Holding()
+            self._weigh(name[0], holding, sequence.request.member_weight)
+        return holding
+
+    def _weigh(self, band: Band, holding: _Holding, weight: float) -> None:
+        self._weight_of[band] += weight - holding.weight
+        holding.weight = weight
+
+    def _see(self, name: _Name, holding: _Holding, now: float) -> None:
+        holding.seen_s = now
+        self._holdings.move_to_end(name)
+
+    def forget(self, now: float) -> None:
+        """Forget tenants that have asked for nothing lately; those that are live still, last."""
+        while self._holdings:
+            name = next(iter(self._holdings))
+            holding = self._holdings[name]
+            if now - holding.seen_s <= _REMEMBERED_S:
+                return
+            if holding.num_live:
+                self._see(name, holding, now)
+                continue
+            del self._holdings[name]
+            self._weigh(name[0], holding, 0.0)
+
+
+def _name(sequence: Sequence) -> _Name:
+    return sequence.request.band, sequence.request.member

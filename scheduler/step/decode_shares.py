@@ -1,0 +1,309 @@
+"""Which of the rows that may decode do so in this step; the others sit out and keep what they hold.
+
+All of them would give whoever has more requests more of the machine, as soon as all requests fit.
+So rows sit out of tenants that have more of a step's time than others of the same weight, by what
+the step model says that a row costs (`scheduler.step.water_level`), and run in turn
+(`scheduler.running.rotation`). What a tenant's prompts cost lately counts as its rows do.
+
+What is held to is the present, not the tree's counters: those level who begins to wait with who
+left the queue last, and where all fit everybody begins to wait all the time. Nobody gets less for
+what it had while others wanted nothing.
+
+- A tenant of an organisation has no share of its own: all rows of the organisation count together,
+  and run in turn by key.
+- Bands come first: a lower one has what higher ones leave of the least that must be done, and its
+  guaranteed share of it.
+- Where all rows were promised a pace, or gaps, none sits out for shares: faster is not better then.
+- Promises come before shares. A row runs that would be late if it sat out, and where a step with
+  all would end too late for a row that can be in time, others sit out for it.
+- A row sits out `MAX_STEPS_OUT` steps in succession at most.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.step_cost import StepFeatures
+from scheduler.config import SchedulerConfig
+from scheduler.learn import StepModel
+from scheduler.order import FairTree
+from scheduler.request import Band
+from scheduler.running import PLACE_BITS, Rotation, RunningSet, Slots
+from scheduler.sequence import KEY, MEMBER
+from scheduler.step.budget import LEAST_TOKENS
+from scheduler.step.draft import Step
+from scheduler.step.recent_prefills import RecentPrefills
+from scheduler.step.water_level import (
+    Seconds,
+    fair_level,
+    held_to,
+    least_work_s,
+    level_for,
+    max_loss_for,
+    worthwhile_work_s,
+)
+
+MAX_STEPS_OUT = 31
+# Parts are found anew after so many steps, or where a promise is tight or an eighth of rows is new.
+_NUM_STEPS_KEPT = 4
+# Of a tenant's rows: less is not worth a turn.
+_LEAST_HELD = 0.05
+
+
+class _Tenants(NamedTuple):
+    """Hold columns of the tenants that have rows: `asked_s` is what these cost in a step."""
+
+    entries: NDArray[np.intp]
+    asked_s: Seconds
+    weights: Seconds
+    prefilled_s: Seconds
+    wanted_s: Seconds
+    bands: NDArray[np.intc]
+
+    def of_band(self, band: int) -> _Tenants:
+        among = self.bands == band
+        return _Tenants(
+            self.entries[among],
+            self.asked_s[among],
+            self.weights[among],
+            self.prefilled_s[among],
+            self.wanted_s[among],
+            self.bands[among],
+        )
+
+
+class DecodeShares:
+    """Choose who decodes; see the module.
+
+    After `choose`, `kept_s` is how much earlier than the next promised token the step should end,
+    for those that sit out and are due after it.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        depth: int,
+        running: RunningSet,
+        tree: FairTree,
+        step_model: StepModel,
+    ) -> None:
+        self.kept_s = 0.0
+        self._max_loss = config.fairness.max_throughput_loss
+        self._band_shares = config.fairness.band_shares
+        self._composer = config.composer
+        # Who sits out may run in the next step, which ends so many from now; one is to spare.
+        self._num_steps_ahead = depth + 2
+        self._running = running
+        self._tree = tree
+        self._has_shares = tree.has_shares
+        self._step_model = step_model
+        self._prefills = RecentPrefills(step_model)
+        self._rotation = Rotation()
+        # What tenants that are held have of a step, by entry, or None where nobody is.
+        self._part_of: Seconds | None = None
+        self._found_at_step = -_NUM_STEPS_KEPT
+        self._found_for_rows = 0
+
+    def choose(self, slots: Slots, now: float) -> Slots:
+        """Return those of the rows at `slots`, all of which may draw, that do."""
+        self.kept_s = 0.0
+        chosen = self._choose(slots, now)
+        if chosen is slots:
+            self._running.decode_rows.turns[slots] = self._running.num_steps << PLACE_BITS
+        return chosen
+
+    def _choose(self, slots: Slots, now: float) -> Slots:
+        if not self._max_loss or len(slots) < 2 or not self._step_model.is_calibrated:
+            return slots
+        fixed_s, row_s, context_s = self._step_model.decode_costs(len(slots))
+        num_tokens = self._running.decode_rows.num_tokens[slots]
+        step_s = fixed_s + row_s * len(slots) + context_s * int(np.add.reduce(num_tokens))
+        is_tight = self._running.pace.tightest_s - now < self._step_model.margin * step_s
+        is_known = self._running.num_steps - self._found_at_step < _NUM_STEPS_KEPT
+        is_known &= 8 * abs(len(slots) - self._found_for_rows) <= len(slots)
+        if is_known and not is_tight and self._part_of is None:
+            return slots
+        costs_s = np.maximum(row_s + context_s * num_tokens, 1e-9)
+        tenants = self._running.decode_rows.accounts[slots, MEMBER]
+        if is_tight or not is_known:
+            most_s = self._most_s(slots, costs_s, fixed_s, now) if is_tight else np.inf
+            self._part_of = self._find_parts(slots, tenants, costs_s, fixed_s, most_s)
+            # What a tight promise takes is for this step alone.
+            self._found_at_step = self._running.num_steps - _NUM_STEPS_KEPT * is_tight
+            self._found_for_rows = len(slots)
+            if self._part_of is None:
+                self._rotation.clear()
+                return slots
+        return self._pick(slots, tenants, costs_s, now)
+
+    def note(self, step: Step) -> None:
+        """Learn what prompts a step computes, and whose."""
+        if self._max_loss and step.slices:
+            self._prefills.note(step, self._running.num_steps)
+
+    def _find_parts(
+        self,
+        slots: Slots,
+        tenants: NDArray[np.intp],
+        costs_s: Seconds,
+        fixed_s: float,
+        most_s: float,
+    ) -> Seconds | None:
+        """Say by entry what tenants that are held have of a step; None where nobody is."""
+        work_s = float(np.add.reduce(costs_s))
+        shares = self._has_shares and bool((tenants != tenants[0]).any())
+        # Who is promised a pace has it and gains nothing by more.
+        shares = shares and not (self._running.pace.due_s(slots) < np.inf).all()
+        if shares and self._running.batch_decodes:
+            fixed_s += self._batch_s()
+        shares &= work_s > fixed_s
+        if not shares and most_s >= work_s:
+            return None
+        found = self._tenants(slots, tenants, costs_s)
+        parts_s = self._parts(found, fixed_s, most_s, shares=shares)
+        is_held = parts_s < (1.0 - _LEAST_HELD) * found.asked_s
+        if not is_held.any():
+            return None
+        held = found.entries[is_held]
+        part_of: Seconds = np.full(int(held[-1]) + 2, np.inf)
+        part_of[held] = parts_s[is_held]
+        return part_of
+
+    def _most_s(self, slots: Slots, costs_s: Seconds, fixed_s: float, now: float) -> float:
+        """Say how much may be decoded for the tightest promise to be kept, where it can be."""
+        pace, model = self._running.pace, self._step_model
+        needed_s = float(costs_s[pace.due_s(slots) < now + self._ahead_s(slots)].sum())
+        within_s = (pace.tightest_s - now) / model.margin - fixed_s
+        if within_s < needed_s:
+            return np.inf
+        return max(within_s, least_work_s(float(costs_s.sum()), fixed_s, self._max_loss))
+
+    def _ahead_s(self, slots: Slots) -> float:
+        """Say how long it takes at most until a row that sits out now has its next token."""
+        return self._num_steps_ahead * self._step_s(slots)
+
+    def _step_s(self, slots: Slots) -> float:
+        """Predict the longest step in which all rows run, with the least of a prompt besides."""
+        contexts = int(self._running.decode_rows.num_tokens[slots].sum())
+        num_prompt_tokens = max(self._composer.min_chunk_tokens, LEAST_TOKENS)
+        step = StepFeatures(num_prompt_tokens, len(slots), 0, contexts)
+        return self._step_model.margin * self._step_model.price_s(step)
+
+    def _batch_s(self) -> float:
+        """Price the rows of the batch band that the step may carry besides, as they are."""
+        rows = self._running.decode_rows
+        batch = rows.unpaused(rows.batch())
+        _, row_s, context_s = self._step_model.decode_costs(len(batch))
+        batch_s = row_s * len(batch) + context_s * int(rows.num_tokens[batch].sum())
+        return min(batch_s, self._composer.harvest_step_s)
+
+    def _tenants(self, slots: Slots, tenants: NDArray[np.intp], costs_s: Seconds) -> _Tenants:
+        """Gather what each tenant asks for."""
+        asked_s = np.bincount(tenants, weights=costs_s).astype(np.float64)
+        entries = np.flatnonzero(asked_s)
+        num_rows = np.bincount(tenants)[entries]
+        bands = np.zeros(len(asked_s), dtype=np.intc)
+        bands[tenants] = self._running.decode_rows.bands[slots]
+        asked_s = asked_s[entries]
+        prefilled_s = self._prefills.of(entries, self._running.num_steps)
+        wanted_s = (asked_s + prefilled_s) * (1.0 + self._tree.num_waiting_of(entries) / num_rows)
+        return _Tenants(
+            entries,
+            asked_s,
+            self._tree.weights_of(entries),
+            prefilled_s,
+            wanted_s,
+            bands[entries],
+        )
+
+    def _parts(self, tenants: _Tenants, fixed_s: float, most_s: float, *, shares: bool) -> Seconds:
+        """Say what each tenant's rows have of the step."""
+        asked_s = tenants.asked_s
+        if shares:
+            asked_s = self._by_band(tenants, fixed_s)
+        if asked_s.sum() <= most_s:
+            return asked_s
+        return held_to(asked_s, tenants.weights, level_for(asked_s, tenants.weights, most_s))
+
+    def _by_band(self, tenants: _Tenants, fixed_s: float) -> Seconds:
+        """Let the highest band have what is fair between its tenants.
+
+        Those below have what it leaves of what must be done, or their shares of all.
+        """
+        bands = np.unique(tenants.bands).tolist()
+        top = tenants.of_band(bands[0]) if len(bands) > 1 else tenants
+        asked_s = top.asked_s + top.prefilled_s
+        level = fair_level(asked_s, top.weights, top.wanted_s, fixed_s, self._max_loss)
+        held_s = self._enough(top, _part(top, level), fixed_s)
+        if len(bands) == 1:
+            return held_s
+        work_s, used_s = float(tenants.asked_s.sum()), float(held_s.sum())
+        loss = max_loss_for(self._max_loss, float(top.weights.sum() / tenants.weights.sum()))
+        needed_s = least_work_s(work_s, fixed_s, loss)
+        needed_s = max(needed_s, worthwhile_work_s(work_s, fixed_s))
+        parts_s = np.zeros(len(tenants.entries))
+        parts_s[tenants.bands == bands[0]] = held_s
+        shares = [self._band_shares.get(Band(band), 0.0) for band in bands]
+        for number, band in enumerate(bands[1:], 1):
+            own = tenants.of_band(band)
+            left_s = (1.0 - sum(shares[number + 1 :])) * needed_s - used_s
+            part_s = max(left_s, used_s * shares[number] / (1.0 - shares[number]))
+            level = level_for(own.asked_s, own.weights, part_s)
+            held_s = held_to(own.asked_s, own.weights, level)
+            parts_s[tenants.bands == band] = held_s
+            used_s += float(held_s.sum())
+        return parts_s
+
+    def _enough(self, tenants: _Tenants, parts_s: Seconds, fixed_s: float) -> Seconds:
+        """Raise parts that are too small for what may be lost in tokens, prompts aside."""
+        asked_s, weights = tenants.asked_s, tenants.weights
+        needed_s = least_work_s(float(asked_s.sum()), fixed_s, self._max_loss)
+        if parts_s.sum() >= needed_s:
+            return parts_s
+        level = level_for(asked_s, weights, needed_s)
+        raised_s: Seconds = np.maximum(parts_s, held_to(asked_s, weights, level))
+        return raised_s
+
+    def _pick(self, slots: Slots, tenants: NDArray[np.intp], costs_s: Seconds, now: float) -> Slots:
+        """Let the rows of tenants that are held run in turn, and all of the others'."""
+        assert self._part_of is not None
+        rows, num_steps = self._running.decode_rows, self._running.num_steps
+        # The last one stands for those that have come since.
+        parts_s = self._part_of.take(tenants, mode="clip")
+        among = np.flatnonzero(parts_s < np.inf)
+        if not len(among):
+            return slots
+        out = slots[among]
+        turns = rows.turns[out]
+        must = turns >> PLACE_BITS < num_steps - MAX_STEPS_OUT
+        due_s = self._running.pace.due_s(out)
+        is_promised = due_s < np.inf
+        has_promises = bool(is_promised.any())
+        if has_promises:
+            must |= due_s < now + self._ahead_s(slots)
+        picked = self._rotation.pick(
+            tenants[among], rows.accounts[out, KEY], costs_s[among], turns, must, parts_s[among]
+        )
+        if not len(picked) and len(among) == len(slots):
+            picked = np.array([turns.argmin()])
+        runs = np.ones(len(slots), dtype=bool)
+        runs[among] = False
+        runs[among[picked]] = True
+        if has_promises and not runs[among[is_promised]].all():
+            self.kept_s = self._step_s(slots)
+        rows.turns[slots[runs]] = num_steps << PLACE_BITS
+        rows.turns[out[picked]] += np.arange(len(picked))
+        chosen: Slots = slots[runs]
+        return chosen
+
+
+def _part(tenants: _Tenants, level: float) -> Seconds:
+    """Say what rows have at a level that their tenants' prompts count towards as well."""
+    if level == np.inf:
+        return tenants.asked_s
+    left_s = tenants.weights * level - tenants.prefilled_s
+    part_s: Seconds = np.minimum(np.maximum(left_s, 0.0), tenants.asked_s)
+    return part_s

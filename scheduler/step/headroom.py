@@ -1,0 +1,85 @@
+"""What is kept of the slots and the KV cache for tenants that hold less than their share.
+
+A tenant that holds more than its share, with what it asks for, does not take the last eighth of
+either. Long answers would otherwise fill the machine, and whoever comes then waits until one of
+them ends, however soon its turn is. Nothing is kept where nobody else was live lately.
+"""
+
+from __future__ import annotations
+
+from engine.kv.block_pool import BlockPool
+from scheduler.running import KEPT, RunningSet
+from scheduler.sequence import Sequence
+
+
+class Headroom:
+    """Say what a request has to leave free; see the module."""
+
+    def __init__(self, pool: BlockPool, running: RunningSet) -> None:
+        self._running = running
+        self._num_blocks = pool.num_blocks
+        self._num_tokens = pool.num_blocks * pool.block_size
+        # By the identity of a tenant's rows, as of a version of the sizes.
+        self._tokens_of: dict[int, tuple[float, float]] = {}
+        self._version = -1
+
+    def slots(self, sequence: Sequence) -> int:
+        """Count the slots that a request must leave free."""
+        running = self._running
+        return running.holdings.slots_kept_from(sequence, running.max_num_rows)
+
+    @property
+    def most_blocks(self) -> int:
+        """Count the blocks that any request is ever to leave free."""
+        return round(KEPT * self._num_blocks)
+
+    def blocks(self, sequence: Sequence) -> int:
+        """Count the blocks that a request above its tenant's share must leave free."""
+        share = self._running.holdings.share(sequence)
+        return round(min(KEPT, 1.0 - share) * self._num_blocks)
+
+    def is_shared(self, sequence: Sequence) -> bool:
+        """Tell whether others than a request's tenant have shares as well."""
+        return self._running.holdings.share(sequence) < 1.0
+
+    def has_slots_beyond(self, row: Sequence) -> bool:
+        """Tell whether a row's tenant has its share of the slots even without that row."""
+        holdings = self._running.holdings
+        share = holdings.share(row)
+        num_others = len(holdings.rows_beside(row)) - 1
+        return share < 1.0 and num_others >= share * self._running.max_num_rows
+
+    def has_blocks_beyond(self, row: Sequence) -> bool:
+        """Tell whether a row's tenant has its share of the KV cache even without that row."""
+        share = self._running.holdings.share(row)
+        if share >= 1.0:
+            return False
+        own_tokens = self._tokens_beside(row)[0]
+        of_row = float(self._running.kv_growth.own_by_slot[row.slot])
+        return own_tokens - of_row >= share * self._num_tokens
+
+    def is_within_share(self, sequence: Sequence, num_tokens: float) -> bool:
+        """Tell whether its tenant's rows, and it with `num_tokens`, are to hold no more KV.
+
+        One that has no row is, whatever it asks for: nothing else would ever let in what is more.
+        """
+        holdings = self._running.holdings
+        share = holdings.share(sequence)
+        if share >= 1.0 or not holdings.rows_beside(sequence):
+            return True
+        return sum(self._tokens_beside(sequence)) + num_tokens <= share * self._num_tokens
+
+    def _tokens_beside(self, sequence: Sequence) -> tuple[float, float]:
+        """Sum what the rows of a request's tenant hold of their own, and are to grow by.
+
+        Kept until a row changes, as each row of a tenant is asked about where one is to go.
+        """
+        growth = self._running.kv_growth
+        if self._version != growth.version:
+            self._version = growth.version
+            self._tokens_of.clear()
+        rows = self._running.holdings.rows_beside(sequence)
+        found = self._tokens_of.get(id(rows))
+        if found is None:
+            found = self._tokens_of[id(rows)] = growth.tokens_of([row.slot for row in rows])
+        return found

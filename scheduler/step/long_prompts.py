@@ -1,0 +1,128 @@
+"""Which steps carry on a prompt that reads more of what it has than it computes.
+
+A chunk of a long prompt attends to all that came before it, however few tokens it has, and every
+row of that step waits for it: beside one prompt of a hundred thousand tokens each token of
+everybody takes ten times as long. So where others go before it, by band and by how far their
+tenants are ahead, such a prompt sits steps out, and has one for itself then. Two steps take longer
+than one with the work of both: it sits out until that has cost `max_loss` of the time, or until
+others had their share of the time since its last step. Only one such prompt is in a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from engine.step_cost import StepFeatures, attended_tokens
+from scheduler.learn import StepModel
+from scheduler.order import FairTree
+from scheduler.running import RunningSet
+from scheduler.sequence import Sequence
+
+# What it reads may cost, over what its tokens do, before a chunk counts as one of a long prompt.
+_DEAR = 0.25
+# How long others may go on without it, in steps of its own: while its tenant is ahead of theirs, a
+# higher band waits, or its tenant is behind.
+_AHEAD = 4.0
+_BELOW = 8.0
+_BEHIND = 0.5
+
+
+class LongPrompts:
+    """Choose the prompts that sit a step out, one step after the other.
+
+    `has_gone` tells that the step carries one on; one that is `due` has rested enough and goes
+    first in it, since what it reads is the same for a few tokens as for many.
+    """
+
+    def __init__(
+        self, max_loss: float, running: RunningSet, tree: FairTree, step_model: StepModel
+    ) -> None:
+        self._lost_per_s = max_loss / (1.0 - max_loss)
+        self._running = running
+        self._tree = tree
+        self._step_model = step_model
+        self._rested_s = self._lost_s = 0.0
+        # The chunk that sits this step out, and what it would take alone.
+        self._resting: StepFeatures | None = None
+        self.due: Sequence | None = None
+        self.has_gone = False
+
+    def begin(self) -> None:
+        """Begin a step."""
+        self._resting = self.due = None
+        self.has_gone = False
+
+    def rests(
+        self, sequence: Sequence, context: int, room: int, step: StepFeatures, *, goes_first: bool
+    ) -> bool:
+        """Tell whether a prompt with `context` tokens computed sits out a step that has `step`.
+
+        It may have up to `room` tokens. `goes_first`: no other prompt goes before it.
+        """
+        if not (context and self._running.holdings.has_shares):
+            return False
+        num_tokens = min(room, sequence.num_tokens - context)
+        chunk = _chunk(num_tokens, context)
+        price_s = self._step_model.price_s
+        with_s = price_s(_joined(step, chunk))
+        plain_s = price_s(_joined(step, _chunk(num_tokens, 0)))
+        if with_s - plain_s <= _DEAR * (plain_s - price_s(step)):
+            return False
+        if self.has_gone:
+            return True
+        rest = self._rest_for(sequence, goes_first)
+        if not rest or self._is_due(chunk, rest):
+            self.has_gone = True
+            self.due = sequence if rest else None
+            self._rested_s = self._lost_s = 0.0
+            return False
+        if self._resting is None:
+            self._resting = chunk
+        return True
+
+    def note(self, step: StepFeatures) -> None:
+        """Learn what the step has come to be."""
+        chunk = self._resting
+        if chunk is None or self.has_gone:
+            return
+        price_s = self._step_model.price_s
+        alone_s = price_s(step)
+        self._rested_s += alone_s
+        self._lost_s += max(0.0, alone_s + price_s(chunk) - price_s(_joined(step, chunk)))
+
+    def _is_due(self, chunk: StepFeatures, rest: float) -> bool:
+        step_s = self._step_model.price_s(chunk)
+        lost_s = 0.0 if rest == _BELOW else self._lost_s
+        return lost_s >= self._lost_per_s * step_s or self._rested_s >= rest * step_s
+
+    def _rest_for(self, sequence: Sequence, goes_first: bool) -> float:
+        """Say for how long a prompt rests, in steps of its own, for those that run or wait."""
+        request = sequence.request
+        if self._tree.has_waiting_above(request.band):
+            return _BELOW
+        if not goes_first:
+            return _AHEAD
+        counter, _ = self._tree.share_counters(sequence)
+        rest = 0.0
+        for row in self._running.holdings.some_rows():
+            other = row.request
+            if other.member == request.member or other.band > request.band:
+                continue
+            if other.band < request.band or self._tree.share_counters(row)[0] < counter:
+                return _AHEAD
+            rest = _BEHIND
+        return rest
+
+
+def _chunk(num_tokens: int, context: int) -> StepFeatures:
+    return StepFeatures(num_prefill_tokens=num_tokens, prefill_context_tokens=context)
+
+
+def _joined(step: StepFeatures, chunk: StepFeatures) -> StepFeatures:
+    return replace(
+        step,
+        num_prefill_tokens=step.num_prefill_tokens + chunk.num_prefill_tokens,
+        prefill_context_tokens=step.prefill_context_tokens + chunk.prefill_context_tokens,
+        prefill_attended_tokens=step.prefill_attended_tokens
+        + attended_tokens(chunk.prefill_context_tokens, chunk.num_prefill_tokens),
+    )

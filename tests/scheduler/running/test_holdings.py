@@ -1,0 +1,67 @@
+"""What tenants are entitled to: by weight, beside who asked for something lately."""
+
+from __future__ import annotations
+
+import pytest
+
+import fakes
+from engine.kv.block_pool import BlockPool
+from engine.kv.table import BlockTable
+from scheduler.request import Band
+from scheduler.running.holdings import Holdings
+from scheduler.sequence import Sequence
+
+
+def make(tenant: str, band: Band = Band.DEFAULT, weight: float = 1.0) -> Sequence:
+    request = fakes.make_request(tenant_id=tenant, band=band, weight=weight)
+    info = fakes.make_engine().info
+    return Sequence(request, BlockTable(BlockPool(4, 4), b""), ordinal=0, max_len=64, info=info)
+
+
+def test_shares_are_by_weight_within_the_band_and_those_above() -> None:
+    """A tenant shares with its band and higher ones, which share without it."""
+    holdings = Holdings()
+    high, one, three = make("h", Band.PRIORITY), make("a"), make("b", weight=3.0)
+    for sequence in (high, one, three):
+        holdings.join(sequence, 0.0)
+    assert (holdings.share(high), holdings.share(one), holdings.share(three)) == (1.0, 0.2, 0.6)
+    holdings.set_weight("b", 2.0)
+    assert (holdings.share(one), holdings.share(three)) == (0.25, 0.5)
+
+
+def test_who_asked_lately_has_a_share_for_a_minute() -> None:
+    """One whose requests have ended keeps its share for a minute, one that is live for good."""
+    holdings = Holdings()
+    stays, goes, still = make("a"), make("b"), make("c")
+    for sequence in (stays, goes, still):
+        holdings.join(sequence, 0.0)
+    holdings.leave(goes, 10.0)
+    holdings.forget(69.0)
+    assert holdings.share(stays) == pytest.approx(1 / 3)
+    holdings.forget(71.0)
+    assert holdings.share(stays) == 0.5
+    holdings.leave(still, 71.0)
+    holdings.forget(132.0)
+    assert holdings.share(stays) == 1.0
+
+
+def test_without_shares_each_may_have_all() -> None:
+    """Where the first to come is served first, nobody is entitled to less than everything."""
+    holdings = Holdings()
+    one = make("a")
+    holdings.join(one, 0.0)
+    holdings.join(make("b"), 0.0)
+    holdings.has_shares = False
+    assert holdings.share(one) == 1.0
+
+
+def test_rows_are_listed_by_tenant_while_they_run() -> None:
+    """A tenant's rows are those that were admitted and not released, in its band alone."""
+    holdings = Holdings()
+    first, second, other = make("a"), make("a"), make("a", Band.FLEX)
+    for sequence in (first, second, other):
+        holdings.join(sequence, 0.0)
+        holdings.admit(sequence)
+    assert list(holdings.rows_beside(first)) == [first, second]
+    holdings.release(first)
+    assert list(holdings.some_rows()) == [second, other]

@@ -1,0 +1,226 @@
+"""Which rows decode in a step: shares of tenants, promises, bands, and what that may cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import fakes
+from decode_contest import COST, FIXED_S, ROW_S, Contest, Flood, config_of
+from engine.step_cost import LinearCost, StepCost
+from scheduler.core import Scheduler
+from scheduler.learn import StepModel
+from scheduler.request import Band, Slo
+from scheduler.step.decode_shares import MAX_STEPS_OUT
+
+SHORT, LONG = 20, 60
+
+
+def decoded(contest: Contest, num_steps: int) -> float:
+    """Say how many rows decoded in a step, in the mean of the last ones."""
+    return sum(len(plan.decodes) for plan in contest.plans[-num_steps:]) / num_steps
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_more_requests_are_no_larger_share(depth: int) -> None:
+    """Sixteen rows of a tenant are served what forty-eight of another are."""
+    floods = Flood(tenant="a", streams=16, output=SHORT), Flood(tenant="b", streams=48, output=LONG)
+    contest = Contest(*floods, depth=depth).run(600, settle=100)
+    assert contest.share("a") == pytest.approx(0.5, rel=0.1)
+
+
+def test_shares_go_by_weight() -> None:
+    """Forty rows of a tenant of weight 1 have a third of what twenty of weight 3 have."""
+    contest = Contest(Flood(tenant="a", streams=40), Flood(tenant="b", streams=20, weight=3.0))
+    assert contest.run(600, settle=100).share("a") == pytest.approx(0.25, rel=0.1)
+
+
+@pytest.mark.parametrize("loss", [0.1, 0.2, 0.3])
+def test_the_loss_is_bounded(loss: float) -> None:
+    """One row beside sixty runs as fast as so much of the tokens per second can pay for."""
+    floods = Flood(tenant="a", streams=1, output=500), Flood(tenant="b", streams=60)
+    per_s = {}
+    for max_loss in (0.0, loss):
+        contest = Contest(*floods, config=config_of(max_loss)).run(100)
+        began_s = contest.now
+        contest.run(600, settle=1)
+        per_s[max_loss] = contest.tokens.total() / (contest.now - began_s)
+    lost = 1 - per_s[loss] / per_s[0.0]
+    assert loss - 0.03 <= lost <= loss + 0.01
+
+
+def test_with_no_loss_all_rows_decode() -> None:
+    """At 0 each row that may draw does, in every step, whoever it is of."""
+    contest = Contest(
+        Flood(tenant="a", streams=4), Flood(tenant="b", streams=40), config=config_of(0.0)
+    )
+    assert contest.run(300).num_rested == 0
+
+
+def test_one_tenant_has_all_of_its_rows() -> None:
+    """Where nobody else has rows, none sits out."""
+    assert Contest(Flood(tenant="a", streams=40, keys=4)).run(300).num_rested == 0
+
+
+def test_nobody_sits_out_where_rows_cost_little() -> None:
+    """Where a step is read weights for the most part, others would gain less than is lost."""
+    contest = Contest(Flood(tenant="a", streams=1), Flood(tenant="b", streams=8))
+    assert contest.run(300).num_rested == 0
+    line = LinearCost(100 * FIXED_S, ROW_S)
+    contest = Contest(Flood(tenant="a", streams=1), Flood(tenant="b", streams=60))
+    contest.scheduler = Scheduler(
+        contest.engine.info, config_of(), step_model=StepModel(StepCost("gpu", line, line))
+    )
+    contest.live.clear()
+    contest.join(Flood(tenant="a", streams=1))
+    contest.join(Flood(tenant="b", streams=60))
+    for _ in range(5):
+        contest.turn()
+    assert contest.num_rested == 0
+
+
+def test_nobody_sits_out_where_all_have_a_pace() -> None:
+    """Rows that come as fast as was promised gain nothing by those of others that sit out."""
+    paced = Slo(tpot_s=10.0)
+    contest = Contest(
+        Flood(tenant="a", streams=4, slo=paced), Flood(tenant="b", streams=50, slo=paced)
+    )
+    assert contest.run(300).num_rested == 0
+    contest.join(Flood(tenant="c", streams=1))
+    assert contest.run(100).num_rested, "one without a pace does"
+
+
+def test_a_light_tenant_of_many_is_not_worth_the_whole_loss() -> None:
+    """One row beside thirty tenants of two gets them to give up little."""
+    others = [Flood(tenant=f"t{n}", streams=2) for n in range(30)]
+    contest = Contest(Flood(tenant="a", streams=1), *others).run(200, settle=50)
+    assert decoded(contest, 200) > 0.8 * 61
+    # Against one tenant of as many rows it has the whole of it.
+    contest = Contest(Flood(tenant="a", streams=1), Flood(tenant="b", streams=60))
+    assert decoded(contest.run(200, settle=50), 200) < 0.5 * 61
+
+
+def test_rows_that_sit_out_do_so_evenly() -> None:
+    """Of rows that run in every third step none waits for longer than four."""
+    contest = Contest(
+        Flood(tenant="a", streams=20, output=500), Flood(tenant="b", streams=40, output=500)
+    )
+    contest.run(100)
+    contest.most_steps_out = 0
+    contest.run(200)
+    assert contest.num_rested
+    assert contest.most_steps_out <= 3
+
+
+def test_every_row_runs_within_bounded_steps() -> None:
+    """A tenant of hardly any weight has each row run once in so many steps all the same."""
+    contest = Contest(
+        Flood(tenant="a", streams=30, weight=1000.0),
+        Flood(tenant="b", streams=30, output=500),
+        config=config_of(0.9),
+    ).run(400)
+    assert MAX_STEPS_OUT - 3 <= contest.most_steps_out <= MAX_STEPS_OUT
+
+
+def test_a_new_weight_holds_at_once() -> None:
+    """Shares go by a weight that is set while rows run, from the next steps on."""
+    contest = Contest(Flood(tenant="a", streams=30), Flood(tenant="b", streams=30))
+    assert contest.run(300, settle=50).share("a") == pytest.approx(0.5, rel=0.1)
+    contest.scheduler.set_weight("b", 3.0)
+    contest.live = {
+        name: replace(flood, weight=3.0) if flood.tenant == "b" else flood
+        for name, flood in contest.live.items()
+    }
+    assert contest.run(300, settle=8).share("a") == pytest.approx(0.25, rel=0.1)
+
+
+def test_a_new_loss_holds_at_once() -> None:
+    """Rows that sat out decode again from the step on that a loss of 0 is set."""
+    contest = Contest(Flood(tenant="a", streams=4), Flood(tenant="b", streams=40)).run(100)
+    assert contest.num_rested
+    contest.scheduler.configure(config_of(0.0), contest.now)
+    contest.num_rested = 0
+    assert contest.run(100).num_rested == 0
+
+
+def test_who_joins_late_has_its_share_at_once() -> None:
+    """Twenty rows that come to fifty have half within a few steps, and no more."""
+    contest = Contest(Flood(tenant="b", streams=44)).run(300)
+    contest.join(Flood(tenant="a", streams=20))
+    assert contest.run(300, settle=10).share("a") == pytest.approx(0.5, rel=0.1)
+
+
+def test_who_waits_for_slots_is_not_helped_by_rows_that_sit_out() -> None:
+    """Beside sixty rows, four of thirty requests run: the sixty are held to thirty, not to four."""
+    config = config_of(0.8)
+    contest = Contest(Flood(tenant="b", streams=60, output=400), config=config)
+    # Or they would be sent back for it.
+    contest.scheduler._running.holdings.has_shares = False
+    contest.run(20)
+    contest.join(Flood(tenant="a", streams=30, output=400))
+    contest.run(40)
+    assert contest.scheduler.snapshot().queued == 26
+    assert decoded(contest, 20) == pytest.approx(34, abs=2)
+
+
+def test_prompts_count_towards_a_share() -> None:
+    """Nobody sits out for a tenant that has more of the machine by its prompts."""
+    contest = Contest(
+        Flood(tenant="a", streams=8, prompt=200, output=5), Flood(tenant="b", streams=40)
+    ).run(600, settle=100)
+    # What a token of a costs with its part of the prompt.
+    had_s = contest.tokens["a"] * 205 / 5, contest.tokens["b"] * 42 / 40
+    assert had_s[0] / sum(had_s) <= 0.55
+
+
+def test_first_come_first_served_has_no_shares() -> None:
+    """Under a policy without accounts all rows decode, whoever they are of."""
+    contest = Contest(
+        Flood(tenant="a", streams=4), Flood(tenant="b", streams=40), config=config_of(policy="fcfs")
+    )
+    assert contest.run(200).num_rested == 0
+
+
+def test_lower_bands_sit_out_for_higher_ones() -> None:
+    """They keep their guaranteed share, and the higher band's rows never sit out for them."""
+    contest = Contest(
+        Flood(tenant="a", streams=40, band=Band.PRIORITY), Flood(tenant="b", streams=20)
+    ).run(400, settle=100)
+    assert contest.share("b") == pytest.approx(0.1, rel=0.2)
+    contest = Contest(Flood(tenant="a", streams=60, band=Band.PRIORITY))
+    contest.join(Flood(tenant="b", streams=1, band=Band.FLEX))
+    assert contest.run(300).num_rested == 0
+
+
+def test_a_promise_is_kept_by_rows_that_have_time() -> None:
+    """A pace that a step with all rows breaks is kept while others of the same tenant sit out."""
+    slo = Slo(tpot_s=FIXED_S + 50 * ROW_S)
+    for loss, keeps in ((0.0, False), (0.2, True)):
+        contest = Contest(
+            Flood(tenant="a", streams=60, output=500),
+            Flood(tenant="a", streams=2, output=200, slo=slo),
+            config=config_of(loss),
+        )
+        contest.run(150)
+        pace = contest.scheduler._running.pace
+        assert (pace.tightest_s >= contest.now) == keeps
+
+
+def test_a_promise_that_cannot_be_kept_costs_nobody_anything() -> None:
+    """Where a row would be late with itself alone, nobody sits out for it."""
+    contest = Contest(
+        Flood(tenant="a", streams=40), Flood(tenant="a", streams=2, slo=Slo(tpot_s=FIXED_S / 2))
+    )
+    assert contest.run(100).num_rested == 0
+
+
+def test_nobody_sits_out_before_the_model_has_learned() -> None:
+    """A model that only guesses is no reason to hold anybody."""
+    contest = Contest(Flood(tenant="a", streams=1), Flood(tenant="b", streams=40))
+    model = StepModel()
+    contest.scheduler = Scheduler(fakes.make_engine(cost=COST).info, config_of(), step_model=model)
+    assert not model.is_calibrated
+    shares = contest.scheduler._composer._shares
+    slots = contest.scheduler._running.decode_rows.online()
+    assert shares.choose(slots, 0.0) is slots

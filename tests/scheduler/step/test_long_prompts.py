@@ -1,0 +1,137 @@
+"""Which steps carry a long prompt on: those of its own, every so often, and no others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import fakes
+from engine.contract import StepPlan
+from engine.step_cost import LinearCost, StepCost, StepFeatures
+from fakes import Driver
+from scheduler.config import PRESETS
+from scheduler.core import Scheduler
+from scheduler.learn.step_model import StepModel
+from scheduler.request import Band
+
+# A token takes 0.1 ms, a step 1 ms, and what a prompt has so far 0.1 ms for each ten tokens.
+_LINE = LinearCost(intercept_s=0.001, per_token_s=0.0001, per_prefill_context_token_s=0.00001)
+COST = StepCost("context", _LINE, _LINE)
+BUDGET = 100
+
+
+def make_driver(*, policy: str = "vtc", max_loss: float = 0.2) -> Driver:
+    engine = fakes.make_engine(
+        cost=COST, block_size=8, max_num_batched_tokens=BUDGET, num_blocks=4_000,
+        max_model_len=8_000, max_num_seqs=32,
+    )  # fmt: skip
+    driver = Driver(engine)
+    mixed = PRESETS["mixed"]
+    fairness = replace(mixed.fairness, policy=policy, max_throughput_loss=max_loss)
+    config = replace(mixed, fairness=fairness, prefix_caching=False)
+    driver.scheduler = Scheduler(engine.info, config, step_model=StepModel(COST, margin=1.0))
+    return driver
+
+
+def offer(
+    driver: Driver, name: str, tenant: str, prompt: int, output: int = 2, band: Band = Band.DEFAULT
+) -> None:
+    driver.offer(
+        fakes.make_request(
+            name, tenant_id=tenant, prompt=[len(name)] * prompt, max_tokens=output,
+            ignore_eos=True, band=band, arrival_s=driver.now,
+        )
+    )  # fmt: skip
+
+
+def begin(driver: Driver, *, num_steps: int = 20) -> None:
+    """Let a tenant's prompt of six thousand tokens run for a while, beside a row of another."""
+    offer(driver, "row", "light", 8, 2_000)
+    driver.turn()
+    offer(driver, "long", "heavy", 6_000)
+    for _ in range(num_steps):
+        driver.turn()
+
+
+def steps_with(driver: Driver, since: int = 0) -> list[bool]:
+    """Tell of each step whether it carried on a long prompt."""
+    return [_is_long(plan) for plan in driver.plans[since:]]
+
+
+def test_rows_of_others_draw_in_between() -> None:
+    """A long prompt sits steps out for rows of a tenant less ahead, for a fifth of the time."""
+    driver = make_driver()
+    begin(driver, num_steps=200)
+    carried = steps_with(driver, 60)
+    assert 0.02 < sum(carried) / len(carried) < 0.2
+    plans = driver.plans[60:]
+    assert 0.7 < _price_s([plan for plan in plans if _is_long(plan)]) / _price_s(plans) < 0.9
+
+
+def test_the_loss_is_a_number() -> None:
+    """With nothing to be given up it sits no step out, and the row waits for each chunk."""
+    driver = make_driver(max_loss=0.0)
+    begin(driver, num_steps=40)
+    assert all(steps_with(driver, 10))
+
+
+def test_a_newcomers_prompt_has_a_step_without_it() -> None:
+    """A short prompt of another tenant does not wait for what the long one reads."""
+    driver = make_driver()
+    begin(driver, num_steps=60)
+    offer(driver, "short", "light", 50)
+    since = len(driver.plans)
+    while not driver.tokens["short"]:
+        driver.turn()
+    with_it = [plan for plan in driver.plans[since:] if any(s.n_tokens == 50 for s in plan.slices)]
+    assert not any(map(_is_long, with_it))
+    assert len(driver.plans) - since <= 3
+
+
+def test_nobody_else_means_no_rest() -> None:
+    """Alone, beside its own tenant's rows, or beside a lower band, it has every step."""
+    for tenant, band in (("heavy", Band.DEFAULT), ("light", Band.FLEX)):
+        driver = make_driver()
+        offer(driver, "row", tenant, 8, 2_000, band)
+        driver.turn()
+        offer(driver, "long", "heavy", 6_000)
+        for _ in range(40):
+            driver.turn()
+        assert all(steps_with(driver, 10))
+
+
+def test_policies_without_shares_know_no_rest() -> None:
+    """First come, first served goes on with what came first."""
+    driver = make_driver(policy="fcfs")
+    begin(driver, num_steps=40)
+    assert all(steps_with(driver, 10))
+
+
+def test_one_long_prompt_a_step() -> None:
+    """Two of them read twice as much: the second waits until the first has had its steps."""
+    driver = make_driver()
+    offer(driver, "one", "heavy", 2_050)
+    offer(driver, "two", "other", 2_050)
+    for _ in range(80):
+        driver.turn()
+        assert sum(s.start >= 500 for s in driver.plans[-1].slices) <= 1
+
+
+def test_it_ends_whatever_comes() -> None:
+    """Newcomers in every step keep it from one in so many, and it is done all the same."""
+    driver = make_driver()
+    offer(driver, "long", "heavy", 2_000)
+    for number in range(400):
+        offer(driver, f"n{number}", f"tenant-{number}", 90)
+        driver.turn()
+        if driver.tokens["long"]:
+            break
+    assert driver.tokens["long"]
+    assert number > 40
+
+
+def _is_long(plan: StepPlan) -> bool:
+    return any(s.start >= 500 for s in plan.slices)
+
+
+def _price_s(plans: list[StepPlan]) -> float:
+    return sum(COST.price_s(StepFeatures.of_plan(plan)) for plan in plans)
