@@ -190,6 +190,7 @@ class Scheduler:
         self._lifecycle.drop_late(now)
         step = self._composer.compose(self._num_steps, now)
         if step is None:
+            self._in_flight.rest()
             return None
         self._num_steps += 1
         self._num_preemptions += len(step.plan.preempted)
@@ -202,10 +203,10 @@ class Scheduler:
 
     def report(self, result: StepResult, now: float) -> list[RequestOutput]:
         """Take the result of the oldest step in flight; returns what its rows have new."""
-        step = self._in_flight.take(result)
+        step, took_s = self._in_flight.take(result, now)
         outputs = self._results.take(step, result, now)
-        self.step_model.observe(step.features, result.step_s)
-        self._admission.note_step(step.features, result.step_s, now, is_full=step.is_full)
+        self.step_model.observe(step.features, took_s)
+        self._admission.note_step(step.features, took_s, now, is_full=step.is_full)
         return outputs
 
     def fail_step(self, step_id: int, reason: str, now: float) -> list[RequestOutput]:

@@ -93,8 +93,10 @@ class SchedulerState:
     """Describe a scheduler.
 
     `slack_s` is how long until the first of all next tokens is due, None where none is promised.
-    `step_margin` is the factor that predictions of step times are stretched by. `backlog_s` is
-    how long it takes to begin all that waits. `rejections` are counted by reason.
+    `step_costs_us` is what was learned of small steps, in microseconds: of any step, and of each
+    prompt token, row and token of a row's context in it. `step_margin` is the factor that
+    predictions of step times are stretched by. `backlog_s` is how long it takes to begin all that
+    waits. `rejections` are counted by reason.
     """
 
     config: SchedulerConfig
@@ -102,6 +104,7 @@ class SchedulerState:
     bands: tuple[BandState, ...]
     slack_s: float | None
     step_margin: float
+    step_costs_us: Mapping[str, float]
     step_model_calibrated: bool
     backlog_s: float
     rejections: Mapping[str, int]
@@ -138,10 +141,22 @@ def describe(
         # JSON does not know infinity.
         slack_s=slack_s if math.isfinite(slack_s) else None,
         step_margin=step_model.margin,
+        step_costs_us=_step_costs_us(step_model),
         step_model_calibrated=step_model.is_calibrated,
         backlog_s=admission.backlog_s(),
         rejections=dict(admission.rejections),
     )
+
+
+def _step_costs_us(step_model: StepModel) -> dict[str, float]:
+    line = step_model.as_cost("learned").small
+    costs_s = {
+        "step": line.intercept_s,
+        "prompt_token": line.per_prefill_token_s,
+        "row": line.per_decode_token_s,
+        "context_token": line.per_decode_context_token_s,
+    }
+    return {name: round(1e6 * cost_s, 3) for name, cost_s in costs_s.items()}
 
 
 def _describe_band(tree: FairTree, node: Node) -> BandState:

@@ -52,7 +52,8 @@ def config_of(max_throughput_loss: float = 0.2, policy: str = "vtc") -> Schedule
 class Contest:
     """Drive a scheduler that knows what steps cost, and count what each tenant is given.
 
-    `late_after_rest` counts tokens that came late though their rows had sat out for others, and
+    The scheduler knows what steps cost from `prior`; to hand a row's token out takes `host_row_s`
+    besides. `late_after_rest` counts tokens that came late though their rows had sat out, and
     `most_steps_out` is how many steps in succession a row that might draw has sat out at most.
     """
 
@@ -63,6 +64,8 @@ class Contest:
         depth: int = 1,
         max_num_seqs: int = 64,
         num_blocks: int = 4000,
+        prior: StepCost | None = COST,
+        host_row_s: float = 0.0,
     ) -> None:
         self.engine = fakes.make_engine(
             cost=COST,
@@ -73,9 +76,10 @@ class Contest:
             depth=depth,
         )
         self.scheduler = Scheduler(
-            self.engine.info, config or config_of(), step_model=StepModel(COST, margin=1.0)
+            self.engine.info, config or config_of(), step_model=StepModel(prior, margin=1.0)
         )
         self.now = 0.0
+        self._host_row_s = host_row_s
         self.tokens: Counter[str] = Counter()
         self.plans: list[StepPlan] = []
         self.most_steps_out = self.late_after_rest = self.num_rested = 0
@@ -126,7 +130,7 @@ class Contest:
 
     def _collect(self) -> None:
         result = self.engine.collect(self._handles.popleft())
-        self.now += result.step_s
+        self.now += result.step_s + self._host_row_s * len(result.slots)
         rows, pace = self.scheduler._running.decode_rows, self.scheduler._running.pace
         for slot in result.slots:
             row = slot, rows.epochs.item(slot)

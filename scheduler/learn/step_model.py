@@ -22,6 +22,7 @@ from math import ceil, log
 from statistics import median
 
 from engine.step_cost import LinearCost, StepCost, StepFeatures, attended_tokens
+from scheduler.learn.decode_line import DecodeLine
 from scheduler.learn.step_regime import Coefficients, Regime
 
 MARGIN_BOUNDS = (1.0, 3.0)
@@ -65,6 +66,7 @@ class StepModel:
         self._split_num_tokens = cost.split_num_tokens
         self._small = Regime(cost.small, doubt, forgetting)
         self._large = Regime(cost.large, doubt, forgetting)
+        self._decode_line = DecodeLine()
         self._first: list[tuple[StepFeatures, float]] = []
         self._num_observed = 0
         self._margin = min(max(margin, MARGIN_BOUNDS[0]), MARGIN_BOUNDS[1])
@@ -72,6 +74,11 @@ class StepModel:
         self._sorted_ratios: list[float] = []
         # Ratios of the last steps, as long as all were on one side of 1.
         self._run: deque[float] = deque(maxlen=_RUN_STEPS)
+
+    @property
+    def has_prior(self) -> bool:
+        """Tell whether learning started from a profile, and not from a guess."""
+        return self._has_prior
 
     @property
     def is_calibrated(self) -> bool:
@@ -114,7 +121,8 @@ class StepModel:
         """
         regime = self._small if num_rows <= self._split_num_tokens else self._large
         fixed_s, _, row_s, context_s, _, _ = regime.coefficients
-        return max(fixed_s, self._floor_s), row_s, context_s
+        seen = self._decode_line.costs(row_s, context_s)
+        return (max(fixed_s, self._floor_s), row_s, context_s) if seen is None else seen
 
     def added_s(self, features: StepFeatures) -> float:
         """Predict what these tokens add to a small step."""
@@ -132,6 +140,9 @@ class StepModel:
         if step_s <= 0.0:
             return
         self._num_observed += 1
+        if not features.num_prefill_tokens:
+            num_rows, num_contexts = features.num_decode_tokens, features.decode_context_tokens
+            self._decode_line.observe(num_rows, num_contexts, step_s)
         if self._num_observed > _NUM_FIRST_STEPS:
             self._learn(features, step_s)
             return

@@ -19,6 +19,7 @@ that the engine names as failed ends alone, and nothing that it computed is foun
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from engine.contract import StepResult
@@ -28,6 +29,8 @@ from scheduler.sequence import Sequence
 from scheduler.step.draft import Step
 from scheduler.step.limits import StepLimits
 
+_LONGER = 1.0 + 1e-6
+
 
 class InFlight:
     """Keep steps in the order of their plans until they are reported or lost."""
@@ -36,6 +39,8 @@ class InFlight:
         self._limits = limits
         self._lifecycle = lifecycle
         self._steps: deque[Step] = deque()
+        # When the last one was reported, while there was always something to do since.
+        self._reported_s = math.inf
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -44,11 +49,25 @@ class InFlight:
         """Note that a step's plan goes to the engine."""
         self._steps.append(step)
 
-    def take(self, result: StepResult) -> Step:
-        """Take out the step that a result is of, the oldest."""
+    def rest(self) -> None:
+        """Note that there is nothing to plan: the machine stands still once these are done."""
+        if not self._steps:
+            self._reported_s = math.inf
+
+    def take(self, result: StepResult, now: float) -> tuple[Step, float]:
+        """Take out the step that a result is of, the oldest.
+
+        Returns: it, and how many seconds of the machine it took. That is the time since the step
+        before it, where there was always something to do: planning, handing out and waiting for
+        the interpreter take their part of it as well, and on a small model the larger one.
+        """
         step = self._steps.popleft()
         assert step.plan.step_id == result.step_id, "steps are reported in plan order"
-        return step
+        took_s = now - self._reported_s
+        self._reported_s = now
+        # An engine that takes no time teaches nothing; what only rounding adds is nothing.
+        is_longer = result.step_s > 0.0 and took_s > _LONGER * result.step_s
+        return step, took_s if is_longer else result.step_s
 
     def fail(self, step_id: int, reason: str, now: float) -> list[RequestOutput]:
         """Lose all steps and end the rows of one; returns the last output of each of them."""
@@ -68,8 +87,9 @@ class InFlight:
         return True
 
     def clear(self) -> None:
-        """Forget the steps, whose requests all end."""
+        """Forget the steps."""
         self._steps.clear()
+        self._reported_s = math.inf
 
     def _find(self, step_id: int) -> Step:
         found = [step for step in self._steps if step.plan.step_id == step_id]
@@ -78,6 +98,6 @@ class InFlight:
 
     def _lose(self, failed: list[Sequence], reason: str, now: float) -> list[RequestOutput]:
         rows = [s for step in self._steps for s in (*step.decodes, *step.slices)]
-        self._steps.clear()
+        self.clear()
         self._lifecycle.running.max_num_rows = self._limits.max_num_rows
         return self._lifecycle.lose_steps(rows, failed, reason, now)

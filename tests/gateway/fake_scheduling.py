@@ -55,6 +55,7 @@ class FakeService:
             bands=(band,),
             slack_s=None,
             step_margin=1.1,
+            step_costs_us={"step": 550.0, "row": 20.0},
             step_model_calibrated=True,
             backlog_s=0.25,
             rejections={"overloaded": 3},

@@ -19,7 +19,6 @@ from typing import Any, Final
 from scheduler.bench.report import Figure, at_least, at_most
 from tests.live_server import Server, start_server
 from tests.soak.decode_shares import (
-    LONG,
     SETTLE_S,
     SHORT,
     Flood,
@@ -35,6 +34,7 @@ ROUNDS: Final = 3
 SPELL_S: Final = 15.0
 # Of the end of a spell, in which streams are no longer replaced.
 _LAST_S: Final = 0.5
+_LONG_PROMPT, _LONG_OUTPUT = 384, (256, 384)
 _APART: Final = 0.1
 _LOSS: Final = 0.2
 _JOINS_S: Final = 6.0
@@ -57,8 +57,9 @@ def decode_shares(directory: Path) -> Part:
 def light_stream(directory: Path) -> Part:
     """Let one stream run alone, and beside 150 of a flood."""
     server = start_server(directory / "data")
-    light = Flood(tenant="acme", streams=1, output=LONG)
-    flooded = [light, Flood(tenant="globex", streams=150)]
+    # Contexts at which rows cost the engine more than handing their tokens out does the gateway.
+    light = Flood(tenant="acme", streams=1, output=_LONG_OUTPUT, prompt=_LONG_PROMPT)
+    flooded = [light, replace(light, tenant="globex", streams=150)]
     tpot_s: dict[str, list[float]] = {}
     per_s: dict[str, list[float]] = {}
     busy: list[float] = []
@@ -115,7 +116,7 @@ def _contest(
     *,
     start_s: float = SETTLE_S,
 ) -> None:
-    """Measure the first tenant's share of tokens, and all tokens beside those without shares."""
+    """Measure the first tenant's share, and all tokens beside those without shares."""
     spells: dict[float, list[Spell]] = {_LOSS: [], 0.0: []}
     for _ in range(ROUNDS):
         for loss, of_loss in spells.items():
@@ -123,18 +124,23 @@ def _contest(
             of_loss.append(run(server, floods, for_s=SPELL_S))
     end_s = SPELL_S - _LAST_S
     share = {at: [spell.share(start_s, end_s) for spell in of] for at, of in spells.items()}
+    tokens = {at: [spell.token_share(start_s, end_s) for spell in of] for at, of in spells.items()}
     per_s = {at: [spell.tokens_per_s(start_s, end_s) for spell in of] for at, of in spells.items()}
+    costs = {at: [spell.step_costs_us for spell in of] for at, of in spells.items()}
     busy = [busy for of in spells.values() for spell in of for busy in spell.busy]
     figures |= {
         f"decode_{name}_share": Figure(median(share[_LOSS]), "share"),
         f"decode_{name}_share_error": at_most(abs(median(share[_LOSS]) / due - 1), _APART, "ratio"),
         f"decode_{name}_share_at_0": Figure(median(share[0.0]), "share"),
+        f"decode_{name}_token_share": Figure(median(tokens[_LOSS]), "share"),
         f"decode_{name}_tokens_per_s_ratio": at_least(
             _ratio(per_s[_LOSS], per_s[0.0]), 1 - _LOSS, "ratio"
         ),
         f"decode_{name}_client_busy": at_most(max(busy), 0.7, "share"),
     }
-    samples[name] = json.loads(json.dumps({"share": share, "tokens_per_s": per_s, "busy": busy}))
+    found = {"share": share, "token_share": tokens, "tokens_per_s": per_s}
+    found |= {"step_costs_us": costs, "busy": busy}
+    samples[name] = json.loads(json.dumps(found))
 
 
 def _change_weight(server: Server, figures: dict[str, Figure], samples: dict[str, Any]) -> None:

@@ -1,9 +1,9 @@
 """Tenants whose requests all fit at once: what their rows are served, beside their weights.
 
-Nothing waits for a slot, so who has more requests has more rows. Requests cost alike by the token:
-prompts are short, and contexts of about the same length, so that shares of tokens are shares of the
-machine. Each flood comes from a client process of its own. A request's tokens count evenly from its
-first bytes to its end.
+Nothing waits for a slot, so who has more requests has more rows. What a tenant has of the machine
+is what the scheduler charged it, time on the machine; of tokens who has the shorter contexts gets
+more for it. Each flood comes from a client process of its own. A request's tokens count evenly from
+its first bytes to its end.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ SHORT: Final = (32, 64)
 LONG: Final = (64, 128)
 PROMPT: Final = 16
 _TIMEOUT_S: Final = 60.0
+_WATCH_S: Final = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,7 @@ class Flood:
     tenant: str
     streams: int
     output: tuple[int, int] = LONG
+    prompt: int = PROMPT
     from_s: float = 0.0
     keys: Sequence[str] = ()
 
@@ -43,12 +45,16 @@ class Flood:
 class Spell:
     """Hold what floods had: the requests of each, [first_s, end_s, tokens], and when it began.
 
-    `busy` is how busy the processor of each flood's client was.
+    `served` is what each flood's tenant had been charged at the times beside it, in the scheduler's
+    unit. `busy` is how busy the processor of each flood's client was, and `step_costs_us` what the
+    scheduler had learned of steps at the end.
     """
 
     began_s: float
     requests: Sequence[Sequence[Sequence[float]]]
-    busy: Sequence[float] = field(default_factory=tuple)
+    served: Sequence[tuple[float, Sequence[float]]] = ()
+    busy: Sequence[float] = ()
+    step_costs_us: Mapping[str, float] = field(default_factory=dict)
 
     def tokens(self, flood: int, start_s: float, end_s: float) -> float:
         """Count the tokens that a flood was served between two times of the spell."""
@@ -61,6 +67,13 @@ class Spell:
         return total
 
     def share(self, start_s: float, end_s: float) -> float:
+        """Return the first flood's share of what was charged between two times of the spell."""
+        start_s, end_s = self.began_s + start_s, self.began_s + end_s
+        within = [served for at_s, served in self.served if start_s <= at_s <= end_s]
+        gained = [last - first for first, last in zip(within[0], within[-1], strict=True)]
+        return gained[0] / sum(gained)
+
+    def token_share(self, start_s: float, end_s: float) -> float:
         """Return the first flood's share of all tokens."""
         served = [self.tokens(flood, start_s, end_s) for flood in range(len(self.requests))]
         return served[0] / sum(served)
@@ -91,7 +104,7 @@ def run(server: Server, floods: Sequence[Flood], *, for_s: float) -> Spell:
             "keys": list(flood.keys) or [own_keys[flood.tenant]],
             "streams": flood.streams,
             "output": flood.output,
-            "prompt": PROMPT,
+            "prompt": flood.prompt,
             "from_s": began_s + flood.from_s,
             "until_s": began_s + for_s,
         }
@@ -105,12 +118,18 @@ def run(server: Server, floods: Sequence[Flood], *, for_s: float) -> Spell:
         client.stdin.write(json.dumps(job))
         client.stdin.close()
         clients.append(client)
+    served: list[tuple[float, Sequence[float]]] = []
+    while time.monotonic() < began_s + for_s:
+        state = _state(server)
+        served.append((time.monotonic(), _charged(state, [flood.tenant for flood in floods])))
+        time.sleep(_WATCH_S)
     results = []
     for client in clients:
         assert client.stdout is not None
         results.append(json.loads(client.stdout.read()))
         assert client.wait(_TIMEOUT_S) == 0
-    return Spell(began_s, [r["requests"] for r in results], [r["busy"] for r in results])
+    requests, busy = [r["requests"] for r in results], [r["busy"] for r in results]
+    return Spell(began_s, requests, served, busy, state["step_costs_us"])
 
 
 def set_loss(server: Server, max_throughput_loss: float) -> None:
@@ -128,6 +147,21 @@ def new_keys(server: Server, tenant: str, number: int) -> list[str]:
     """Issue more keys to a tenant."""
     bodies = ({"tenant": tenant, "name": f"flood-{n}"} for n in range(number))
     return [str(_ask(server, "POST", "/keys", body)["key"]) for body in bodies]
+
+
+def _state(server: Server) -> dict[str, Any]:
+    [model] = _ask(server, "GET", "/scheduler", {})["data"]
+    return dict(model["state"])
+
+
+def _charged(state: Mapping[str, Any], tenants: Sequence[str]) -> list[float]:
+    """Say what each tenant was ever charged for."""
+    charged = dict.fromkeys(tenants, 0.0)
+    for band in state["bands"]:
+        for tenant in band["tenants"]:
+            if tenant["tenant"] in charged:
+                charged[tenant["tenant"]] += tenant["service"]
+    return list(charged.values())
 
 
 def _ask(server: Server, method: str, path: str, body: Mapping[str, Any]) -> Any:

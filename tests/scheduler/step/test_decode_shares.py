@@ -11,6 +11,7 @@ from decode_contest import COST, FIXED_S, ROW_S, Contest, Flood, config_of
 from engine.step_cost import LinearCost, StepCost
 from scheduler.core import Scheduler
 from scheduler.learn import StepModel
+from scheduler.learn.step_regime import Regime
 from scheduler.request import Band, Slo
 from scheduler.step.decode_shares import MAX_STEPS_OUT
 
@@ -48,6 +49,34 @@ def test_the_loss_is_bounded(loss: float) -> None:
         per_s[max_loss] = contest.tokens.total() / (contest.now - began_s)
     lost = 1 - per_s[loss] / per_s[0.0]
     assert loss - 0.03 <= lost <= loss + 0.01
+
+
+def test_what_a_row_costs_is_found_out() -> None:
+    """Steps that are all alike would not tell; a few that are not do, and then shares hold."""
+    contest = Contest(
+        Flood(tenant="a", streams=16, output=500),
+        Flood(tenant="b", streams=48, output=500),
+        prior=None,
+    )
+    # A step takes what one of sixty-four rows does, whatever is in it.
+    contest.scheduler.step_model._small = Regime(LinearCost(FIXED_S + 64 * ROW_S, 0.0), 0.0, 1.0)
+    contest.run(300)
+    assert contest.run(500, settle=1).share("a") == pytest.approx(0.5, rel=0.1)
+
+
+def test_time_that_the_engine_does_not_see_counts() -> None:
+    """Where handing tokens out takes longer than drawing them, that is what is shared."""
+    floods = Flood(tenant="a", streams=1, output=500), Flood(tenant="b", streams=60)
+    per_s, num_rows = {}, {}
+    for max_loss in (0.0, 0.2):
+        contest = Contest(*floods, config=config_of(max_loss), host_row_s=3 * ROW_S).run(400)
+        began_s = contest.now
+        contest.run(400, settle=1)
+        per_s[max_loss] = contest.tokens.total() / (contest.now - began_s)
+        num_rows[max_loss] = decoded(contest, 400)
+    assert per_s[0.2] / per_s[0.0] == pytest.approx(0.8, rel=0.05)
+    # By the engine's time alone it would be twenty.
+    assert num_rows[0.2] < 12
 
 
 def test_with_no_loss_all_rows_decode() -> None:

@@ -1,0 +1,96 @@
+"""What a step costs whoever decodes in it, and what a row adds: a line through steps of all sizes.
+
+Regression over the last steps tells the two apart only where these had few rows and many. So steps
+are averaged apart by how many rows they had, in powers of two, and each average counts the same:
+a thousand steps of 140 rows do not outweigh ten of 30, nor does a second in which something else
+was slow. Sizes that were seen lately are enough where they differ: what a lone row took says little
+of a machine that is busy. Only steps without prompts count.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_NUM_SIZES: Final = 20
+# An average is of about so many steps, and forgotten after so many in which there was none.
+_NUM_AVERAGED: Final = 32
+_FORGOTTEN_AFTER: Final = 8_192
+_LATELY: Final = 512
+# A hiccup counts as a step that took so many times the average.
+_MAX_RATIO: Final = 3.0
+# Of the sizes that a line is drawn through, the largest is so many times the smallest.
+_LEAST_SPREAD: Final = 1.5
+# A row costs at least what so many tokens of its context do.
+_MAX_CONTEXT: Final = 1 / 32
+
+
+class _Size:
+    """Average steps of about as many rows."""
+
+    __slots__ = ("contexts", "num_seen", "rows", "seen_at", "took_s")
+
+    def __init__(self) -> None:
+        self.num_seen = self.seen_at = 0
+        self.rows = self.contexts = self.took_s = 0.0
+
+    def add(self, num_rows: int, num_contexts: int, took_s: float, number: int) -> None:
+        self.num_seen = min(self.num_seen + 1, _NUM_AVERAGED)
+        if self.num_seen > 1:
+            took_s = min(took_s, _MAX_RATIO * self.took_s)
+        self.rows += (num_rows - self.rows) / self.num_seen
+        self.contexts += (num_contexts - self.contexts) / self.num_seen
+        self.took_s += (took_s - self.took_s) / self.num_seen
+        self.seen_at = number
+
+
+class DecodeLine:
+    """Learn the line; see the module."""
+
+    def __init__(self) -> None:
+        self._sizes = [_Size() for _ in range(_NUM_SIZES)]
+        self._number = 0
+
+    def observe(self, num_rows: int, num_contexts: int, took_s: float) -> None:
+        """Learn from a step that did nothing but decode."""
+        self._number += 1
+        size = self._sizes[min(num_rows.bit_length(), _NUM_SIZES - 1)]
+        if self._number - size.seen_at > _FORGOTTEN_AFTER:
+            size.num_seen = 0
+        size.add(num_rows, num_contexts, took_s, self._number)
+
+    def costs(self, row_s: float, context_s: float) -> tuple[float, float, float] | None:
+        """Say what any step costs, a row, and a token of its context, in seconds.
+
+        Args: what is known otherwise of a row and a token of its context, of which the proportion
+        is taken. Returns: None where steps were too much alike to tell.
+        """
+        context = _MAX_CONTEXT
+        if context_s < _MAX_CONTEXT * row_s:
+            context = max(0.0, context_s / row_s)
+        for num_steps in (_LATELY, _FORGOTTEN_AFTER):
+            points = self._points(context, self._number - num_steps)
+            if len(points) > 1 and points[-1][0] >= _LEAST_SPREAD * points[0][0]:
+                fixed_s, slope_s = _line(points)
+                return fixed_s, slope_s, context * slope_s
+        return None
+
+    def _points(self, context: float, since: int) -> list[tuple[float, float]]:
+        """List averages by size: rows, contexts counted as so much of a row, and seconds."""
+        return [
+            (size.rows + context * size.contexts, size.took_s)
+            for size in self._sizes
+            if size.num_seen and size.seen_at >= since
+        ]
+
+
+def _line(points: list[tuple[float, float]]) -> tuple[float, float]:
+    """Draw a line through points; neither its start nor its slope is below zero."""
+    # Relative errors count, so that short steps do as much as long ones.
+    weights = [took_s**-2 for _, took_s in points]
+    total = sum(weights)
+    mean = sum(w * at for w, (at, _) in zip(weights, points, strict=True)) / total
+    mean_s = sum(w * took_s for w, (_, took_s) in zip(weights, points, strict=True)) / total
+    spread = sum(w * (at - mean) ** 2 for w, (at, _) in zip(weights, points, strict=True))
+    both = sum(w * (at - mean) * y for w, (at, y) in zip(weights, points, strict=True))
+    slope_s = min(max(both / spread, 0.0), mean_s / mean)
+    return mean_s - slope_s * mean, slope_s
