@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import fairness_properties as properties
 import scheduler.order.fair_tree as fair_tree
+import scheduler.step.passing as passing
+from scheduler.config import FairnessUnit
+from scheduler.core import Scheduler
 from scheduler.order import Level
 from scheduler.policies.registry import policy_names
 from tenant_world import Burst, Machine, bursts, timed_scheduler
@@ -116,6 +119,37 @@ def test_borrowing_is_paid_back(sent: list[Burst], machine: Machine, loan: float
     """Tenants that borrow B to save deadlines are served alike within 2 (U + B)."""
     machine = machine.lending(loan)
     properties.interval_service_is_bounded(sent, machine, allowance=loan)
+
+
+# Who holds long gets what it is due in the end, beside who is done at once and always comes again.
+_LONG_BESIDE_SHORT = [
+    Burst(tenant="a", count=40, prompt_len=2, output_len=40, at_s=0, gap_s=0),
+    Burst(tenant="b", count=150, prompt_len=24, output_len=1, at_s=0, gap_s=0),
+]
+
+
+@_SETTINGS
+@example(
+    sent=_LONG_BESIDE_SHORT,
+    machine=Machine(max_num_seqs=8, budget=32, num_blocks=256),
+    unit="tokens",
+    lead=4.0,
+)
+@given(
+    sent=bursts(weights=(1.0, 3.0)),
+    machine=_MACHINES,
+    unit=st.sampled_from(["tokens", "time"]),
+    lead=st.sampled_from([4.0, 32.0]),
+)
+def test_passing_by_is_paid_back(
+    sent: list[Burst], machine: Machine, unit: FairnessUnit, lead: float
+) -> None:
+    """With slots and blocks kept for those below their share, L besides: within 2 (U + L)."""
+    machine = replace(machine, has_headroom=True, unit=unit)
+    make = Scheduler if unit == "tokens" else timed_scheduler
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(passing, "_MAX_LEAD", lead)
+        properties.interval_service_is_bounded(sent, machine, make, allowance=lead)
 
 
 @_SETTINGS
