@@ -84,7 +84,7 @@ class ComposerConfig:
     or all it may draw. Work of the batch band leaves
     `batch_kv_headroom` of the blocks and slots free, and a step that carries it beside other work
     takes `harvest_step_s` at most. Once online prompts wait, that work is left out of
-    steps for up to `harvest_pause_s` (0: it never is; see `scheduler.step.giving_way`).
+    steps for `harvest_pause_s` (0: it never is; see `scheduler.step.giving_way`).
     """
 
     max_num_batched_tokens: int | None = None
@@ -99,7 +99,7 @@ class ComposerConfig:
     kv_quantile: float = 0.9
     batch_kv_headroom: float = 0.1
     harvest_step_s: float = 0.06
-    harvest_pause_s: float = 20.0
+    harvest_pause_s: float = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

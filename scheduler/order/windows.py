@@ -27,6 +27,7 @@ from math import exp, floor, inf
 from scheduler.order.fair_tree import FairTree
 from scheduler.order.tree_node import Node
 from scheduler.order.units import Unit
+from scheduler.policies.bands import QUANTUM
 from scheduler.request import Band, Member
 from scheduler.sequence import Sequence
 
@@ -65,9 +66,10 @@ class _Cohort:
         self.spare_s = max(self.spare_s, _SPARE * window_s)
         self.longest_output = max(self.longest_output, sequence.expected_output)
 
-    def left_s(self, now: float, step_s: float) -> float:
+    def left_s(self, now: float, step_s: float, turn_s: float) -> float:
         """Say how much time is left to begin the last of them."""
-        return self.end_s - now - self.spare_s - _DRAWS_SPARE * self.longest_output * step_s
+        draws_s = _DRAWS_SPARE * self.longest_output * step_s
+        return self.end_s - now - self.spare_s - turn_s - draws_s
 
 
 class _Tenant:
@@ -86,14 +88,17 @@ class _Tenant:
         # Of the forced share.
         self.part = 0.0
 
-    def need(self, now: float, step_s: float) -> tuple[float, float]:
-        """Say at what rate its work must be done, and how much time is left for the first end."""
+    def need(self, now: float, step_s: float, turn_s: float) -> tuple[float, float]:
+        """Say at what rate its work must be done, and how much time is left for the first end.
+
+        Steps take `step_s`, and the band earns its turn in `turn_s`.
+        """
         need = work = 0.0
         first_left_s = inf
         for end_s in sorted(self.cohorts):
             cohort = self.cohorts[end_s]
             work += cohort.work
-            left_s = cohort.left_s(now, step_s)
+            left_s = cohort.left_s(now, step_s, turn_s)
             first_left_s = min(first_left_s, left_s)
             need = max(need, work / left_s if left_s > 0.0 else inf)
         return need, first_left_s
@@ -221,8 +226,9 @@ class Windows:
     def _review(self, tenant: _Tenant, step_s: float, now: float) -> list[Sequence]:
         """Let a tenant's credit grow at the rate that it is forced up, and spend it."""
         work, busy_s, _ = self._recent
-        sure = self._share * tenant.part * work / busy_s
-        need, left_s = tenant.need(now, step_s)
+        share = self._share * work / busy_s
+        sure = share * tenant.part
+        need, left_s = tenant.need(now, step_s, QUANTUM / max(share, 1e-9))
         span_s = now - tenant.seen_s
         need -= tenant.harvests(need, left_s, now)
         forced = min(max(2.0 * need - sure, 0.0), sure)

@@ -13,17 +13,13 @@ from scheduler.running import RunningSet
 from scheduler.sequence import Sequence
 
 # As a part of what was promised for the first token: less is nothing to give way for.
-_LEAST_PART = 0.1
+_LEAST_PART = 0.05
 # What a prompt that was promised nothing counts as promised.
 _UNPROMISED_S = 10.0
 
 
 class GivingWay:
-    """Say when batch work is left out of steps.
-
-    It is left out for `pause_s` after a prompt has waited for all that it was promised, for a tenth
-    of that after it has waited for a tenth, and not at all before.
-    """
+    """Say when batch work is left out of steps; it gives way for `pause_s` at least (0: never)."""
 
     def __init__(self, pause_s: float, running: RunningSet) -> None:
         self._pause_s = pause_s
@@ -32,11 +28,9 @@ class GivingWay:
 
     def is_due(self, head: Sequence | None, now: float) -> bool:
         """Tell whether batch work is to be left out of a step, behind which `head` waits."""
-        part = 0.0 if head is None else _part_waited(head, now)
-        for sequence in self._running.prefilling:
-            part = max(part, _part_waited(sequence, now))
-        if part >= _LEAST_PART:
-            self._until_s = max(self._until_s, now + min(1.0, part) * self._pause_s)
+        waits = head is not None and _part_waited(head, now) >= _LEAST_PART
+        if waits or any(_part_waited(s, now) >= _LEAST_PART for s in self._running.prefilling):
+            self._until_s = now + self._pause_s
         return now < self._until_s
 
 

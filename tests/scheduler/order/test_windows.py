@@ -19,15 +19,15 @@ _INFO = fakes.make_engine().info
 _POOL = BlockPool(32, 4)
 _ordinals = count()
 # Work a second that the machine does, and the part of it that may be forced.
-_CAPACITY, _SHARE = 1000.0, 0.05
+_CAPACITY, _SHARE = 10_000.0, 0.05
 _SURE = _SHARE * _CAPACITY
 _TICK_S = 0.5
-# 3 tokens of a prompt, and 20 of an answer at 2 each.
-_WORK = 43.0
+# 3 tokens of a prompt, and 215 of an answer at 2 each.
+_WORK = 433.0
 
 
 def sequence(
-    tenant: str, finish_by_s: float | None, *, band: Band = Band.BATCH, num_output: int = 20
+    tenant: str, finish_by_s: float | None, *, band: Band = Band.BATCH, num_output: int = 215
 ) -> Sequence:
     request = fakes.make_request(
         f"{tenant}-{next(_ordinals)}", tenant_id=tenant, band=band, finish_by_s=finish_by_s
@@ -75,12 +75,12 @@ class Machine:
 
 
 def test_nothing_is_forced_up_while_half_the_share_would_do() -> None:
-    """43 of work at 25 a second take 1.7 s; a window of 1,000 s keeps 50 s to spare."""
+    """433 of work at 250 a second take 1.7 s; of a window of 1,000 s, 61 s are kept to spare."""
     machine = Machine()
     machine.join(sequence("a", 1000.0))
-    machine.run(940.0)
+    machine.run(930.0)
     assert not machine.forced
-    machine.run(952.0)
+    machine.run(945.0)
     assert len(machine.forced) == 1
 
 
@@ -108,7 +108,7 @@ def test_what_is_harvested_is_not_forced_up() -> None:
     """Work that is done in time by what others leave stays in the batch band."""
     machine = Machine()
     work = machine.join(*(sequence("a", 400.0) for _ in range(200)))
-    rate = 1.2 * _WORK * 200 / 380.0
+    rate = 1.2 * _WORK * 200 / 340.0
     for number, one in enumerate(work):
         machine.run(_WORK * number / rate, harvests=(one, rate))
         machine.windows.leave(one)
@@ -121,7 +121,7 @@ def test_a_tenant_is_not_forced_up_by_the_flood_of_another() -> None:
     for num_others in (1, 5000):
         machine = Machine()
         machine.join(*(sequence("a", 400.0) for _ in range(60)))
-        machine.join(*(sequence("b", 400.0, num_output=30) for _ in range(num_others)))
+        machine.join(*(sequence("b", 400.0, num_output=300) for _ in range(num_others)))
         machine.run(350.0)
         times.append(machine.forced_of("a"))
     assert len(times[0]) > 20
@@ -155,7 +155,7 @@ def test_what_cannot_be_done_in_time_is_left() -> None:
     machine = Machine()
     machine.join(sequence("a", 10.0, num_output=5000), sequence("a", 10.0))
     machine.run(9.0)
-    assert [one.expected_output for _, one in machine.forced] == [20.0]
+    assert [one.expected_output for _, one in machine.forced] == [215.0]
 
 
 @pytest.mark.parametrize("share", [0.0, _SHARE])
