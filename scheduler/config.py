@@ -39,8 +39,10 @@ class FairnessConfig:
     and requests, as in `vtc/vtc/edf`. `params` are keyword arguments by policy name. A tenant may
     go ahead of its counter by `borrow_tokens` to save a deadline. With `precharge_output` the
     expected output is charged with the prompt. `band_shares` is what each band is guaranteed of
-    the service while it has work, however much the bands above it have. A request without a
-    promise counts as promised within `best_effort_ttft_s`. So that tenants have their shares of the
+    the service while it has work, however much the bands above it have; that of `due` is for work
+    of the batch band whose window nears its end (0: none is forced up; see
+    `scheduler.order.windows`). A request without a promise counts as promised within
+    `best_effort_ttft_s`. So that tenants have their shares of the
     rows that decode, and promises are kept, rows sit out steps; that costs at most
     `max_throughput_loss` of what the machine does (0: all rows decode in every step; see
     `scheduler.step.decode_shares`).
@@ -56,7 +58,13 @@ class FairnessConfig:
     max_throughput_loss: float = 0.2
     band_shares: Mapping[Band, float] = field(
         default_factory=lambda: MappingProxyType(
-            {Band.PRIORITY: 0.0, Band.DEFAULT: 0.1, Band.FLEX: 0.05, Band.BATCH: 0.0}
+            {
+                Band.PRIORITY: 0.0,
+                Band.DEFAULT: 0.1,
+                Band.FLEX: 0.05,
+                Band.DUE: 0.05,
+                Band.BATCH: 0.0,
+            }
         )
     )
 
@@ -75,7 +83,8 @@ class ComposerConfig:
     predicted length (at `kv_quantile`, by the peak that all running requests will reach together),
     or all it may draw. Work of the batch band leaves
     `batch_kv_headroom` of the blocks and slots free, and a step that carries it beside other work
-    takes `harvest_step_s` at most.
+    takes `harvest_step_s` at most. Once online prompts wait, that work is left out of
+    steps for `harvest_pause_s` (0: it never is; see `scheduler.step.giving_way`).
     """
 
     max_num_batched_tokens: int | None = None
@@ -90,6 +99,7 @@ class ComposerConfig:
     kv_quantile: float = 0.9
     batch_kv_headroom: float = 0.1
     harvest_step_s: float = 0.06
+    harvest_pause_s: float = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

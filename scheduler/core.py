@@ -188,6 +188,7 @@ class Scheduler:
         """
         assert len(self._in_flight) < self.info.depth, "report comes first"
         self._lifecycle.drop_late(now)
+        self._lifecycle.promote_due(now)
         step = self._composer.compose(self._num_steps, now)
         if step is None:
             self._in_flight.rest()
@@ -206,6 +207,7 @@ class Scheduler:
         step, took_s = self._in_flight.take(result, now)
         outputs = self._results.take(step, result, now)
         self.step_model.observe(step.features, took_s)
+        self._lifecycle.windows.note_step(took_s)
         self._admission.note_step(step.features, took_s, now, is_full=step.is_full)
         return outputs
 

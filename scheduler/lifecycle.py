@@ -24,8 +24,8 @@ from engine.kv.block_pool import BlockPool
 from scheduler.admission import Admission, Expiry
 from scheduler.config import FairnessConfig
 from scheduler.learn import Estimates, Lengths
-from scheduler.order import Charges, FairTree, Unit
-from scheduler.request import FinishReason, RequestOutput
+from scheduler.order import Charges, FairTree, Unit, Windows
+from scheduler.request import Band, FinishReason, RequestOutput
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence, Status
 from scheduler.step import SharedPrefix
@@ -48,7 +48,8 @@ class Lifecycle:
     """Move requests from one state to the next; see the module.
 
     `waiting` and `running` are who waits for a slot and who has one; look, but leave changing
-    them to the methods. `charges` are what requests cost their tenants, `ended` counts. Nothing
+    them to the methods. `charges` are what requests cost their tenants, `windows` says whose batch
+    work is forced up, `ended` counts. Nothing
     can be done before `go_by` was told by what.
     """
 
@@ -65,6 +66,7 @@ class Lifecycle:
         self.ended = Ended()
         self._shared_prefix = SharedPrefix(pool.block_size)
         self._expiry = Expiry()
+        self.windows = Windows()
         self._sequences: dict[str, Sequence] = {}
         self._expired: list[RequestOutput] = []
         self._num_to_drop = MAX_DROPPED
@@ -94,6 +96,7 @@ class Lifecycle:
         self.waiting.unit = unit
         self.charges.go_by(config, self.waiting, unit)
         self.running.renumber()
+        self.windows.go_by(config.band_shares.get(Band.DUE, 0.0), self.waiting, unit)
         self._estimates = estimates
         self._admission = admission
 
@@ -120,6 +123,7 @@ class Lifecycle:
         self.waiting.enrol(sequence, now)
         self.waiting.push(sequence, now)
         self._expiry.add(sequence)
+        self.windows.join(sequence, now)
 
     def queue(self, sequence: Sequence, now: float) -> None:
         """Let a request wait for a slot; a paused one would only stand in the way."""
@@ -165,7 +169,10 @@ class Lifecycle:
         self._shared_prefix.start(sequence, len(hit))
         num_tokens = sequence.num_tokens
         self.running.kv_growth.admit(
-            sequence.slot, num_tokens - num_found, expected_len - num_tokens
+            sequence.slot,
+            num_tokens - num_found,
+            expected_len - num_tokens,
+            is_batch=sequence.request.band is Band.BATCH,
         )
         return new_block_ids
 
@@ -190,6 +197,26 @@ class Lifecycle:
         for sequence in self._expiry.take(now, at_most=MAX_DROPPED // 2):
             if self.is_late(sequence, now):
                 self.drop(sequence, now)
+
+    def promote_due(self, now: float) -> None:
+        """Move batch work to the band `due` whose window forces it up; to be called once a step."""
+        for sequence in self.windows.take(now):
+            self._promote(sequence, Band.DUE, now)
+
+    def _promote(self, sequence: Sequence, band: Band, now: float) -> None:
+        waits = sequence in self.waiting
+        if waits:
+            self.waiting.remove(sequence, now)
+        self.waiting.expel(sequence)
+        self.running.holdings.leave(sequence, now)
+        self.running.promote(sequence, band)
+        self.running.holdings.join(sequence, now)
+        self.waiting.enrol(sequence, now)
+        self.waiting.note_begin(sequence)
+        if sequence.status is Status.RUNNING:
+            self.running.decode_rows.accounts[sequence.slot] = sequence.account
+        if waits:
+            self.waiting.push(sequence, now)
 
     def is_late(self, sequence: Sequence, now: float) -> bool:
         """Tell whether a request's time passed while it waited."""
@@ -229,6 +256,7 @@ class Lifecycle:
             sequence.num_prefilled = 0
         self.waiting.expel(sequence)
         self.running.holdings.leave(sequence, now)
+        self.windows.leave(sequence)
         sequence.status = Status.FINISHED
         del self._sequences[sequence.request_id]
         for follower in self._shared_prefix.leave(sequence):

@@ -12,12 +12,20 @@ from engine.contract import SamplingParams, TokenLogprobs
 
 
 class Band(IntEnum):
-    """Rank requests: a lower number goes first."""
+    """Rank requests: a lower number goes first.
+
+    Nobody asks for `DUE`: it is what the batch band's work is moved to as its window nears its end.
+    """
 
     PRIORITY = 0
     DEFAULT = 1
     FLEX = 2
-    BATCH = 3
+    DUE = 3
+    BATCH = 4
+
+
+# Those that may be asked for, by name.
+BANDS = {band.name.lower(): band for band in Band if band is not Band.DUE}
 
 
 # Whether it is an organisation, and its id.
@@ -48,7 +56,8 @@ class Request:
     share KV only within a salt. `granted_tokens` is how many output tokens the caller has
     reserved; the request pauses there until `Scheduler.extend` or `finish_granted` answers, and
     None is without bound. `arrival_s` is on the scheduler's clock. Nobody waits for the first
-    token beyond `expires_s`, where it is given.
+    token beyond `expires_s`, where it is given. `finish_by_s` is the end of the window in
+    which work of the batch band is to be done; what has not begun by then is not begun any more.
     """
 
     request_id: str
@@ -65,6 +74,7 @@ class Request:
     slo: Slo = field(default_factory=Slo)
     granted_tokens: int | None = None
     expires_s: float | None = None
+    finish_by_s: float | None = None
 
     @property
     def member(self) -> Member:

@@ -36,6 +36,7 @@ def make_request(
     slo: Slo = NOTHING_PROMISED,
     weight: float = 1.0,
     expires_s: float | None = None,
+    finish_by_s: float | None = None,
 ) -> Request:
     """Make a request of a tenant with one key."""
     return Request(
@@ -53,6 +54,7 @@ def make_request(
         slo=slo,
         weight=weight,
         expires_s=expires_s,
+        finish_by_s=finish_by_s,
     )
 
 

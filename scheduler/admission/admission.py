@@ -136,8 +136,9 @@ class Admission:
         if not self._config.drop_expired or sequence.num_output_tokens:
             return False
         request = sequence.request
-        if request.expires_s is not None and now >= request.expires_s:
-            return True
+        for end_s in (request.expires_s, request.finish_by_s):
+            if end_s is not None and now >= end_s:
+                return True
         due_s = first_due_s(request)
         if due_s == NEVER:
             return False

@@ -3,6 +3,7 @@
 `FairTree` orders what waits: bands, organisations, tenants, keys, requests, each by a policy of
 `scheduler.policies`; its nodes keep what was served below them. `Charges` charges what a request
 costs, in the `Unit` that is chosen. Every time that a promise sets comes from `deadlines`.
+`Windows` forces batch work up in time.
 """
 
 from scheduler.order.charges import Charges
@@ -17,6 +18,7 @@ from scheduler.order.deadlines import (
 from scheduler.order.fair_tree import FairTree
 from scheduler.order.tree_node import Level, Node
 from scheduler.order.units import StepPrices, Tokens, Unit
+from scheduler.order.windows import Windows
 
 __all__ = [
     "NEVER",
@@ -27,6 +29,7 @@ __all__ = [
     "StepPrices",
     "Tokens",
     "Unit",
+    "Windows",
     "first_due_s",
     "given_up_s",
     "next_due_s",

@@ -28,16 +28,19 @@ def first_due_s(request: Request, *, unless_promised_s: float = NEVER) -> float:
 
 def given_up_s(request: Request) -> float:
     """Say from when on nobody waits for the first token any more."""
-    due_s = first_due_s(request)
-    return due_s if request.expires_s is None else min(due_s, request.expires_s)
+    ends = (first_due_s(request), request.expires_s, request.finish_by_s)
+    return min(end_s for end_s in ends if end_s is not None)
 
 
 def next_due_s(sequence: Sequence, *, best_effort_ttft_s: float) -> float:
     """Say when the next token of a request that waits is due, which may have run before.
 
-    One without a promise counts as promised within `best_effort_ttft_s`.
+    One without a promise counts as promised within `best_effort_ttft_s`, or where it has a window,
+    by the end of that.
     """
     request = sequence.request
+    if request.finish_by_s is not None and request.slo.ttft_s is None:
+        return request.finish_by_s
     due_s = first_due_s(request, unless_promised_s=best_effort_ttft_s)
     if sequence.first_token_s is None:
         return due_s

@@ -117,6 +117,11 @@ class FairTree:
         return self._root.num_live
 
     @property
+    def served(self) -> float:
+        """Sum all that was charged."""
+        return self._root.served
+
+    @property
     def bands(self) -> Mapping[str, Node]:
         """Hold the bands that were used, by name; tenants of no organisation are their children."""
         return self._root.children

@@ -21,7 +21,7 @@ from scheduler.policies.base import Child, Key, Policy, Siblings
 from scheduler.request import Band
 
 # In weighted tokens: a few prompts.
-_QUANTUM = 4096.0
+QUANTUM = 4096.0
 _MAX_DEBT_QUANTA = 4
 # Of the nodes that it orders, which are bands.
 _band_of: Callable[[Child], Band] = attrgetter("band")
@@ -33,7 +33,7 @@ class BandShares(Policy):
     reads_head = False
     keeps_accounts = True
 
-    def __init__(self, shares: Mapping[Band, float], *, quantum: float = _QUANTUM) -> None:
+    def __init__(self, shares: Mapping[Band, float], *, quantum: float = QUANTUM) -> None:
         assert sum(shares.values()) < 1.0, "the bands above must be left something"
         self._shares = shares
         self._quantum = quantum

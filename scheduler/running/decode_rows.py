@@ -98,6 +98,12 @@ class DecodingRows:
         self.num_with_own_ends -= self.has_own_ends.item(slot)
         self._sequences[slot] = self._request_ids[slot] = None
 
+    def promote(self, sequence: Sequence) -> None:
+        """Note that a row is not of the batch band any more."""
+        slot = sequence.slot
+        self.bands[slot] = sequence.request.band
+        self._is_batch[slot], self._is_online[slot] = False, True
+
     def bound(self, sequence: Sequence) -> None:
         """Note that a sequence may draw more, or must end before."""
         self.pause_at[sequence.slot], self.limit[sequence.slot] = sequence.pause_at, sequence.limit

@@ -8,6 +8,7 @@ the engine's single stream, so a slot or block may be given to another as soon a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 
 from scheduler.request import Band
@@ -61,6 +62,10 @@ class RunningSet:
     def num_free_slots(self) -> int:
         return len(self._free_slots)
 
+    def num_lent_slots(self, sequence: Sequence) -> int:
+        """Count the slots that the batch band has until somebody of another needs them."""
+        return 0 if sequence.request.band is Band.BATCH else len(self._of_band[Band.BATCH])
+
     def has_below(self, band: Band) -> bool:
         """Tell whether a sequence of a lower band runs."""
         return any(self._of_band[band + 1 :])
@@ -90,6 +95,25 @@ class RunningSet:
         self._decodes_of(sequence)[sequence] = None
         self.decode_rows.join(sequence)
         self.decode_rows.turns[sequence.slot] = self.num_steps << PLACE_BITS
+
+    def promote(self, sequence: Sequence, band: Band) -> None:
+        """Move a sequence of the batch band, running or not, to a band that is served online."""
+        before = sequence.request.band
+        assert before is Band.BATCH is not band
+        is_running = sequence in self._of_band[before]
+        if is_running:
+            del self._of_band[before][sequence]
+            self.holdings.release(sequence)
+        sequence.request = replace(sequence.request, band=band)
+        if is_running:
+            self._of_band[band][sequence] = None
+            self.holdings.admit(sequence)
+            self.kv_growth.promote(sequence.slot)
+        if sequence in self.batch_decodes:
+            del self.batch_decodes[sequence]
+            self.online_decodes[sequence] = None
+            self.decode_rows.promote(sequence)
+            self.decode_rows.turns[sequence.slot] = self.num_steps << PLACE_BITS
 
     def release(self, sequence: Sequence, *, suspect: bool = False) -> None:
         """Take a sequence's slot and blocks away; what it drew is found from now on.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from scheduler.request import Band, Slo
+from scheduler.request import BANDS, Band, Slo
 from scheduler.simulator.errors import SimulationError
 from scheduler.simulator.fields import Fields
 from scheduler.simulator.workload import Arrival
@@ -100,10 +100,9 @@ def _band(row: Fields) -> Band:
         return Band.DEFAULT
     name = row.text("tier")
     try:
-        return Band[name.upper()]
+        return BANDS[name.lower()]
     except KeyError:
-        names = ", ".join(band.name.lower() for band in Band)
-        raise row.error("tier", f"{name!r} is none of {names}") from None
+        raise row.error("tier", f"{name!r} is none of {', '.join(BANDS)}") from None
 
 
 def _prefix_tokens(row: Fields, num_prompt_tokens: int) -> int:

@@ -6,6 +6,7 @@
     band = "priority"              # priority, default, flex or batch
     ttft_s = 1.0                   # promises; also tpot_s and max_gap_s
     patience_s = 30                # nobody waits longer for the first token
+    window_s = 86400               # of the band batch: by when the answer is to be there
 
 The first tier that names a client is its own.
 """
@@ -18,7 +19,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from scheduler.request import Band, Slo
+from scheduler.request import BANDS, Band, Slo
 from scheduler.simulator.errors import SimulationError
 from scheduler.simulator.workload import Arrival, Workload
 
@@ -36,6 +37,7 @@ class Tier:
     tpot_s: float | None = None
     max_gap_s: float | None = None
     patience_s: float | None = None
+    window_s: float | None = None
 
     def names(self, client: str) -> bool:
         return any(_matches(pattern, client) for pattern in self.clients)
@@ -47,6 +49,7 @@ class Tier:
             band=self.band,
             slo=Slo(self.ttft_s, self.tpot_s, self.max_gap_s),
             patience_s=self.patience_s,
+            ttlt_s=self.window_s,
         )
 
 
@@ -85,9 +88,9 @@ def _tier(table: Mapping[str, Any]) -> Tier:
     values["clients"] = tuple(str(c) for c in (clients if isinstance(clients, list) else [clients]))
     if "band" in values:
         try:
-            values["band"] = Band[str(values["band"]).upper()]
+            values["band"] = BANDS[str(values["band"]).lower()]
         except KeyError:
-            names = ", ".join(band.name.lower() for band in Band)
+            names = ", ".join(BANDS)
             raise SimulationError(f"no band {values['band']!r}: choose one of {names}") from None
     for name in values.keys() - {"clients", "band"}:
         if not isinstance(values[name], int | float) or not values[name] > 0:

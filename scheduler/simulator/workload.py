@@ -26,7 +26,8 @@ class Arrival:
     `block_ids` name the content of the prompt in blocks of `block_tokens` tokens: equal ids at
     the start of two prompts are a shared prefix. What is beyond them is the prompt's own: no
     other one goes on alike. `salt` is whose cache that is, the tenant's where it is empty.
-    `ttlt_s` is a promise for the last token, which is measured but has no place in an `Slo`.
+    `ttlt_s` is a promise for the last token, which is measured but has no place in an `Slo`; of the
+    batch band it is the window.
     Nobody waits for the first token longer than `patience_s`. Its caller cancels it
     `cancel_after_s` after it came, or once it has `cancel_after_tokens` tokens.
     """
@@ -77,7 +78,14 @@ class Arrival:
             band=self.band,
             slo=self.slo,
             expires_s=None if self.patience_s is None else self.at_s + self.patience_s,
+            finish_by_s=self._finish_by_s,
         )
+
+    @property
+    def _finish_by_s(self) -> float | None:
+        if self.band is not Band.BATCH or self.ttlt_s is None:
+            return None
+        return self.at_s + self.ttlt_s
 
     def uncut(self) -> Arrival:
         """Describe the same request of a caller that waits for all of the answer."""

@@ -28,6 +28,7 @@ from scheduler.step.budget import StepBudget
 from scheduler.step.decode_shares import DecodeShares
 from scheduler.step.displacement import Displacement
 from scheduler.step.draft import Draft, Step
+from scheduler.step.giving_way import GivingWay
 from scheduler.step.intake import Intake
 from scheduler.step.kv_budget import KvBudget
 from scheduler.step.limits import StepLimits
@@ -71,6 +72,7 @@ class Composer:
             config.fairness.max_throughput_loss, running, waiting, step_model
         )
         self._shares = DecodeShares(config, info.depth, running, waiting, step_model)
+        self._giving_way = GivingWay(config.composer.harvest_pause_s, running)
         self._num_steps_to_admission = 0
 
     def compose(self, step_id: int, now: float) -> Step | None:
@@ -211,6 +213,8 @@ class Composer:
         under_way = [s for s in running.prefilling if s.request.band is Band.BATCH]
         waits = admits and not self._intake.is_online_waiting()
         if not (running.batch_decodes or under_way or (waits and len(self._waiting))):
+            return
+        if self._giving_way.is_due(self._waiting.peek(now), now) and draft.num_tokens:
             return
         ready = self._ready_to_harvest(self._num_tokens_left(draft))
         context = int(running.decode_rows.num_tokens[ready].sum()) // max(1, len(ready))

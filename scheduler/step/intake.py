@@ -94,8 +94,11 @@ class Intake:
 
     def _fit(self, sequence: Sequence, *, keeps: bool = True) -> list[int] | None:
         """Find a slot and blocks for a request, as far as it may have them; returns its hit."""
+        running = self._running
+        if running.is_full:
+            return None
         num_kept = self._kv_budget.headroom.slots(sequence) if keeps else 0
-        if self._running.num_free_slots <= num_kept:
+        if running.num_free_slots + running.num_lent_slots(sequence) <= num_kept:
             return None
         return self._kv_budget.fit(sequence, keeps=keeps)
 

@@ -4,6 +4,9 @@ Blocks for all known tokens are taken when a request is admitted, so prefills ne
 other and only decoding can run out. How much must be free beyond that is a choice: nothing but a
 small reserve (`prompt`); what all running requests together are predicted to reach at their peak
 (`predicted`); or all that each of them may ever draw (`max`), after which nothing is preempted.
+
+What rows of the batch band hold, and are to grow by, is as good as free for all others: they are
+sent back once it is needed, and nobody waits for that.
 """
 
 from __future__ import annotations
@@ -72,7 +75,7 @@ class KvBudget:
         if self._fits_beside(sequence, num_needed, reserve, 0):
             return hit
         # What others are to grow by beyond their shares is not for it to leave them.
-        has_room = num_tokens <= (pool.num_free - reserve) * pool.block_size
+        has_room = num_tokens <= (self._num_free(sequence) - reserve) * pool.block_size
         return hit if has_room and self.headroom.is_shared(sequence) else None
 
     def blocks_to_begin(self, sequence: Sequence) -> int:
@@ -94,9 +97,16 @@ class KvBudget:
         self, sequence: Sequence, num_needed: int, reserve: int, num_kept: int
     ) -> bool:
         """Tell whether a request that needs so many blocks now leaves others `num_kept` of them."""
-        if num_needed + reserve + num_kept > self._pool.num_free:
+        if num_needed + reserve + num_kept > self._num_free(sequence):
             return False
         return self._config.kv_reserve == "prompt" or self._outlasts(sequence, num_needed, num_kept)
+
+    def _num_free(self, sequence: Sequence) -> float:
+        """Count the blocks that are free for a request, or will be once it needs them."""
+        num_free = float(self._pool.num_free)
+        if sequence.request.band is not Band.BATCH:
+            num_free += self._running.kv_growth.batch_tokens[0] // self._pool.block_size
+        return num_free
 
     def _tokens_to_hold(self, sequence: Sequence, num_needed: int) -> float:
         """Count the tokens that a request is to hold of its own in the end."""
@@ -153,10 +163,16 @@ class KvBudget:
         pool, rows = self._pool, self._running.kv_growth
         block_size = pool.block_size
         growth = max(0.0, self.expected_len(sequence) - sequence.num_tokens)
-        own_tokens = rows.own_tokens
+        own_tokens, others_growth = rows.own_tokens, rows.growth_tokens
         num_shared = pool.num_blocks - pool.num_free - own_tokens / block_size
         room = (pool.num_blocks - num_shared - num_kept) * block_size
+        with_batch = sequence.request.band is Band.BATCH
+        if not with_batch:
+            batch_tokens, batch_growth = rows.batch_tokens
+            own_tokens, others_growth = own_tokens - batch_tokens, others_growth - batch_growth
         new_tokens = num_new * block_size
-        if own_tokens + rows.growth_tokens + new_tokens + growth <= room:
+        if own_tokens + others_growth + new_tokens + growth <= room:
             return True
-        return self._config.kv_reserve != "max" and rows.peak_tokens(new_tokens, growth) <= room
+        if self._config.kv_reserve == "max":
+            return False
+        return rows.peak_tokens(new_tokens, growth, with_batch=with_batch) <= room

@@ -88,6 +88,8 @@ def level_for(asked_s: Seconds, weights: Seconds, amount_s: float) -> float:
     at = int(np.searchsorted(left, amount_s))
     if at == 0:
         return amount_s / float(weights.sum())
+    if at == len(levels):
+        return NO_LEVEL  # Less than the sum by the rounding of another order of adding.
     return float((amount_s - asked[at - 1]) / heavy[at - 1])
 
 

@@ -40,6 +40,7 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "composer.kv_quantile": (0.01, 1),
     "composer.batch_kv_headroom": (0, 1),
     "composer.harvest_step_s": (1e-3, 60),
+    "composer.harvest_pause_s": (0, 3_600),
     "admission.ttft_fraction": (0.01, 10),
     "admission.max_num_queued": (1, 10_000_000),
     "admission.max_queued_tokens": (1, 1e12),

@@ -13,7 +13,13 @@ from scheduler.policies.bands import BandShares
 from scheduler.request import Band
 from scheduler.sequence import Sequence
 
-_SHARES = {Band.PRIORITY: 0.0, Band.DEFAULT: 0.1, Band.FLEX: 0.05, Band.BATCH: 0.0}
+_SHARES = {
+    Band.PRIORITY: 0.0,
+    Band.DEFAULT: 0.1,
+    Band.FLEX: 0.05,
+    Band.DUE: 0.05,
+    Band.BATCH: 0.0,
+}
 _QUANTUM = 100.0
 
 

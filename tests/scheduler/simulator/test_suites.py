@@ -25,6 +25,7 @@ from scheduler.simulator.setup import load_machine
 from scheduler.simulator.suite import SuiteResult
 from scheduler.simulator.suites import suites
 from scheduler.simulator.synthetic import poisson
+from scheduler.simulator.window_part import WindowOptions
 from scheduler.simulator.workload import Arrival, Workload
 
 
@@ -136,12 +137,17 @@ def test_tenants_of_one_owner_leave_a_victim_its_share() -> None:
 
 
 def test_harvest_suite_runs() -> None:
-    """The backlog takes a good part of what online work leaves."""
+    """The backlog takes a good part of what online work leaves, and a window forces work up."""
     told: list[str] = []
-    options = harvest_suite.HarvestSuiteOptions(requests=400)
+    windows = WindowOptions(requests=1_000, batch_requests=100, flooding_requests=500)
+    options = harvest_suite.HarvestSuiteOptions(requests=400, other_requests=200, windows=windows)
     result = harvest_suite.run(told.append, options)
     check(result, told, harvest_suite.NUM_RUNS)
-    assert result.figures["harvested_share_of_spare"].value > 0.3
+    figures = {name: figure.value for name, figure in result.figures.items()}
+    assert figures["harvested_share_of_spare"] > 0.3
+    assert figures["window_done_share"] > 0.5 > 0.1 > figures["window_done_unforced_share"]
+    # Two seconds of a flood weigh more in so short a run.
+    assert figures["window_contested_service_share"] < 0.1
 
 
 def test_slo_suite_runs() -> None:

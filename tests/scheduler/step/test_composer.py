@@ -11,7 +11,13 @@ import fakes
 from engine.contract import StepPlan, StepResult, TokenLogprobs
 from engine.step_cost import LinearCost, StepCost
 from fakes import Driver
-from scheduler.config import ComposerConfig, FairnessConfig, SchedulerConfig, first_come
+from scheduler.config import (
+    AdmissionConfig,
+    ComposerConfig,
+    FairnessConfig,
+    SchedulerConfig,
+    first_come,
+)
 from scheduler.core import Scheduler
 from scheduler.learn.step_model import StepModel
 from scheduler.lifecycle import MAX_DROPPED
@@ -240,6 +246,57 @@ def test_online_work_sends_batch_work_away_at_once() -> None:
     assert [new.request_id for new in driver.plans[-1].admitted] == ["online"]
     driver.run()
     assert {output.finish_reason for output in driver.last.values()} == {FinishReason.LENGTH}
+
+
+def test_what_batch_rows_are_to_hold_keeps_nobody_waiting() -> None:
+    """A request fits now, and batch rows that would grow into what it needs go when they do."""
+    driver = driver_of(config_of(kv_reserve="predicted"), num_blocks=40, max_num_seqs=8)
+    for n in range(2):
+        driver.offer(request(f"b{n}", 60, band=Band.BATCH, max_tokens=60, tenant_id=f"b{n}"))
+    for _ in range(3):
+        driver.turn()
+    assert started(driver) == ["b0", "b1"]
+    driver.offer(request("online", 60, max_tokens=60))
+    driver.turn()
+    assert [new.request_id for new in driver.plans[-1].admitted] == ["online"]
+    driver.run()
+    assert {output.finish_reason for output in driver.last.values()} == {FinishReason.LENGTH}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2])
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_window_forces_batch_work_up_in_a_flood(share: float, *, is_running: bool) -> None:
+    """It is done by the end of its window, whether it has begun before the flood or not."""
+    shares = {Band.DEFAULT: 0.1, Band.DUE: share}
+    config = SchedulerConfig(
+        fairness=FairnessConfig(unit="tokens", band_shares=shares),
+        composer=ComposerConfig(harvest_step_s=0.001, harvest_pause_s=0.0),
+        admission=AdmissionConfig(predict_ttft=False),
+    )
+    driver = driver_of(config)
+    batch = request("batch", 8, band=Band.BATCH, tenant_id="bulk", finish_by_s=80.0)
+    if is_running:
+        driver.offer(batch)
+        driver.turn()
+
+    def is_done(driver: Driver) -> bool:
+        return "batch" in driver.last and driver.last["batch"].finish_reason is not None
+
+    num_offered = 0
+    while driver.now < 84.0 and not is_done(driver):
+        while driver.scheduler.snapshot().queued < 4:
+            driver.offer(request(f"o{num_offered}", 60))
+            num_offered += 1
+        if driver.now > 1.0 and not is_running:
+            driver.offer(batch)
+            is_running = True
+        driver.turn()
+        driver.take(driver.scheduler.take_expired())
+    if share:
+        assert 20.0 < driver.now < 80.0
+        assert driver.last["batch"].finish_reason is FinishReason.LENGTH
+    else:
+        assert driver.now > 80.0
 
 
 def test_batch_rows_that_have_no_block_left_do_not_hang() -> None:
