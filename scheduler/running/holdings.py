@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from scheduler.request import Band, Member
 from scheduler.sequence import Sequence
@@ -21,6 +22,14 @@ _ALONE = 1.0 + 1e-9
 KEPT = 0.125
 
 _Name = tuple[Band, Member]
+
+
+class Weights(NamedTuple):
+    """Sum weights of tenants: of all, of those that wait, of those of one band that do not."""
+
+    all: float
+    waiting: float
+    own_idle: float
 
 
 class _Holding:
@@ -97,6 +106,21 @@ class Holdings:
         # What was added and taken away again may leave a little.
         all_weight = sum(self._weight_of[: sequence.request.band + 1])
         return 1.0 if all_weight < weight * _ALONE else weight / all_weight
+
+    def waits(self, sequence: Sequence) -> bool:
+        """Tell whether a request's tenant has any in its band that have no slot."""
+        holding = self._of(sequence)
+        return holding.num_live > len(holding.rows)
+
+    def weights_up_to(self, band: Band) -> Weights:
+        """Weigh all that have shares in `band` and above, and who waits; see `Weights`."""
+        waiting, own_waiting = 0.0, 0.0
+        for (of_band, _), holding in self._holdings.items():
+            if of_band <= band and holding.num_live > len(holding.rows):
+                waiting += holding.weight
+                own_waiting += holding.weight if of_band is band else 0.0
+        own_idle = max(0.0, self._weight_of[band] - own_waiting)
+        return Weights(sum(self._weight_of[: band + 1]), waiting, own_idle)
 
     def slots_kept_from(self, sequence: Sequence, num_slots: int) -> int:
         """Count the slots of `num_slots` that a request leaves free for who is below its share.

@@ -33,6 +33,8 @@ class Pace:
         self._paced_s = np.full(num_slots, _NEVER)
         self._num_promised = 0
         self._is_promised = [False] * num_slots
+        # Of rows whose first token is in flight as well, for which nothing is due yet.
+        self._has_promise = np.zeros(num_slots, dtype=bool)
 
     @property
     def tightest_s(self) -> float:
@@ -52,6 +54,14 @@ class Pace:
     def due_s(self, slots: NDArray[np.intp]) -> NDArray[np.float64]:
         """Say when the next token of each of these rows is due; infinity where none is promised."""
         return self._due_s[slots]
+
+    def are_promised(self, slots: NDArray[np.intp]) -> bool:
+        """Tell whether each of these rows was promised when its tokens come, due yet or not."""
+        return bool(self._has_promise[slots].all())
+
+    def join(self, slot: int, slo: Slo) -> None:
+        """Note that a row decodes, the first token of which is in flight."""
+        self._has_promise[slot] = slo.tpot_s is not None or slo.max_gap_s is not None
 
     def start(self, slot: int, slo: Slo, paced_s: float, now: float) -> None:
         """Note that a row's first token has landed, or the first after a preemption.
@@ -76,6 +86,7 @@ class Pace:
 
     def release(self, slot: int) -> None:
         """Forget a row."""
+        self._has_promise[slot] = False
         if self._is_promised[slot]:
             self._is_promised[slot] = False
             self._num_promised -= 1

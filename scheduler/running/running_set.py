@@ -94,6 +94,7 @@ class RunningSet:
         del self.prefilling[sequence]
         self._decodes_of(sequence)[sequence] = None
         self.decode_rows.join(sequence)
+        self.pace.join(sequence.slot, sequence.request.slo)
         self.decode_rows.turns[sequence.slot] = self.num_steps << PLACE_BITS
 
     def promote(self, sequence: Sequence, band: Band) -> None:

@@ -36,7 +36,8 @@ class Contest:
     The victim is of `band` and promised `slo`. `num_blocks` and `max_num_seqs` say of the machine
     what is not as the profile has it. What is at most and at least to come of it is in `at_most`
     and `at_least`, by figures of the victim: `ttft_p99_s`, `tpot_p99_s`, `refused_share`,
-    `service_share`, `service_of_entitled` (what it had of its fair share).
+    `service_share`, `token_share` (the same in tokens and not in time), `service_of_entitled`
+    (what it had of its fair share).
     """
 
     name: str
@@ -129,7 +130,7 @@ CONTESTS: Sequence[Contest] = (
         name="long_prompt_beside_a_promise",
         other=lambda duration_s: long_prompts(1.0, duration_s),
         at_most={"refused_share": 0.25},
-        at_least={"service_share": 0.35},
+        at_least={"service_share": 0.35, "token_share": 0.35},
         slo=Slo(ttft_s=2.0),
     ),
     Contest(

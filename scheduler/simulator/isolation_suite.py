@@ -157,6 +157,7 @@ def _show_contest(contest: Contest, variant: str, done: Run, result: SuiteResult
         "tpot_p99_s": own["tpot_s"]["p99"],
         "refused_share": own["rejected"] / own["requests"],
         "service_share": own["service_share"],
+        "token_share": _token_share(done),
         "service_of_entitled": ratio(own["service_share"] or 0.0, own["entitled_share"] or 0.0),
     }
     result.samples[name] |= {
@@ -173,6 +174,17 @@ def _show_contest(contest: Contest, variant: str, done: Run, result: SuiteResult
             # A victim that has nothing to be measured by was not served at all.
             value = values[key] if values[key] is not None else done.end_s
             result.figures[f"{slug}_victim_{key}"] = state(value, bound, unit)
+
+
+def _token_share(done: Run) -> float:
+    """Say what part the victim had of all that was computed, in tokens at their prices."""
+    prices = done.prices
+    own = [record for record in done.records if record.arrival.tenant_id == VICTIM]
+    own_prompts = sum(r.arrival.num_prompt_tokens - r.num_cached_tokens for r in own if r.has_begun)
+    own_outputs = sum(record.num_output_tokens for record in own)
+    outputs = sum(record.num_output_tokens for record in done.records)
+    total = prices.input * done.num_prefill_tokens + prices.output * outputs
+    return (prices.input * own_prompts + prices.output * own_outputs) / total
 
 
 def _config() -> SchedulerConfig:

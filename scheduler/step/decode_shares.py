@@ -176,7 +176,7 @@ class DecodeShares:
         work_s = float(np.add.reduce(costs_s))
         shares = self._has_shares and bool((tenants != tenants[0]).any())
         # Who is promised a pace has it and gains nothing by more.
-        shares = shares and not (self._running.pace.due_s(slots) < np.inf).all()
+        shares = shares and not self._running.pace.are_promised(slots)
         if shares and self._running.batch_decodes:
             fixed_s += self._batch_s()
         self._is_uneven = False
@@ -265,15 +265,14 @@ class DecodeShares:
         """
         bands = np.unique(tenants.bands).tolist()
         top = tenants.of_band(bands[0]) if len(bands) > 1 else tenants
-        asked_s = top.asked_s + top.prefilled_s
-        level = fair_level(asked_s, top.weights, top.wanted_s, fixed_s, self._max_loss)
-        held_s = self._enough(top, _part(top, level), fixed_s)
+        held_s = self._fair(top, fixed_s)
         if len(bands) == 1:
             return held_s
         work_s, used_s = float(tenants.asked_s.sum()), float(held_s.sum())
         loss = max_loss_for(self._max_loss, float(top.weights.sum() / tenants.weights.sum()))
         needed_s = least_work_s(work_s, fixed_s, loss)
         needed_s = max(needed_s, worthwhile_work_s(work_s, fixed_s))
+        needed_s = min(needed_s, float(self._fair(tenants, fixed_s).sum()))
         parts_s = np.zeros(len(tenants.entries))
         parts_s[tenants.bands == bands[0]] = held_s
         shares = [self._band_shares.get(Band(band), 0.0) for band in bands]
@@ -286,6 +285,12 @@ class DecodeShares:
             parts_s[tenants.bands == band] = held_s
             used_s += float(held_s.sum())
         return parts_s
+
+    def _fair(self, tenants: _Tenants, fixed_s: float) -> Seconds:
+        """Say what rows have where bands make no difference."""
+        asked_s = tenants.asked_s + tenants.prefilled_s
+        level = fair_level(asked_s, tenants.weights, tenants.wanted_s, fixed_s, self._max_loss)
+        return self._enough(tenants, _part(tenants, level), fixed_s)
 
     def _enough(self, tenants: _Tenants, parts_s: Seconds, fixed_s: float) -> Seconds:
         """Raise parts that are too small for what may be lost in tokens, prompts aside."""

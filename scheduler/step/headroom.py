@@ -3,12 +3,18 @@
 A tenant that holds more than its share, with what it asks for, does not take the last eighth of
 either. Long answers would otherwise fill the machine, and whoever comes then waits until one of
 them ends, however soon its turn is. Nothing is kept where nobody else was live lately.
+
+Of the KV cache those that wait share what others leave of theirs: a third tenant that asks for a
+little now and then does not take a third from two that could use it. The eighth is left for those
+of their own band alone; a higher one sends rows back itself.
 """
 
 from __future__ import annotations
 
 from engine.kv.block_pool import BlockPool
+from scheduler.request import Band
 from scheduler.running import KEPT, RunningSet
+from scheduler.running.holdings import Weights
 from scheduler.sequence import Sequence
 
 
@@ -22,6 +28,9 @@ class Headroom:
         # By the identity of a tenant's rows, as of a version of the sizes.
         self._tokens_of: dict[int, tuple[float, float]] = {}
         self._version = -1
+        # By band, as of a version and a step.
+        self._asked: dict[Band, tuple[Weights, float]] = {}
+        self._asked_at = (-1, -1)
 
     def slots(self, sequence: Sequence) -> int:
         """Count the slots that a request must leave free."""
@@ -55,8 +64,10 @@ class Headroom:
         if share >= 1.0:
             return False
         own_tokens = self._tokens_beside(row)[0]
-        of_row = float(self._running.kv_growth.own_by_slot[row.slot])
-        return own_tokens - of_row >= share * self._num_tokens
+        own_tokens -= float(self._running.kv_growth.own_by_slot[row.slot])
+        if own_tokens < share * self._num_tokens:
+            return False
+        return own_tokens >= self._share_of_blocks(row) * self._num_tokens
 
     def is_within_share(self, sequence: Sequence, num_tokens: float) -> bool:
         """Tell whether its tenant's rows, and it with `num_tokens`, are to hold no more KV.
@@ -67,7 +78,41 @@ class Headroom:
         share = holdings.share(sequence)
         if share >= 1.0 or not holdings.rows_beside(sequence):
             return True
-        return sum(self._tokens_beside(sequence)) + num_tokens <= share * self._num_tokens
+        num_tokens += sum(self._tokens_beside(sequence))
+        if num_tokens <= share * self._num_tokens:
+            return True
+        return num_tokens <= self._share_of_blocks(sequence) * self._num_tokens
+
+    def _share_of_blocks(self, sequence: Sequence) -> float:
+        """Say what part of the KV cache is a tenant's, with what others leave of theirs."""
+        holdings = self._running.holdings
+        share = holdings.share(sequence)
+        weights, tokens = self._asked_for(sequence.request.band)
+        own, waiting, idle = share * weights.all, weights.waiting, weights.own_idle
+        if not holdings.waits(sequence):
+            waiting, idle = waiting + own, idle - own
+            tokens -= sum(self._tokens_beside(sequence))
+        kept = min(KEPT, max(0.0, idle) / weights.all)
+        left = 1.0 - tokens / self._num_tokens - kept
+        return max(share, left * own / max(waiting, own))
+
+    def _asked_for(self, band: Band) -> tuple[Weights, float]:
+        """Weigh who waits in a band and above, and sum what the others there are to hold."""
+        growth, running = self._running.kv_growth, self._running
+        now = growth.version, running.num_steps
+        if self._asked_at != now:
+            self._asked_at = now
+            self._asked.clear()
+        found = self._asked.get(band)
+        if found is None:
+            holdings = running.holdings
+            tokens = sum(
+                sum(self._tokens_beside(row))
+                for row in holdings.some_rows()
+                if row.request.band <= band and not holdings.waits(row)
+            )
+            found = self._asked[band] = holdings.weights_up_to(band), tokens
+        return found
 
     def _tokens_beside(self, sequence: Sequence) -> tuple[float, float]:
         """Sum what the rows of a request's tenant hold of their own, and are to grow by.

@@ -109,11 +109,17 @@ def test_nobody_sits_out_where_rows_cost_little() -> None:
     assert contest.num_rested == 0
 
 
-def test_nobody_sits_out_where_all_have_a_pace() -> None:
-    """Rows that come as fast as was promised gain nothing by those of others that sit out."""
+@pytest.mark.parametrize("depth", [1, 2])
+def test_nobody_sits_out_where_all_have_a_pace(depth: int) -> None:
+    """Rows that come as fast as was promised gain nothing by those of others that sit out.
+
+    Those of which the first token is in flight are among them.
+    """
     paced = Slo(tpot_s=10.0)
     contest = Contest(
-        Flood(tenant="a", streams=4, slo=paced), Flood(tenant="b", streams=50, slo=paced)
+        Flood(tenant="a", streams=4, slo=paced),
+        Flood(tenant="b", streams=50, slo=paced),
+        depth=depth,
     )
     assert contest.run(300).num_rested == 0
     contest.join(Flood(tenant="c", streams=1))
@@ -220,6 +226,16 @@ def test_lower_bands_sit_out_for_higher_ones() -> None:
     contest = Contest(Flood(tenant="a", streams=60, band=Band.PRIORITY))
     contest.join(Flood(tenant="b", streams=1, band=Band.FLEX))
     assert contest.run(300).num_rested == 0
+
+
+def test_what_is_lost_for_a_tenant_is_no_less_for_a_light_one_above() -> None:
+    """Beside a row of a higher band a light tenant has others sit out as beside one of its own."""
+    num_rows = []
+    for band in (Band.DEFAULT, Band.PRIORITY):
+        floods = Flood(tenant="a", streams=1), Flood(tenant="b", streams=58)
+        contest = Contest(Flood(tenant="c", streams=1, band=band), *floods)
+        num_rows.append(decoded(contest.run(200, settle=50), 200))
+    assert num_rows[1] == pytest.approx(num_rows[0], rel=0.05)
 
 
 def test_a_promise_is_kept_by_rows_that_have_time() -> None:

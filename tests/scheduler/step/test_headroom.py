@@ -6,6 +6,8 @@ from array import array
 from dataclasses import replace
 from itertools import count
 
+import pytest
+
 import fakes
 from engine.contract import SamplingParams
 from engine.step_cost import LinearCost, StepCost
@@ -245,6 +247,28 @@ def test_answers_that_outgrow_what_was_expected_give_the_headroom_back() -> None
     assert num_rows(driver, "flood") >= 6, "no more of them go than must"
     driver.run()
     assert {output.finish_reason for output in driver.last.values()} == {FinishReason.LENGTH}
+
+
+@pytest.mark.parametrize("band", [Band.DEFAULT, Band.PRIORITY])
+def test_what_a_third_tenant_leaves_is_for_those_that_ask(band: Band) -> None:
+    """One that holds nothing takes no third of the blocks from two that want more than a half."""
+    driver = make_driver(num_slots=16, num_blocks=120, expected=1)
+    offer(driver, "light", output=1, band=band)
+    turns(driver, 2)
+    offer(driver, "mine", 2, prompt=120, output=200)
+    offer(driver, "flood", 12, output=90)
+    while num_free_blocks(driver) > 3:
+        driver.turn()
+    held = driver.scheduler.snapshot().total_blocks / 3
+    [name] = offer(driver, "mine", prompt=56, output=2)
+    rows = [row for row in driver.scheduler._running if row.request.tenant_id == "mine"]
+    assert sum(row.num_tokens for row in rows) + 57 > 8 * held, "it is beyond a third with that"
+    turns(driver, 2)
+    assert driver.tokens[name]
+    # Of what is left when the headroom is, no more than a half.
+    [name] = offer(driver, "mine", prompt=112, output=2)
+    turns(driver, 2)
+    assert not driver.tokens[name]
 
 
 def test_a_newcomer_has_its_share_of_what_runs_and_no_more() -> None:
