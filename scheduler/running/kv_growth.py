@@ -15,25 +15,28 @@ class KvGrowth:
     """Keep the sizes of up to `num_slots` running sequences, and what they are to grow by."""
 
     def __init__(self, num_slots: int) -> None:
-        self._num_slots = num_slots
         # Counts changes, so that what is derived from these sizes can be kept until the next.
         self.version = 0
+        # One more than there are slots, for the row that is thought of besides.
+        self._columns = np.zeros((3, num_slots + 1))
+        self._own, self._growth, self._is_held = self._columns[:, :-1]
         self.clear()
 
     def clear(self) -> None:
         """Forget all rows."""
-        num_slots = self._num_slots
-        self._own = np.zeros(num_slots)
-        self._growth = np.zeros(num_slots)
-        self._is_held = np.zeros(num_slots)
-        self._changed()
+        self._columns[:] = 0.0
+        self.changed()
+
+    def columns(self) -> dict[str, NDArray[np.float64]]:
+        """Name the arrays that a compiled twin works on, which are never replaced."""
+        return {"own": self._own, "growth": self._growth, "is_held": self._is_held}
 
     def admit(self, slot: int, own_tokens: int, growth_tokens: float) -> None:
         """Note what a row holds of its own, and by how much it is expected to grow."""
         self._own[slot] = own_tokens
         self._growth[slot] = max(0.0, growth_tokens)
         self._is_held[slot] = 1.0
-        self._changed()
+        self.changed()
 
     def advance(self, slots: NDArray[np.intp]) -> None:
         """Note that these rows have drawn one more token each."""
@@ -41,12 +44,12 @@ class KvGrowth:
         is_held = self._is_held[slots]
         self._own[slots] += is_held
         self._growth[slots] -= is_held
-        self._changed()
+        self.changed()
 
     def release(self, slot: int) -> None:
         """Forget a row."""
         self._is_held[slot] = self._own[slot] = self._growth[slot] = 0.0
-        self._changed()
+        self.changed()
 
     def peak_tokens(self, new_tokens: float, new_growth: float) -> float:
         """Predict the most that the rows and a new one will ever hold of their own, in tokens.
@@ -57,12 +60,11 @@ class KvGrowth:
         Source: LightLLM, `lightllm/server/router/req_queue` (Gong et al., "Past-Future
         Scheduler for LLM Serving under SLA Guarantees", ASPLOS 2025).
         """
-        own = np.append(self._own, new_tokens)
-        growth = np.append(self._growth, new_growth)
-        np.maximum(growth, 0.0, out=growth)
-        order = np.argsort(-growth)
-        num_growing = np.cumsum(np.append(self._is_held, 1.0)[order])
-        held = np.cumsum(own[order]) + growth[order] * num_growing
+        columns = self._columns
+        columns[:, -1] = new_tokens, new_growth, 1.0
+        order = columns[1].argsort()[::-1]
+        own, growth, is_held = columns[:, order]
+        held = own.cumsum() + np.maximum(growth, 0.0) * is_held.cumsum()
         return float(held.max())
 
     def tokens_of(self, slots: list[int]) -> tuple[float, float]:
@@ -72,7 +74,8 @@ class KvGrowth:
     @property
     def own_by_slot(self) -> NDArray[np.float64]:
         """Hold what the row in each slot holds of its own, 0 in a free one; not to be changed."""
-        return self._own
+        own: NDArray[np.float64] = self._own
+        return own
 
     @property
     def own_tokens(self) -> float:
@@ -84,7 +87,8 @@ class KvGrowth:
         """Sum what the rows are expected to grow by."""
         return self._sum()[1]
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
+        """Note that sizes were changed, which a compiled twin does by itself."""
         self.version += 1
         self._sums: tuple[float, float] | None = None
 

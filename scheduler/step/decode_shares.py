@@ -126,6 +126,10 @@ class DecodeShares:
         is_known &= 8 * abs(len(slots) - self._found_for_rows) <= len(slots)
         if is_known and not is_tight and self._part_of is None:
             return slots
+        if is_known and not is_tight:
+            picked = self._pick_compiled(slots, (row_s, context_s), now)
+            if picked is not None:
+                return picked
         costs_s = np.maximum(row_s + context_s * num_tokens, 1e-9)
         tenants = self._running.decode_rows.accounts[slots, MEMBER]
         if is_tight or not is_known:
@@ -137,6 +141,9 @@ class DecodeShares:
             if self._part_of is None:
                 self._rotation.clear()
                 return slots
+            picked = self._pick_compiled(slots, (row_s, context_s), now)
+            if picked is not None:
+                return picked
         return self._pick(slots, tenants, costs_s, now)
 
     def note(self, step: Step) -> None:
@@ -266,6 +273,32 @@ class DecodeShares:
         level = level_for(asked_s, weights, needed_s)
         raised_s: Seconds = np.maximum(parts_s, held_to(asked_s, weights, level))
         return raised_s
+
+    def _pick_compiled(self, slots: Slots, costs: tuple[float, float], now: float) -> Slots | None:
+        """Do as `_pick`, where it is built; None where it is not."""
+        kernel, rotation = self._running.kernel, self._rotation
+        if kernel is None:
+            return None
+        assert self._part_of is not None
+        rotation.make_room(len(self._part_of))
+        has_promises = self._running.pace.has_promises
+        found = kernel.pick(
+            slots,
+            self._part_of,
+            rotation.credit_s,
+            rotation.held,
+            costs=costs,
+            must_before_s=now + self._ahead_s(slots) if has_promises else -np.inf,
+            num_steps=self._running.num_steps,
+            max_steps_out=MAX_STEPS_OUT,
+        )
+        if found is None:
+            return None
+        chosen, held, is_promise_out = found
+        rotation.note(held)
+        if is_promise_out:
+            self.kept_s = self._step_s(slots)
+        return chosen
 
     def _pick(self, slots: Slots, tenants: NDArray[np.intp], costs_s: Seconds, now: float) -> Slots:
         """Let the rows of tenants that are held run in turn, and all of the others'."""
