@@ -24,6 +24,7 @@ from scheduler.config import PRESETS, FairnessConfig, SchedulerConfig
 from scheduler.learn import Estimates, LengthModel, Lengths, MachineTime, StepModel
 from scheduler.lifecycle import Lifecycle
 from scheduler.order import Tokens, Unit
+from scheduler.outputs import Outputs
 from scheduler.request import Admit, FinishReason, Reject, Request, RequestOutput
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence
@@ -39,7 +40,8 @@ _MIXED = PRESETS["mixed"]
 class Scheduler:
     """Decide what an engine of the limits `info` computes next; see the module.
 
-    `step_model` and `lengths` go on learning; by default they know nothing at first.
+    `step_model` and `lengths` go on learning; by default they know nothing at first. Unless it is
+    `compiled`, Python does all the work, as it does where nothing is built.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Scheduler:
         *,
         step_model: StepModel | None = None,
         lengths: Lengths | None = None,
+        compiled: bool = True,
     ) -> None:
         assert info.depth in (1, 2), "the rules of the module hold for two steps in flight"
         self.info = info
@@ -57,7 +60,7 @@ class Scheduler:
         self.lengths = LengthModel() if lengths is None else lengths
         self._pool = BlockPool(info.num_blocks, info.block_size)
         self._limits = StepLimits(info)
-        self._running = RunningSet(self._limits.max_num_rows)
+        self._running = RunningSet(self._limits.max_num_rows, compiled=compiled)
         self._lifecycle = Lifecycle(config.fairness, self._pool, self._running, self.lengths)
         self._results = Results(info, self._lifecycle)
         self._in_flight = InFlight(self._limits, self._lifecycle)
@@ -202,7 +205,7 @@ class Scheduler:
         """Return the last outputs of requests that `plan` has dropped since the last call."""
         return self._lifecycle.take_expired()
 
-    def report(self, result: StepResult, now: float) -> list[RequestOutput]:
+    def report(self, result: StepResult, now: float) -> Outputs:
         """Take the result of the oldest step in flight; returns what its rows have new."""
         step, took_s = self._in_flight.take(result, now)
         outputs = self._results.take(step, result, now)

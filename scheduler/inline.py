@@ -9,7 +9,7 @@ and the engine is reset, so that the loop can be used again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from engine.contract import Engine, EngineInfo, StepPlan, StepResult
@@ -28,7 +28,7 @@ class Planner(Protocol):
 
     def take_expired(self) -> list[RequestOutput]: ...
 
-    def report(self, result: StepResult, now: float) -> list[RequestOutput]: ...
+    def report(self, result: StepResult, now: float) -> Iterable[RequestOutput]: ...
 
     def reset(self, reason: str, now: float) -> list[RequestOutput]: ...
 
@@ -76,7 +76,7 @@ class InlineLoop:
         result = self.engine.collect(handle)
         if self._on_step is not None:
             self._on_step(plan, result)
-        return self.scheduler.take_expired() + self.scheduler.report(result, self.clock())
+        return [*self.scheduler.take_expired(), *self.scheduler.report(result, self.clock())]
 
     def _abandon(self) -> None:
         self._in_flight.clear()

@@ -164,6 +164,7 @@ class Lifecycle:
         if not sequence.was_admitted:
             sequence.was_admitted = True
             sequence.num_cached_tokens = num_found
+        self.running.prefilling_rows.join(sequence)
         self.charges.admit(sequence, now)
         sequence.is_guaranteed = self.waiting.has_waiting_above(sequence.request.band)
         self._shared_prefix.start(sequence, len(hit))

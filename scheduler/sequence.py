@@ -69,9 +69,10 @@ class Sequence:
     `prefill_s` with nothing beside them, `expected_output` tokens in all to draw, `service_s`
     seconds of work, the next token due at `deadline_s` and so to be begun by `start_by_s`.
     `counter` is kept by the policy that orders it. One that `is_guaranteed` runs on its band's
-    share though higher bands wait. `account` has the entries in the tree's counters of its key, of
-    its tenant, of its organisation (its tenant again where that has none) and of its band;
-    `ends_as_model` tells that it ends where the model says and nowhere else.
+    share though higher bands wait. `holder` names its band and who has a share of it. `account` has
+    the entries in the tree's counters of its key, of its tenant, of its organisation (its tenant
+    again where that has none) and of its band; `ends_as_model` tells that it ends where the model
+    says and nowhere else.
     """
 
     __slots__ = (
@@ -88,6 +89,7 @@ class Sequence:
         "ends_as_model",
         "expected_output",
         "first_token_s",
+        "holder",
         "is_guaranteed",
         "is_held",
         "limit",
@@ -128,6 +130,7 @@ class Sequence:
         self.num_prompt_tokens = self._num_tokens = len(self._token_ids)
         self._num_computed = 0
         self.account = (0, 0, 0, 0)
+        self.holder = (int(request.band), request.member)
         self.num_cached_tokens = 0
         self.num_charged = self.num_prepaid = self.num_ran = self.num_prefilled = 0
         self.prepaid_cost = self.begun_at_counter = 0.0

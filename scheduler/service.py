@@ -33,6 +33,7 @@ from engine.errors import EngineOutOfMemory
 from scheduler.config import SchedulerConfig
 from scheduler.core import Scheduler
 from scheduler.errors import Rejected
+from scheduler.outputs import DrawnTokens, Outputs
 from scheduler.policies.registry import levels_of
 from scheduler.request import FinishReason, Reject, RejectCode, Request, RequestOutput
 from scheduler.state import Load, SchedulerState, Snapshot
@@ -70,7 +71,7 @@ class EngineService:
         self._faults_s: deque[float] = deque(maxlen=_MAX_FAULTS)
         self._streams: dict[str, TokenStream] = {}
         # What turns have yielded, until it is with its streams.
-        self._on_their_way: deque[list[RequestOutput]] = deque()
+        self._on_their_way: deque[Outputs] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._stopping = False
@@ -156,7 +157,7 @@ class EngineService:
             last = [output] if output is not None else self._overtake(request_id)
             # Its blocks may be what others wait for.
             self._wake.notify()
-        self._deliver(last)
+        self._deliver(Outputs(last))
 
     def extend(self, request_id: str, granted_tokens: int | None) -> None:
         """Raise what a request was granted, in output tokens in all; None is no bound."""
@@ -246,7 +247,7 @@ class EngineService:
         with self._wake:
             outputs = self._run_commands()
             plan = self._scheduler.plan(self._clock())
-            outputs += self._scheduler.take_expired()
+            outputs.add(self._scheduler.take_expired())
             if plan is None and not self._in_flight and not outputs:
                 self._sleep()
                 return
@@ -272,15 +273,15 @@ class EngineService:
         self._progress_s = self._clock()
         self._idle = False
 
-    def _run_commands(self) -> list[RequestOutput]:
+    def _run_commands(self) -> Outputs:
         outputs: list[RequestOutput] = []
         while self._commands:
             output = self._commands.popleft()(self._clock())
             if output is not None:
                 outputs.append(output)
-        return outputs
+        return Outputs(outputs)
 
-    def _launch(self, plan: StepPlan, outputs: list[RequestOutput]) -> None:
+    def _launch(self, plan: StepPlan, outputs: Outputs) -> None:
         try:
             handle = self._engine.launch(plan)
         except Exception as error:
@@ -288,7 +289,7 @@ class EngineService:
             return
         self._in_flight.append((plan, handle))
 
-    def _collect(self, outputs: list[RequestOutput]) -> None:
+    def _collect(self, outputs: Outputs) -> None:
         plan, handle = self._in_flight.popleft()
         try:
             result: StepResult = self._engine.collect(handle)
@@ -297,9 +298,9 @@ class EngineService:
             return
         with self._wake:
             now = self._progress_s = self._clock()
-            outputs += self._scheduler.report(result, now)
+            outputs.add(self._scheduler.report(result, now))
 
-    def _recover(self, step_id: int, error: Exception, outputs: list[RequestOutput]) -> None:
+    def _recover(self, step_id: int, error: Exception, outputs: Outputs) -> None:
         """Take back or end the rows of a step that raised, and bring the engine back."""
         self._in_flight.clear()
         if not (isinstance(error, EngineOutOfMemory) and self._take_back(step_id, error)):
@@ -324,13 +325,13 @@ class EngineService:
         )
         return True
 
-    def _fail(self, step_id: int, error: Exception, outputs: list[RequestOutput]) -> None:
+    def _fail(self, step_id: int, error: Exception, outputs: Outputs) -> None:
         """End the rows of a step, and count its fault."""
         logger.exception("step %d failed; the engine is reset", step_id, exc_info=error)
         reason = f"{type(error).__name__}: {error}"
         with self._wake:
             now = self._clock()
-            outputs += self._scheduler.fail_step(step_id, reason, now)
+            outputs.add(self._scheduler.fail_step(step_id, reason, now))
         faults_s = self._faults_s
         faults_s.append(now)
         if len(faults_s) == _MAX_FAULTS and now - faults_s[0] < _FAULT_WINDOW_S:
@@ -344,17 +345,15 @@ class EngineService:
 
     def _finish(self, reason: str) -> None:
         """Wait for what the engine still runs, then end every request that is left."""
-        outputs: list[RequestOutput] = []
+        outputs = Outputs()
         while self._in_flight:
             self._collect(outputs)
         with self._wake:
-            outputs += self._run_commands()
-            outputs += self._scheduler.reset(reason, self._clock())
+            outputs.add(self._run_commands())
+            outputs.add(self._scheduler.reset(reason, self._clock()))
         self._hand_back(self._deliver, outputs)
 
-    def _hand_back(
-        self, callback: Callable[..., None], outputs: list[RequestOutput] | None = None
-    ) -> None:
+    def _hand_back(self, callback: Callable[..., None], outputs: Outputs | None = None) -> None:
         """Cross to the event loop's thread, once a step."""
         assert self._loop is not None
         try:
@@ -365,7 +364,7 @@ class EngineService:
                 raise
             self._stopping = True
 
-    def _deliver_turn(self, outputs: list[RequestOutput]) -> None:
+    def _deliver_turn(self, outputs: Outputs) -> None:
         self._on_their_way.popleft()
         self._deliver(outputs)
 
@@ -374,7 +373,21 @@ class EngineService:
         turns = tuple(self._on_their_way)
         return [output for turn in turns for output in turn if output.request_id == request_id]
 
-    def _deliver(self, outputs: list[RequestOutput]) -> None:
+    def _deliver(self, outputs: Outputs) -> None:
+        for part in outputs.parts:
+            if isinstance(part, DrawnTokens):
+                self._deliver_drawn(part)
+            else:
+                self._deliver_each(part)
+
+    def _deliver_drawn(self, drawn: DrawnTokens) -> None:
+        streams = self._streams
+        for request_id, token_id, num_cached, num_output in drawn.rows():
+            stream = streams.get(request_id)
+            if stream is not None:
+                stream.push_token(token_id, num_cached, num_output)
+
+    def _deliver_each(self, outputs: list[RequestOutput]) -> None:
         streams = self._streams
         for output in outputs:
             stream = streams.get(output.request_id)
@@ -387,7 +400,7 @@ class EngineService:
 
     def _fail_streams(self) -> None:
         """End every stream without the scheduler, which may be what is broken."""
-        self._deliver(
+        self._deliver_each(
             [
                 RequestOutput(request_id, (), FinishReason.ERROR, 0, 0, "the engine has failed")
                 for request_id in self._streams

@@ -47,8 +47,9 @@ class TokenStream:
     """
 
     __slots__ = (
+        "_error",
         "_is_behind",
-        "_latest",
+        "_is_new",
         "_logprobs",
         "_num_taken",
         "_on_cancel",
@@ -74,7 +75,9 @@ class TokenStream:
         self._is_behind = False
         self._logprobs: list[TokenLogprobs] | None = None
         self._prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
-        self._latest: RequestOutput | None = None
+        # Whether something has come since the last delta that was not cut.
+        self._is_new = False
+        self._error: str | None = None
         self._waiter: asyncio.Future[None] | None = None
         self.finish_reason: FinishReason | None = None
         self.num_output_tokens = 0
@@ -91,11 +94,20 @@ class TokenStream:
             self._logprobs += output.logprobs
         if output.prompt_logprobs is not None:
             self._prompt_logprobs = output.prompt_logprobs
-        self._latest = output
-        self.num_output_tokens = output.num_output_tokens
-        self.num_cached_tokens = output.num_cached_tokens
+        self._error = output.error
         self.num_prefilled_tokens = output.num_prefilled_tokens
         self.finish_reason = output.finish_reason
+        self._note(output.num_cached_tokens, output.num_output_tokens)
+
+    def push_token(self, token_id: int, num_cached_tokens: int, num_output_tokens: int) -> None:
+        """Do the same with a token that is not the last; the counts are as of an output."""
+        self._token_ids.append(token_id)
+        self._note(num_cached_tokens, num_output_tokens)
+
+    def _note(self, num_cached_tokens: int, num_output_tokens: int) -> None:
+        self._is_new = True
+        self.num_cached_tokens = num_cached_tokens
+        self.num_output_tokens = num_output_tokens
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -104,7 +116,7 @@ class TokenStream:
 
         Raises: `StopAsyncIteration`: the last delta was taken already.
         """
-        if self._latest is None:
+        if not self._is_new:
             if self.finish_reason is not None:
                 raise StopAsyncIteration
             assert self._waiter is None, "a stream has one reader"
@@ -129,30 +141,29 @@ class TokenStream:
             self._on_cancel(self.request_id)
 
     def _take(self) -> StreamDelta:
-        latest, prompt_logprobs = self._latest, self._prompt_logprobs
-        assert latest is not None
-        self._prompt_logprobs = None
+        assert self._is_new
+        prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs, None
         self._is_behind = len(self._token_ids) > MAX_DELTA_TOKENS
         if self._is_behind:
             token_ids, logprobs = self._cut()
             return StreamDelta(
                 token_ids,
                 None,
-                latest.num_cached_tokens,
+                self.num_cached_tokens,
                 self._num_taken,
                 None,
                 logprobs,
                 prompt_logprobs,
             )
         token_ids, logprobs = self._token_ids, self._logprobs
-        self._latest, self._token_ids, self._logprobs = None, [], None
+        self._is_new, self._token_ids, self._logprobs = False, [], None
         self._num_taken += len(token_ids)
         return StreamDelta(
             token_ids,
-            latest.finish_reason,
-            latest.num_cached_tokens,
-            latest.num_output_tokens,
-            latest.error,
+            self.finish_reason,
+            self.num_cached_tokens,
+            self.num_output_tokens,
+            self._error,
             logprobs,
             prompt_logprobs,
         )

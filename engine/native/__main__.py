@@ -7,6 +7,7 @@ import sys
 import time
 
 from engine.native.library import BuildFailed, build, library_path, load
+from engine.native.row_library import build_rows, load_rows, rows_path
 
 
 def main() -> int:
@@ -16,14 +17,16 @@ def main() -> int:
     if command == "build":
         started_s = time.perf_counter()
         try:
-            path = build()
+            paths = build(), build_rows()
         except BuildFailed as error:
             sys.stderr.write(f"{error}\n")
             return 1
-        sys.stdout.write(f"{path} ({time.perf_counter() - started_s:.1f} s)\n")
-    usable = load()
+        sys.stdout.writelines(f"{path}\n" for path in paths)
+        sys.stdout.write(f"{time.perf_counter() - started_s:.1f} s\n")
+    usable, has_rows = load(), load_rows() is not None
     sys.stdout.write(f"{library_path()}: {'in use' if usable else 'not there, torch computes'}\n")
-    return 0 if usable else 1
+    sys.stdout.write(f"{rows_path()}: {'in use' if has_rows else 'not there, Python schedules'}\n")
+    return 0 if usable and has_rows else 1
 
 
 if __name__ == "__main__":

@@ -53,6 +53,8 @@ class MachineTime:
         return (num_tokens - num_had) * (1.0 + square * (num_tokens + num_had))
 
     def chunk_surcharge(self, start: int, num_tokens: int) -> float:
+        if not start:
+            return 0.0
         _, read = self._context_prices()
         return read * start * max(0.0, 1.0 - num_tokens / self._chunk_tokens)
 
@@ -85,7 +87,8 @@ class MachineTime:
     def _context_prices(self) -> tuple[float, float]:
         """Price each token that one of a prompt attends to, and each that a chunk reads."""
         _, _, _, _, read_s, attended_s = self._step_model.coefficients(self._full_chunk)
-        return attended_s / self._token_s, read_s / self._token_s
+        token_s = self._token_s
+        return attended_s / token_s, read_s / token_s
 
     @property
     def _token_s(self) -> float:

@@ -21,6 +21,9 @@ from collections import deque
 from math import ceil, log
 from statistics import median
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.step_cost import LinearCost, StepCost, StepFeatures, attended_tokens
 from scheduler.learn.decode_line import DecodeLine
 from scheduler.learn.step_regime import Coefficients, Regime
@@ -108,6 +111,22 @@ class StepModel:
         )
         floor = self._floor_s
         return price if price > floor else floor
+
+    def prices_with_chunk_s(
+        self, step: StepFeatures, num_tokens: NDArray[np.int64], contexts: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Predict as `price_s` does for a step and one chunk of a prompt besides, for each of many.
+
+        Args: the tokens of each chunk and the context that it finds computed.
+        Returns: the prices, and what they were without these contexts.
+        """
+        lines = [_chunk_line(r.coefficients, step) for r in (self._small, self._large)]
+        is_large = num_tokens > self._split_num_tokens - step.num_tokens
+        fixed_s, token_s, square_s, context_s = np.array(lines).T.take(is_large, axis=1)
+        plain_s = fixed_s + num_tokens * (token_s + square_s * num_tokens)
+        with_s = plain_s + contexts * (context_s + 2.0 * square_s * num_tokens)
+        floor = self._floor_s
+        return np.maximum(with_s, floor), np.maximum(plain_s, floor)
 
     def coefficients(self, features: StepFeatures) -> Coefficients:
         """Return what makes up the price of a step like this; see `Regime.coefficients`."""
@@ -258,6 +277,22 @@ class StepModel:
         if count >= _NUM_CALIBRATED:
             quantile = self._sorted_ratios[ceil(_MARGIN_QUANTILE * count) - 1]
             self._margin = min(max(quantile, MARGIN_BOUNDS[0]), MARGIN_BOUNDS[1])
+
+
+def _chunk_line(
+    coefficients: Coefficients, step: StepFeatures
+) -> tuple[float, float, float, float]:
+    """Say what a step costs, and each token of a chunk besides, its square, and its context."""
+    intercept, prefill, decode, decode_context, prefill_context, attended = coefficients
+    fixed_s = (
+        intercept
+        + prefill * step.num_prefill_tokens
+        + decode * step.num_decode_tokens
+        + decode_context * step.decode_context_tokens
+        + prefill_context * step.prefill_context_tokens
+        + attended * step.prefill_attended_tokens
+    )
+    return fixed_s, prefill + attended / 2, attended / 2, prefill_context
 
 
 def _with_chunk(decodes: StepFeatures, num_tokens: int, context_tokens: int) -> StepFeatures:

@@ -57,7 +57,7 @@ class Regime:
 
     def learn(self, step: StepFeatures, price_s: float, ratio: float) -> None:
         """Learn from a step that took `ratio` times the price."""
-        # Lists: of six numbers, an array operation costs more than all six.
+        # Lists and written out: of six numbers, an array operation costs more than all six.
         scale = self._unit_s / price_s
         row = (
             scale,
@@ -67,7 +67,11 @@ class Regime:
             scale / _TYPICAL[4] * step.prefill_context_tokens,
             scale / _TYPICAL[5] * step.prefill_attended_tokens,
         )
-        direction = [_dot(line, row) for line in self._covariance]
+        a, b, c, d, e, f = row
+        direction = [
+            a * line[0] + b * line[1] + c * line[2] + d * line[3] + e * line[4] + f * line[5]
+            for line in self._covariance
+        ]
         doubt = _dot(row, direction)
         if doubt < 1e-12:
             return
@@ -75,9 +79,17 @@ class Regime:
         self._shares = [share + move * d for share, d in zip(self._shares, direction, strict=True)]
         kept = self._forgetting
         shrink = (kept - (1 - kept) / doubt) / (kept * (1 + doubt))
-        for line, d in zip(self._covariance, direction, strict=True):
-            by = shrink * d
-            line[:] = [c - by * other for c, other in zip(line, direction, strict=True)]
+        a, b, c, d, e, f = direction
+        for line, other in zip(self._covariance, direction, strict=True):
+            by = shrink * other
+            line[:] = (
+                line[0] - by * a,
+                line[1] - by * b,
+                line[2] - by * c,
+                line[3] - by * d,
+                line[4] - by * e,
+                line[5] - by * f,
+            )
         self._bound()
         self._publish()
 

@@ -28,11 +28,23 @@ class Soonest(Policy):
     An organisation by the one of its tenants that is due first.
     """
 
+    ranks_by_class = True
+
+    def look(self, child: Child, now: float) -> tuple[Key, int]:
+        soonest = _soonest(child, now)
+        return (soonest.deadline_s,), int(soonest.start_by_s < now)
+
+    def still_has(self, child: Child, ordinal: int, class_: int, now: float) -> bool:
+        if type(child) is not Node or child.urgent is not None:
+            return False
+        head = child.head(now)
+        return head.ordinal == ordinal and (head.start_by_s < now) == class_
+
     def key(self, child: Child, now: float) -> Key:
-        return (_soonest(child, now).deadline_s,)
+        return self.look(child, now)[0]
 
     def class_of(self, child: Child, now: float) -> int:
-        return int(_soonest(child, now).start_by_s < now)
+        return self.look(child, now)[1]
 
     def rank(self, child: Child, now: float) -> Key:
         return (float(self.class_of(child, now)), *self.key(child, now))

@@ -14,7 +14,7 @@ charged as they land, and what was not drawn is given back at the end. Source: S
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from engine.step_cost import StepFeatures
 from scheduler.config import FairnessConfig
 from scheduler.order.fair_tree import FairTree
 from scheduler.order.units import StepPrices, Unit
-from scheduler.running import RunningSet, Slots
+from scheduler.running import Ledger, RunningSet, Slots
 from scheduler.sequence import Sequence
 
 
@@ -100,6 +100,16 @@ class Charges:
             of_slot[slots] = costs
             charged = {s: of_slot.item(s.slot) for s in self._running if of_slot[s.slot]}
             self._tree.charge_each(charged, now)
+
+    def taking(self) -> tuple[Ledger, StepPrices] | None:
+        """Say where to charge rows and what, for who does that by itself; None where none may."""
+        if self._precharges or not self._tree.sums_up:
+            return None
+        return self._tree.ledger, self._prices
+
+    def note_taken(self, tenants: NDArray[np.intp], bands: Mapping[int, float], now: float) -> None:
+        """Note that this was done."""
+        self._tree.note_charged(tenants, bands, now)
 
     def end(self, sequence: Sequence, now: float) -> None:
         """Give back what a request that ends was charged for and has not had."""

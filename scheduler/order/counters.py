@@ -25,6 +25,8 @@ class Counters:
         self.weights = np.ones(size)
         self.served = np.zeros(size)
         self.waiting = np.zeros(size)
+        # Of many at once, which may turn anybody's order.
+        self.num_charges = 0
         self._free: list[int] = []
         self._num_entries = 0
 
@@ -52,6 +54,7 @@ class Counters:
 
     def charge(self, entries: NDArray[np.intp], costs: NDArray[np.float64]) -> None:
         """Charge each of `entries`, which may repeat, its cost."""
+        self.num_charges += 1
         np.add.at(self.served, entries, costs)
         np.add.at(self.values, entries, costs / self.weights[entries])
 

@@ -27,8 +27,9 @@ next.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -45,7 +46,8 @@ from scheduler.policies.bands import BandShares
 from scheduler.policies.base import Child
 from scheduler.policies.registry import levels_of, make_policy
 from scheduler.request import Band, Request
-from scheduler.sequence import Sequence
+from scheduler.running import Ledger
+from scheduler.sequence import MEMBER, Sequence
 
 _MIN_SWEEP = 1024
 # Twice as many as a request may make, or they would outnumber the rest.
@@ -85,14 +87,18 @@ class FairTree:
         # All nodes but the root by their entries.
         self._node_of_entry: dict[int, Node] = {}
         self._charged: list[NDArray[np.intp]] = []
-        # When it was found and who is next, until something changes.
-        self._next: tuple[float, Sequence | None] | None = None
+        # Counts what may have changed who is next.
+        self.version = 0
+        # Which children of nodes are next, and for which time and version they were found.
+        self._turns: dict[Node, Child | None] = {}
+        self._turns_as_of = (math.nan, 0)
         self._waiting: set[Sequence] = set()
         self._node_of: dict[Sequence, Node] = {}
         # Whether charging keys and tenants is adding to their counters and nothing else.
         self.sums_up = self._may_sum_up()
         # Whether tenants have shares, and not turns by the order of their requests.
         self.has_shares = make_policy(self._levels[Level.TENANT], config).keeps_accounts
+        self._members_have_counters = make_policy(self._levels[Level.BAND], config).keeps_accounts
         # All nodes but bands, the one that is to be looked at next first.
         self._swept: deque[Node] = deque()
         self._carried: set[Child] = set()
@@ -199,13 +205,14 @@ class FairTree:
     def push(self, sequence: Sequence, now: float) -> None:
         """Let a request wait; each node that nothing waited below begins to wait with it."""
         assert sequence not in self._waiting
-        self._next = None
+        self.version += 1
         self._waiting.add(sequence)
         key = self._node_of[sequence]
         self._counters.waiting[key.above.member.entry] += 1
         node: Node | None = key
         child: Child = sequence
         while node is not None:
+            node.turns()
             node.num_waiting += 1
             node.waiting_tokens += sequence.num_uncached
             if not node.is_merged:
@@ -220,13 +227,14 @@ class FairTree:
 
     def remove(self, sequence: Sequence, now: float) -> None:
         """Take a request out, wherever it stands."""
-        self._next = None
+        self.version += 1
         self._waiting.remove(sequence)
         key = self._node_of[sequence]
         self._counters.waiting[key.above.member.entry] -= 1
         node: Node | None = key
         child: Child = sequence
         while node is not None:
+            node.turns()
             node.num_waiting -= 1
             node.waiting_tokens -= sequence.num_uncached
             if not node.is_merged:
@@ -248,13 +256,10 @@ class FairTree:
 
     def peek(self, now: float) -> Sequence | None:
         """Show who is next."""
-        if self._next is not None and self._next[0] == now:
-            return self._next[1]
         child = self._first(self._root, now)
         while isinstance(child, Node):
             child = self._first(child, now)
         assert child is None or isinstance(child, Sequence)
-        self._next = now, child
         return child
 
     def others(self, num_requests: int, now: float) -> list[Sequence]:
@@ -282,11 +287,12 @@ class FairTree:
 
     def charge(self, sequence: Sequence, cost: float, now: float) -> None:
         """Charge a request and all that is above it; a refund is negative."""
-        self._next = None
+        self.version += 1
         key = self._node_of[sequence]
         node: Node | None = key
         child: Child = sequence
         while node is not None:
+            node.turns()
             node.served += cost
             if not node.is_merged:
                 node.policy.charge(child, cost, node.order, now)
@@ -301,13 +307,13 @@ class FairTree:
         """Count what is computed again against its band's turn, and nobody below it."""
         if self._root.policy.spans_bands:
             return
-        self._next = None
+        self.version += 1
         band = self.bands[sequence.request.band.name]
         self._root.policy.charge(band, cost, self._root.order, now)
 
     def charge_each(self, costs: Mapping[Sequence, float], now: float) -> None:
         """Charge what is above each of many requests its cost, with one charge a node."""
-        self._next = None
+        self.version += 1
         if self.sums_up:
             accounts = [sequence.account for sequence in costs]
             self.charge_accounts(
@@ -341,20 +347,37 @@ class FairTree:
         """
         # This runs in every step, for as many tenants as have rows.
         assert self.sums_up
-        self._next = None
         self._counters.charge(accounts[:, :2].ravel(), np.repeat(costs, 2))
         if self._organisations:
             members = accounts[:, 2]
             is_shared = members != accounts[:, 1]
             self._counters.charge(members[is_shared], costs[is_shared])
-        self._charged.append(accounts[:, 1])
+        bands = np.bincount(accounts[:, 3], weights=costs)
+        of_band = {entry: float(bands[entry]) for entry in np.flatnonzero(bands).tolist()}
+        self._charge_bands(accounts[:, 1], of_band, now)
+
+    @property
+    def ledger(self) -> Ledger:
+        """Return the columns that charging adds to, for who does it by itself."""
+        counters = self._counters
+        has_organisations = bool(self._organisations)
+        return Ledger(counters.values, counters.served, counters.weights, has_organisations)
+
+    def note_charged(
+        self, tenants: NDArray[np.intp], bands: Mapping[int, float], now: float
+    ) -> None:
+        """Note that all below some bands were charged in the `ledger`, and these so much."""
+        self._counters.num_charges += 1
+        self._charge_bands(tenants, dict(sorted(bands.items())), now)
+
+    def _charge_bands(
+        self, tenants: NDArray[np.intp], bands: Mapping[int, float], now: float
+    ) -> None:
+        self.version += 1
+        self._charged.append(tenants)
         if len(self._charged) > _MAX_CHARGED:
             self._charged = [np.unique(np.concatenate(self._charged))]
-        bands = np.bincount(accounts[:, 3], weights=costs)
-        of_node = {
-            self._node_of_entry[entry]: float(bands[entry])
-            for entry in np.flatnonzero(bands).tolist()
-        }
+        of_node = {self._node_of_entry[entry]: cost for entry, cost in bands.items() if cost}
         while of_node:
             of_node = _charge_level(of_node, now)
 
@@ -369,6 +392,7 @@ class FairTree:
 
     def set_weight(self, tenant_id: str, weight: float) -> None:
         """Change what a tenant is charged from now on; what it was charged stands."""
+        self.version += 1
         for above in (*self._root.children.values(), *self._organisations.values()):
             tenant = above.children.get(tenant_id)
             if tenant is not None:
@@ -378,6 +402,7 @@ class FairTree:
 
     def set_organisation_weight(self, organisation_id: str, weight: float) -> None:
         """Do the same to an organisation."""
+        self.version += 1
         for band in Band:
             organisation = self._organisations.get((band, organisation_id))
             if organisation is not None:
@@ -415,6 +440,23 @@ class FairTree:
         had -= self.unit.rest(sequence.num_charged, num_had)
         beyond = max(0.0, had - _TURN_TOKENS)
         return member.counter, sequence.begun_at_counter + beyond / tenant.weight
+
+    def share_counters_of(
+        self, accounts: NDArray[np.intp], row_of: Callable[[int], Sequence]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Do the same for many requests by the `account` of each, [n, 4].
+
+        `row_of` finds the request of an index. Returns: two columns.
+        """
+        values = self._counters.values
+        if not self._members_have_counters:
+            return np.zeros(len(accounts)), np.zeros(len(accounts))
+        tenants, members = accounts[:, 1], accounts[:, MEMBER]
+        counters = values[members], values[tenants]
+        if self._organisations:
+            for index in np.flatnonzero(tenants != members).tolist():
+                counters[1][index] = self.share_counters(row_of(index))[1]
+        return counters
 
     def note_begin(self, sequence: Sequence) -> None:
         """Remember where its tenant stood when a request was given a slot, before its charge."""
@@ -497,10 +539,17 @@ class FairTree:
             node.urgent.add(child, now)
 
     def _first(self, node: Node, now: float) -> Child | None:
+        as_of = now, self.version
+        if self._turns_as_of != as_of:
+            self._turns_as_of = as_of
+            self._turns.clear()
+        elif node in self._turns:
+            return self._turns[node]
         first = node.order.first(now)
-        if node.urgent is None or first is None:
-            return first
-        return first_with_loan(node, first, self.config.borrow_tokens, now)
+        if node.urgent is not None and first is not None:
+            first = first_with_loan(node, first, self.config.borrow_tokens, now)
+        self._turns[node] = first
+        return first
 
     def _child(self, parent: Node, level: Level, name: str, band: Band) -> Node:
         if level is Level.ORGANISATION:
@@ -556,6 +605,7 @@ def _charge_level(costs: dict[Node, float], now: float) -> dict[Node, float]:
         if parent is None:
             continue
         above[parent] = above.get(parent, 0.0) + cost
+        parent.turns()
         if node.is_merged:
             continue
         policy = parent.policy

@@ -13,6 +13,7 @@ import heapq
 from collections.abc import Callable, Iterator, Mapping
 
 from scheduler.policies.base import Child, Key, Policy
+from scheduler.sequence import Sequence
 
 # The key, whether it never ran, its place in the order of arrival; its class, the child itself.
 _Entry = tuple[Key, bool, int, int, Child]
@@ -24,10 +25,13 @@ class Order:
     __slots__ = (
         "_entry_of",
         "_heaps",
+        "_is_of_one_class",
         "_is_plain",
         "_num_added",
         "_policy",
+        "_ranks_by_class",
         "_reads_head",
+        "_settles",
         "unserved",
     )
 
@@ -35,8 +39,11 @@ class Order:
         self._policy = policy
         self.unserved: Callable[[], Mapping[Child, float]] = dict
         self._reads_head = policy.reads_head
+        kind = type(policy)
+        self._is_of_one_class = kind.class_of is Policy.class_of
         # Whether a child's key is all that may change of its entry.
-        self._is_plain = not policy.reads_head and type(policy).class_of is Policy.class_of
+        self._is_plain = not policy.reads_head and self._is_of_one_class
+        self._settles, self._ranks_by_class = policy.settles, policy.ranks_by_class
         self._heaps: dict[int, list[_Entry]] = {}
         self._entry_of: dict[Child, _Entry] = {}
         self._num_added = 0
@@ -84,26 +91,47 @@ class Order:
             return next(iter(self._entry_of))
         if self._is_plain:
             return self._first_plain(now)
-        tops = self._tops(now)
-        if len(tops) > 1:
-            rank = self._policy.rank
-            return min(tops, key=lambda entry: (rank(entry[4], now), entry[1], entry[2]))[4]
-        return tops[0][4] if tops else None
+        if self._settles and self._is_of_one_class:
+            heap, entry_of = self._heaps.get(0, []), self._entry_of
+            while heap:
+                child = heap[0][4]
+                if entry_of.get(child) is not heap[0]:
+                    heapq.heappop(heap)
+                elif type(child) is Sequence:
+                    return child
+                else:
+                    break
+        self._settle(list(self._heaps), now)
+        top = self._top(now)
+        return None if top is None else top[4]
 
     def least(self, num_children: int, now: float) -> list[Child]:
         """List the first children, in their order; costs O(log n) for each one."""
         taken: list[_Entry] = []
+        heaps, entry_of = self._heaps, self._entry_of
+        unsettled = list(heaps)
+        num_children = min(num_children, len(entry_of))
         while len(taken) < num_children:
-            child = self.first(now)
-            if child is None:
+            if len(taken) == len(entry_of) - 1:
+                taken.append(self._last_but(taken))
                 break
+            self._settle(unsettled, now)
+            entry = self._top(now)
+            assert entry is not None, "who waits has an entry"
             # Taken out for a moment, so that the next one surfaces.
-            entry = self._entry_of.pop(child)
-            heapq.heappop(self._heaps[entry[3]])
+            heapq.heappop(heaps[entry[3]])
+            unsettled = [entry[3]]
             taken.append(entry)
         for entry in taken:
-            self._insert(entry)
+            heapq.heappush(heaps.setdefault(entry[3], []), entry)
         return [entry[4] for entry in taken]
+
+    def _last_but(self, taken: list[_Entry]) -> _Entry:
+        """Take out the one entry that is left beside those that are taken."""
+        others = {entry[4] for entry in taken}
+        (entry,) = (entry for child, entry in self._entry_of.items() if child not in others)
+        self._heaps.clear()
+        return entry
 
     def _first_plain(self, now: float) -> Child | None:
         """Do what `first` does where all stand in one heap."""
@@ -121,12 +149,24 @@ class Order:
             heapq.heapreplace(heap, current)
         return None
 
-    def _tops(self, now: float) -> list[_Entry]:
-        """Find the first of each class, once those on top were looked at again."""
+    def _top(self, now: float) -> _Entry | None:
+        """Find the first of all once the first of each class are settled."""
+        heaps = self._heaps
+        if len(heaps) < 2:
+            for heap in heaps.values():
+                return heap[0]
+            return None
+        if self._ranks_by_class:
+            return heaps[min(heaps)][0]
+        rank = self._policy.rank
+        tops = (heap[0] for heap in heaps.values())
+        return min(tops, key=lambda entry: (rank(entry[4], now), entry[1], entry[2]))
+
+    def _settle(self, classes: list[int], now: float) -> None:
+        """Look at those on top of some classes again, until each stands where it belongs."""
         heaps, entry_of = self._heaps, self._entry_of
-        unsettled = list(heaps)
-        while unsettled:
-            name = unsettled.pop()
+        while classes:
+            name = classes.pop()
             heap = heaps.get(name, [])
             while heap:
                 entry = heap[0]
@@ -134,20 +174,31 @@ class Order:
                 if entry_of.get(child) is not entry:
                     heapq.heappop(heap)
                     continue
+                if self._stays(entry, now):
+                    break
                 current = self._enter(child, entry[2], now)
                 if current[:4] == entry[:4]:
                     break
                 heapq.heappop(heap)
                 self._insert(current)
                 if current[3] != name:
-                    unsettled.append(current[3])
+                    classes.append(current[3])
             else:
                 heaps.pop(name, None)
-        return [heap[0] for heap in heaps.values()]
+
+    def _stays(self, entry: _Entry, now: float) -> bool:
+        """Tell in short that a child has the key that it had, and its class."""
+        child = entry[4]
+        if self._settles and type(child) is Sequence:
+            return self._is_of_one_class or self._policy.class_of(child, now) == entry[3]
+        return self._policy.still_has(child, entry[2], entry[3], now)
 
     def _enter(self, child: Child, place: int, now: float) -> _Entry:
         policy = self._policy
-        key, name = policy.key(child, now), policy.class_of(child, now)
+        if self._is_of_one_class:
+            key, name = policy.key(child, now), 0
+        else:
+            key, name = policy.look(child, now)
         if not self._reads_head:
             return key, False, place, name, child
         head = child.head(now)

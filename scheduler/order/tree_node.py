@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import IntEnum
 
 from scheduler.order.counters import Counters
@@ -32,6 +33,9 @@ class Node:
     """
 
     __slots__ = (
+        "_head",
+        "_head_at_s",
+        "_head_charges",
         "band",
         "children",
         "counters",
@@ -74,6 +78,9 @@ class Node:
         self.num_live = self.num_waiting = self.waiting_tokens = 0
         self.counters = counters
         self.entry: int = counters.open()
+        self._head: Sequence | None = None
+        self._head_at_s = math.nan
+        self._head_charges = 0
 
     @property
     def counter(self) -> float:
@@ -128,7 +135,18 @@ class Node:
         return self.policy.keeps_accounts and len(self.order) > 1
 
     def head(self, now: float) -> Sequence:
-        """Find the request below that its own policies put first."""
-        child = self.order.first(now)
-        assert child is not None, "only a node that waits has a head"
-        return child.head(now)
+        """Find the request below that its own policies put first.
+
+        Kept until the time passes, somebody is charged with many others or the node `turns`.
+        """
+        num_charges, head = self.counters.num_charges, self._head
+        if head is None or self._head_at_s != now or self._head_charges != num_charges:
+            child = self.order.first(now)
+            assert child is not None, "only a node that waits has a head"
+            self._head = head = child.head(now)
+            self._head_at_s, self._head_charges = now, num_charges
+        return head
+
+    def turns(self) -> None:
+        """Note that another request may be the head, by what has changed below."""
+        self._head = None

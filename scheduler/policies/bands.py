@@ -35,7 +35,8 @@ class BandShares(Policy):
 
     def __init__(self, shares: Mapping[Band, float], *, quantum: float = QUANTUM) -> None:
         assert sum(shares.values()) < 1.0, "the bands above must be left something"
-        self._shares = shares
+        # By band: a list, since hashing a band is a call.
+        self._shares = [shares.get(band, 0.0) for band in Band]
         self._quantum = quantum
 
     def key(self, child: Child, now: float) -> Key:
@@ -46,20 +47,20 @@ class BandShares(Policy):
 
     def charge(self, child: Child, cost: float, siblings: Siblings, now: float) -> None:
         waiting = [(sibling, _band_of(sibling)) for sibling in siblings.waiting()]
-        band = _band_of(child)
+        band, quantum = _band_of(child), self._quantum
         # First what is earned: a prompt of a hundred thousand tokens would else leave its own band
         # owed a tenth of it.
         for sibling, other in waiting:
-            share = self._shares.get(other)
+            share = self._shares[other]
             if share:
                 before = sibling.counter
                 sibling.counter = after = before + share * cost
-                if (after >= self._quantum) is not (before >= self._quantum):
+                if (after >= quantum) is not (before >= quantum):
                     siblings.update(sibling, now)
         if cost < 0.0:
             child.counter = min(child.counter - cost, max(child.counter, 0.0))
             siblings.update(child, now)
         else:
             is_contended = any(other < band for _, other in waiting)
-            max_debt = self._quantum * (_MAX_DEBT_QUANTA if is_contended else 1)
+            max_debt = quantum * (_MAX_DEBT_QUANTA if is_contended else 1)
             child.counter = max(child.counter - cost, min(child.counter, -max_debt))

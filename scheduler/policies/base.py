@@ -75,13 +75,17 @@ class Policy:
     from what the children were charged, and `spans_bands` that a policy which orders all three
     levels orders the bands as well, instead of their guaranteed shares. One that `accrues` does
     nothing in `charge` but add the cost, over the child's weight, to its counter: the tree does
-    that itself where it charges hundreds of children in a step.
+    that itself where it charges hundreds of children in a step. Where it `settles`, the key of a
+    request never changes while that waits, and where it `ranks_by_class`, a class goes wholly
+    before the next one.
     """
 
     reads_head: ClassVar[bool] = True
     keeps_accounts: ClassVar[bool] = False
     spans_bands: ClassVar[bool] = False
     accrues: ClassVar[bool] = False
+    settles: ClassVar[bool] = False
+    ranks_by_class: ClassVar[bool] = False
 
     def key(self, child: Child, now: float) -> Key:
         """Rank a child within its class; the least goes first."""
@@ -90,6 +94,17 @@ class Policy:
     def class_of(self, child: Child, now: float) -> int:
         """Name the child's class, one of a few."""
         return 0
+
+    def look(self, child: Child, now: float) -> tuple[Key, int]:
+        """Return the key and the class of a child; for those that find both in one."""
+        return self.key(child, now), self.class_of(child, now)
+
+    def still_has(self, child: Child, ordinal: int, class_: int, now: float) -> bool:
+        """Tell in short that a child has the head of that ordinal still, and so its key, and class.
+
+        False says nothing.
+        """
+        return False
 
     def rank(self, child: Child, now: float) -> Key:
         """Compare the heads of classes at `now`; the least goes first."""

@@ -12,5 +12,7 @@ from scheduler.policies.base import Child, Key, Policy
 class Edf(Policy):
     """Order children by the deadlines of their heads."""
 
+    settles = True
+
     def key(self, child: Child, now: float) -> Key:
         return (child.head(now).deadline_s,)

@@ -13,6 +13,8 @@ from scheduler.policies.size_classes import at_least_s, size_class
 class Hrrn(Policy):
     """Order children by how long their heads have waited, relative to their work."""
 
+    settles = True
+
     def key(self, child: Child, now: float) -> Key:
         return (child.head(now).request.arrival_s,)
 

@@ -18,6 +18,9 @@ _ALPHA_S = 0.008
 class Hybrid(Policy):
     """Order children by the deadlines of their heads and by the work before these."""
 
+    settles = True
+    ranks_by_class = True
+
     def __init__(self, *, alpha_s: float = _ALPHA_S) -> None:
         if alpha_s < 0.0:
             raise ValueError(f"alpha_s must not be negative, not {alpha_s}")

@@ -15,6 +15,7 @@ class Priority(Policy):
     """Order children by the bands of their heads, raised by their wait."""
 
     spans_bands = True
+    settles = True
 
     def __init__(self, *, aging_s: float = 30.0, max_boost: float = 3.0) -> None:
         require_positive(aging_s=aging_s)

@@ -17,6 +17,8 @@ from scheduler.policies.size_classes import size_class
 class Sjf(Policy):
     """Order children by the work left of their heads, discounted by their wait."""
 
+    settles = True
+
     def __init__(self, *, aging_s: float = 10.0, max_wait_s: float = 60.0) -> None:
         require_positive(aging_s=aging_s, max_wait_s=max_wait_s)
         self._aging_s = aging_s

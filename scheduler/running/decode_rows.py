@@ -12,15 +12,13 @@ who remembers a slot with its epoch can tell whether the row is still the one th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import repeat
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.contract import TokenLogprobs
-from scheduler.request import Band, RequestOutput
+from scheduler.outputs import DrawnTokens
+from scheduler.request import Band
 from scheduler.sequence import Sequence
 
 # Of the size of a pointer: anything else is converted whenever it selects.
@@ -63,6 +61,22 @@ class DecodingRows:
         # Object arrays, so that those of a step are taken out in one operation.
         self._sequences: NDArray[Any] = np.empty(num_slots, dtype=object)
         self._request_ids: NDArray[Any] = np.empty(num_slots, dtype=object)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Name the arrays that a compiled twin works on, which are never replaced."""
+        return {
+            "epochs": self.epochs,
+            "accounts": self.accounts,
+            "turns": self.turns,
+            "num_tokens": self.num_tokens,
+            "num_known": self.num_known,
+            "limit": self.limit,
+            "num_prompt": self._num_prompt,
+            "num_cached": self._num_cached,
+            "num_held": self._num_held,
+            "held": self._held,
+            "ends_as_model": self.ends_as_model,
+        }
 
     def join(self, sequence: Sequence) -> None:
         """Keep the counts of a sequence, a token of which is in flight, from now on."""
@@ -139,14 +153,23 @@ class DecodingRows:
         found: list[Sequence] = self._sequences[slots].tolist()
         return found
 
-    def land(self, slots: Slots, token_ids: NDArray[np.intc]) -> NDArray[np.bool_]:
-        """Take a token for each row; returns which have reached their limits."""
-        num_held = self._num_held[slots]
-        full = num_held == _MAX_HELD
+    def make_room(self, slots: Slots) -> None:
+        """Hand rows their newest tokens where there is no room for one more."""
+        full = self._num_held[slots] == _MAX_HELD
         if full.any():
             for sequence in self.sequences(slots[full]):
-                self.flush(sequence)
-            num_held = self._num_held[slots]
+                if sequence is not None:
+                    self.flush(sequence)
+
+    def request_ids(self, slots: Slots) -> list[str]:
+        """Name the requests that rows are of."""
+        found: list[str] = self._request_ids[slots].tolist()
+        return found
+
+    def land(self, slots: Slots, token_ids: NDArray[np.intc]) -> NDArray[np.bool_]:
+        """Take a token for each row; returns which have reached their limits."""
+        self.make_room(slots)
+        num_held = self._num_held[slots]
         self._held[slots, num_held] = token_ids
         self._num_held[slots] = num_held + 1
         num_known = self.num_known[slots] + 1
@@ -164,24 +187,11 @@ class DecodingRows:
         """Count the tokens of their outputs that have landed."""
         return self.num_known[slots] - self._num_prompt[slots]
 
-    def outputs(
-        self,
-        slots: Slots,
-        token_ids: NDArray[np.intc],
-        logprobs: Iterable[tuple[TokenLogprobs] | None],
-    ) -> list[RequestOutput]:
+    def drawn(self, slots: Slots, token_ids: NDArray[np.intc]) -> DrawnTokens:
         """Report each row's token that has landed."""
-        # This runs once for each row and step; the named tuple's constructor takes thrice as long.
-        fields = zip(
-            self._request_ids[slots].tolist(),
-            zip(token_ids.tolist(), strict=False),
-            repeat(None),
-            self._num_cached[slots].tolist(),
-            self.num_drawn(slots).tolist(),
-            repeat(None),
-            logprobs,
-            repeat(None),
-            repeat(0),
-            strict=False,
+        return DrawnTokens(
+            self.request_ids(slots),
+            token_ids,
+            self._num_cached[slots],
+            self.num_drawn(slots),
         )
-        return list(map(tuple.__new__, repeat(RequestOutput), fields))

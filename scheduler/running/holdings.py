@@ -21,7 +21,8 @@ _ALONE = 1.0 + 1e-9
 # Of slots and of blocks, for who has less than its share.
 KEPT = 0.125
 
-_Name = tuple[Band, Member]
+# The band as a plain number: hashing a band is a call.
+_Name = tuple[int, Member]
 
 
 class Weights(NamedTuple):
@@ -51,13 +52,14 @@ class Holdings:
         self.has_shares = True
         # The least lately heard of first.
         self._holdings: OrderedDict[_Name, _Holding] = OrderedDict()
+        self._with_rows: dict[_Name, _Holding] = {}
         self._weight_of = [0.0 for _ in Band]
 
     def join(self, sequence: Sequence, now: float) -> None:
         """Note a request that is taken in."""
         holding = self._of(sequence)
         holding.num_live += 1
-        self._weigh(sequence.request.band, holding, sequence.request.member_weight)
+        self._weigh(int(sequence.request.band), holding, sequence.request.member_weight)
         self._see(_name(sequence), holding, now)
 
     def leave(self, sequence: Sequence, now: float) -> None:
@@ -76,17 +78,22 @@ class Holdings:
 
     def _set_weight(self, member: Member, weight: float) -> None:
         for band in Band:
-            holding = self._holdings.get((band, member))
+            holding = self._holdings.get((int(band), member))
             if holding is not None:
-                self._weigh(band, holding, weight)
+                self._weigh(int(band), holding, weight)
 
     def admit(self, sequence: Sequence) -> None:
         """Note that a request has been given a slot."""
-        self._of(sequence).rows[sequence] = None
+        holding = self._of(sequence)
+        holding.rows[sequence] = None
+        self._with_rows[_name(sequence)] = holding
 
     def release(self, sequence: Sequence) -> None:
         """Note that a request has given its slot back."""
-        self._of(sequence).rows.pop(sequence, None)
+        holding = self._of(sequence)
+        holding.rows.pop(sequence, None)
+        if not holding.rows:
+            self._with_rows.pop(_name(sequence), None)
 
     def rows_beside(self, sequence: Sequence) -> dict[Sequence, None]:
         """List the rows that run of a request's tenant, in its band."""
@@ -94,9 +101,8 @@ class Holdings:
 
     def some_rows(self) -> Iterator[Sequence]:
         """List a row of each tenant and band that has one."""
-        for holding in self._holdings.values():
-            if holding.rows:
-                yield next(iter(holding.rows))
+        for holding in self._with_rows.values():
+            yield next(iter(holding.rows))
 
     def share(self, sequence: Sequence) -> float:
         """Say what part of the machine a request's tenant is entitled to, up to 1."""
@@ -143,7 +149,7 @@ class Holdings:
             self._weigh(name[0], holding, sequence.request.member_weight)
         return holding
 
-    def _weigh(self, band: Band, holding: _Holding, weight: float) -> None:
+    def _weigh(self, band: int, holding: _Holding, weight: float) -> None:
         self._weight_of[band] += weight - holding.weight
         holding.weight = weight
 
@@ -166,4 +172,4 @@ class Holdings:
 
 
 def _name(sequence: Sequence) -> _Name:
-    return sequence.request.band, sequence.request.member
+    return sequence.holder

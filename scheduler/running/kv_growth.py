@@ -18,19 +18,22 @@ class KvGrowth:
     """Keep the sizes of up to `num_slots` running sequences, and what they are to grow by."""
 
     def __init__(self, num_slots: int) -> None:
-        self._num_slots = num_slots
         # Counts changes, so that what is derived from these sizes can be kept until the next.
         self.version = 0
+        # One more than there are slots, for the row that is thought of besides.
+        self._columns = np.zeros((3, num_slots + 1))
+        self._own, self._growth, self._is_held = self._columns[:, :-1]
         self.clear()
 
     def clear(self) -> None:
         """Forget all rows."""
-        num_slots = self._num_slots
-        self._own = np.zeros(num_slots)
-        self._growth = np.zeros(num_slots)
-        self._is_held = np.zeros(num_slots)
-        self._is_batch = np.zeros(num_slots, dtype=bool)
-        self._changed()
+        self._columns[:] = 0.0
+        self._is_batch = np.zeros(self._columns.shape[1], dtype=bool)
+        self.changed()
+
+    def columns(self) -> dict[str, NDArray[np.float64]]:
+        """Name the arrays that a compiled twin works on, which are never replaced."""
+        return {"own": self._own, "growth": self._growth, "is_held": self._is_held}
 
     def admit(
         self, slot: int, own_tokens: int, growth_tokens: float, *, is_batch: bool = False
@@ -40,7 +43,7 @@ class KvGrowth:
         self._own[slot] = own_tokens
         self._growth[slot] = max(0.0, growth_tokens)
         self._is_held[slot] = 1.0
-        self._changed()
+        self.changed()
 
     def advance(self, slots: NDArray[np.intp]) -> None:
         """Note that these rows have drawn one more token each."""
@@ -48,18 +51,18 @@ class KvGrowth:
         is_held = self._is_held[slots]
         self._own[slots] += is_held
         self._growth[slots] -= is_held
-        self._changed()
+        self.changed()
 
     def promote(self, slot: int) -> None:
         """Note that a row is not of the batch band any more."""
         self._is_batch[slot] = False
-        self._changed()
+        self.changed()
 
     def release(self, slot: int) -> None:
         """Forget a row."""
         self._is_batch[slot] = False
         self._is_held[slot] = self._own[slot] = self._growth[slot] = 0.0
-        self._changed()
+        self.changed()
 
     def peak_tokens(
         self, new_tokens: float, new_growth: float, *, with_batch: bool = True
@@ -72,16 +75,13 @@ class KvGrowth:
         Source: LightLLM, `lightllm/server/router/req_queue` (Gong et al., "Past-Future
         Scheduler for LLM Serving under SLA Guarantees", ASPLOS 2025).
         """
-        counts = self._is_held
-        own, growth = self._own, self._growth
+        columns = self._columns
+        columns[:, -1] = new_tokens, new_growth, 1.0
         if not with_batch and self._is_batch.any():
-            counts, own, growth = (np.where(self._is_batch, 0.0, a) for a in (counts, own, growth))
-        own = np.append(own, new_tokens)
-        growth = np.append(growth, new_growth)
-        np.maximum(growth, 0.0, out=growth)
-        order = np.argsort(-growth)
-        num_growing = np.cumsum(np.append(counts, 1.0)[order])
-        held = np.cumsum(own[order]) + growth[order] * num_growing
+            columns = np.where(self._is_batch, 0.0, columns)
+        order = columns[1].argsort()[::-1]
+        own, growth, is_held = columns[:, order]
+        held = own.cumsum() + np.maximum(growth, 0.0) * is_held.cumsum()
         return float(held.max())
 
     def tokens_of(self, slots: list[int]) -> tuple[float, float]:
@@ -91,7 +91,8 @@ class KvGrowth:
     @property
     def own_by_slot(self) -> NDArray[np.float64]:
         """Hold what the row in each slot holds of its own, 0 in a free one; not to be changed."""
-        return self._own
+        own: NDArray[np.float64] = self._own
+        return own
 
     @property
     def own_tokens(self) -> float:
@@ -108,7 +109,8 @@ class KvGrowth:
         """Sum what rows of the batch band hold of their own, and what they are to grow by."""
         return self._sum()[2:]
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
+        """Note that sizes were changed, which a compiled twin does by itself."""
         self.version += 1
         self._sums: tuple[float, float, float, float] | None = None
 
@@ -116,10 +118,11 @@ class KvGrowth:
         if self._sums is None:
             growth = np.maximum(self._growth, 0.0)
             of_batch = 0.0, 0.0
-            if self._is_batch.any():
+            is_batch = self._is_batch[:-1]
+            if is_batch.any():
                 of_batch = (
-                    float(self._own[self._is_batch].sum()),
-                    float(growth[self._is_batch].sum()),
+                    float(self._own[is_batch].sum()),
+                    float(growth[is_batch].sum()),
                 )
             own, grown = float(np.add.reduce(self._own)), float(np.add.reduce(growth))
             self._sums = own, grown, *of_batch

@@ -20,21 +20,32 @@ class Pace:
     """Keep when the next tokens of up to `num_slots` running sequences are due."""
 
     def __init__(self, num_slots: int) -> None:
-        self._num_slots = num_slots
+        self._all = np.full((4, num_slots), _NEVER)
+        # Deadlines without the gap, which starts anew with each token, in the last.
+        self._due_s, self._tpot_s, self._gap_s, self._paced_s = self._all
         self.clear()
 
     def clear(self) -> None:
         """Forget all rows."""
-        num_slots = self._num_slots
-        self._due_s = np.full(num_slots, _NEVER)
-        self._tpot_s = np.full(num_slots, _NEVER)
-        self._gap_s = np.full(num_slots, _NEVER)
-        # Deadlines without the gap, which starts anew with each token.
-        self._paced_s = np.full(num_slots, _NEVER)
+        self._all[:] = _NEVER
         self._num_promised = 0
-        self._is_promised = [False] * num_slots
+        self._is_promised = [False] * self._all.shape[1]
         # Of rows whose first token is in flight as well, for which nothing is due yet.
-        self._has_promise = np.zeros(num_slots, dtype=bool)
+        self._has_promise = np.zeros(self._all.shape[1], dtype=bool)
+
+    def columns(self) -> dict[str, NDArray[np.float64]]:
+        """Name the arrays that a compiled twin works on, which are never replaced."""
+        return {
+            "due_s": self._due_s,
+            "tpot_s": self._tpot_s,
+            "gap_s": self._gap_s,
+            "paced_s": self._paced_s,
+        }
+
+    @property
+    def has_promises(self) -> bool:
+        """Tell whether any row was promised anything."""
+        return self._num_promised > 0
 
     @property
     def tightest_s(self) -> float:

@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
+from engine.native.row_library import load_rows
 from scheduler.request import Band
 from scheduler.running.decode_rows import DecodingRows
 from scheduler.running.holdings import Holdings
 from scheduler.running.kv_growth import KvGrowth
 from scheduler.running.pace import Pace
+from scheduler.running.prefilling_rows import PrefillingRows
 from scheduler.running.rotation import PLACE_BITS
+from scheduler.running.row_kernel import RowKernel
 from scheduler.sequence import NO_SLOT, Sequence, Status
 
 
@@ -27,20 +30,27 @@ class RunningSet:
 
     Those that decode are `online_decodes`, but for those of the batch band, the `batch_decodes`,
     which a step takes along where it has room. All are dicts for their order and for removal in
-    O(1); the values mean nothing. What changes with each token is in arrays by slot: the counts
-    and tokens of who decodes in `decode_rows`, when they are due in `pace`, and what all rows hold
-    and will in `kv_growth`.
+    O(1); the values mean nothing. What many rows are asked for in each step is in arrays by slot:
+    the counts and tokens of who decodes in `decode_rows`, when they are due in `pace`, whose turn
+    it is of those that prefill in `prefilling_rows`, and what all rows hold and will in
+    `kv_growth`. `kernel` has compiled loops over them, where they are built and may be used.
     """
 
-    def __init__(self, max_num_rows: int) -> None:
+    def __init__(self, max_num_rows: int, *, compiled: bool = True) -> None:
         self.max_num_rows = max_num_rows
         self.prefilling: dict[Sequence, None] = {}
         self.online_decodes: dict[Sequence, None] = {}
         self.batch_decodes: dict[Sequence, None] = {}
+        self.prefilling_rows = PrefillingRows(max_num_rows)
         self.decode_rows = DecodingRows(max_num_rows)
         self.pace = Pace(max_num_rows)
         self.kv_growth = KvGrowth(max_num_rows)
+        library = load_rows() if compiled else None
+        self.kernel: RowKernel | None = None
+        if library is not None:
+            self.kernel = RowKernel(library, self.decode_rows, self.pace, self.kv_growth)
         self.holdings = Holdings()
+        self._in_slots: dict[int, Sequence] = {}
         self._free_slots: list[int] = []
         self._released: list[int] = []
         self._preempted: list[str] = []
@@ -82,7 +92,12 @@ class RunningSet:
         sequence.status = Status.RUNNING
         sequence.admitted_at_step = self.num_steps
         self.decode_rows.accounts[sequence.slot] = sequence.account
+        self._in_slots[sequence.slot] = sequence
         self.prefilling[sequence] = None
+
+    def find(self, slot: int) -> Sequence:
+        """Find the sequence that has a slot."""
+        return self._in_slots[slot]
 
     def renumber(self) -> None:
         """Look accounts up again, after all have gone to another tree."""
@@ -92,6 +107,7 @@ class RunningSet:
     def start_decoding(self, sequence: Sequence) -> None:
         """Note that a launched step draws the sequence's next token."""
         del self.prefilling[sequence]
+        self.prefilling_rows.leave(sequence.slot)
         self._decodes_of(sequence)[sequence] = None
         self.decode_rows.join(sequence)
         self.pace.join(sequence.slot, sequence.request.slo)
@@ -135,6 +151,8 @@ class RunningSet:
             sequence.table.free()
         self.pace.release(sequence.slot)
         self.kv_growth.release(sequence.slot)
+        self.prefilling_rows.leave(sequence.slot)
+        del self._in_slots[sequence.slot]
         self._free_slots.append(sequence.slot)
         self._released.append(sequence.slot)
         sequence.slot = NO_SLOT
@@ -163,7 +181,9 @@ class RunningSet:
             rows.clear()
         self.pace.clear()
         self.kv_growth.clear()
+        self.prefilling_rows.clear()
         self._of_band = [{} for _ in Band]
+        self._in_slots.clear()
         self._free_slots = list(reversed(range(self.max_num_rows)))
         self._released, self._preempted = [], []
         return sequences

@@ -7,7 +7,7 @@ plan gives whom (`scheduler.simulator.time_service`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from engine.contract import StepPlan
 from scheduler.request import Admit, Reject, RequestOutput
@@ -69,7 +69,7 @@ class Recorder:
         run.num_rows += len(plan.decodes) + len(plan.slices)
         run.num_prefill_tokens += sum(chunk.n_tokens for chunk in plan.slices)
 
-    def note_outputs(self, outputs: Sequence[RequestOutput], now: float) -> list[Record]:
+    def note_outputs(self, outputs: Iterable[RequestOutput], now: float) -> list[Record]:
         """Take what a step has drawn; runs once a row and step. Returns the requests that ended."""
         live, num_drawn = self._live, dict[int, int]()
         ended: list[Record] = []

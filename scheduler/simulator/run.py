@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from heapq import heappop, heappush
 
@@ -201,7 +201,7 @@ class _Simulation:
             cancel_s, request_id = heappop(self._cancels)
             self._cancel(request_id, cancel_s)
 
-    def _cancel_long(self, outputs: Sequence[RequestOutput]) -> list[Record]:
+    def _cancel_long(self, outputs: Iterable[RequestOutput]) -> list[Record]:
         """Cancel those whose callers have seen enough of them."""
         enough = self._num_cancelled_tokens
         return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,7 +31,7 @@ class Serving(Protocol):
 
     def take_expired(self) -> list[RequestOutput]: ...
 
-    def report(self, result: StepResult, now: float) -> list[RequestOutput]: ...
+    def report(self, result: StepResult, now: float) -> Iterable[RequestOutput]: ...
 
     def cancel(self, request_id: str, now: float) -> RequestOutput | None: ...
 

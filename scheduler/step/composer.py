@@ -67,7 +67,7 @@ class Composer:
             pool, waiting, running, self._kv_budget, self._preemption, passing
         )
         self._intake = Intake(config.composer, self._kv_budget, passing, lifecycle)
-        self._turns = Turns(waiting)
+        self._turns = Turns(waiting, running)
         self._long_prompts = LongPrompts(
             config.fairness.max_throughput_loss, running, waiting, step_model
         )
@@ -139,24 +139,28 @@ class Composer:
     def _prefill(self, draft: Draft, admits: bool, now: float) -> None:
         """Give online prefills their chunks, the ones under way and new ones in turn."""
         room = self._num_tokens_left(draft)
-        under_way = [s for s in self._running.prefilling if s.request.band is not Band.BATCH]
-        if room <= 0 or not (under_way or (admits and len(self._waiting))):
+        if room <= 0:
             return
-        turns, long_prompts = self._turns, self._long_prompts
-        under_way.sort(key=turns.of, reverse=True)
-        resting = self._rest(under_way, room, draft)
+        turns, long_prompts, running = self._turns, self._long_prompts, self._running
+        slots = turns.in_turn()
+        under_way: list[int] = slots.tolist()
+        if not (under_way or (admits and len(self._waiting))):
+            return
+        resting = self._rest(under_way, slots, room, draft)
         # The chunks that go on attend to what their prompts have so far.
-        context = sum(sequence.num_computed for sequence in under_way)
+        context = int(running.prefilling_rows.num_computed[slots].sum())
+        context -= sum(sequence.num_computed for sequence in resting)
         step = draft.features(prefill_context_tokens=context)
         draft.budget = self._step_budget.prefill_tokens(step, room, now)
-        passed = long_prompts.due or turns.pick_passed(under_way)
-        if passed is not None and draft.has_room_for(passed):
+        passed = turns.pick_passed(under_way) if long_prompts.due is None else long_prompts.due
+        if passed is not None and draft.has_room_for(running.find(passed)):
             under_way.remove(passed)
-            self._slice(passed, (), draft)
+            self._slice(running.find(passed), (), draft)
         head = self._intake.next(draft, now) if admits else None
         while draft.budget and (under_way or head is not None):
-            if under_way and (head is None or self._goes_on(under_way[-1], head[0], now)):
-                sequence = under_way.pop()
+            sequence = running.find(under_way[-1]) if under_way else None
+            if sequence is not None and (head is None or self._goes_on(sequence, head[0], now)):
+                under_way.pop()
                 if draft.has_room_for(sequence):
                     self._slice(sequence, (), draft)
             else:
@@ -183,34 +187,35 @@ class Composer:
         hidden = self._waiting.heads_above(head.request.band, now)
         return not hidden or turn <= self._turns.of(hidden[0])
 
-    def _rest(self, under_way: list[Sequence], room: int, draft: Draft) -> list[Sequence]:
+    def _rest(self, under_way: list[int], slots: Slots, room: int, draft: Draft) -> list[Sequence]:
         """Take those out of the prompts under way that sit this step out; returns them."""
-        long_prompts = self._long_prompts
+        long_prompts, find = self._long_prompts, self._running.find
         long_prompts.begin()
         resting: list[Sequence] = []
         step = draft.features()
-        for place in range(len(under_way) - 1, -1, -1):
-            sequence = under_way[place]
-            goes_first = place == len(under_way) - 1 or (
-                under_way[-1].request.tenant_id == sequence.request.tenant_id
-            )
-            context = sequence.num_computed
-            if long_prompts.rests(sequence, context, room, step, goes_first=goes_first):
-                resting.append(under_way.pop(place))
+        for place in reversed(long_prompts.find_long(slots, room, step)):
+            sequence, first = find(under_way[place]), find(under_way[-1])
+            goes_first = first.request.tenant_id == sequence.request.tenant_id
+            if long_prompts.rests(sequence, room, goes_first=goes_first):
+                resting.append(sequence)
+                del under_way[place]
         return resting
 
     def _head_rests(self, head: tuple[Sequence, list[int]], draft: Draft) -> bool:
         sequence, hit = head
-        context = len(hit) * self._pool.block_size
-        step = draft.features()
-        return draft.num_tokens > 0 and self._long_prompts.rests(
-            sequence, context, draft.budget, step, goes_first=True
-        )
+        context, room = len(hit) * self._pool.block_size, draft.budget
+        long_prompts = self._long_prompts
+        if not (draft.num_tokens and context):
+            return False
+        num_tokens = min(room, sequence.num_tokens - context)
+        if not long_prompts.are_long([num_tokens], [context], draft.features())[0]:
+            return False
+        return long_prompts.rests(sequence, room, context=context, goes_first=True)
 
     def _harvest(self, draft: Draft, admits: bool, now: float) -> None:
         """Take work of the batch band along in what time, tokens and blocks are left."""
         running, budget = self._running, self._step_budget
-        under_way = [s for s in running.prefilling if s.request.band is Band.BATCH]
+        under_way = [s for s in running.below(Band.FLEX) if s in running.prefilling]
         waits = admits and not self._intake.is_online_waiting()
         if not (running.batch_decodes or under_way or (waits and len(self._waiting))):
             return
@@ -254,3 +259,5 @@ class Composer:
         if draft.slice(sequence, new_block_ids):
             sequence.num_tokens += 1
             self._running.start_decoding(sequence)
+        else:
+            self._running.prefilling_rows.advance(sequence)

@@ -118,13 +118,17 @@ class DecodeShares:
         # Whether a tenant has more than others of its weight, be it held or not.
         self._is_uneven = False
         self._num_samples = self._next_sample = 0
+        self._is_sample = False
         # In the last step that was no sample.
         self._num_chosen = 0
 
     def choose(self, slots: Slots, now: float) -> Slots:
         """Return those of the rows at `slots`, all of which may draw, that do."""
         self.kept_s = 0.0
+        self._is_sample = False
         chosen = self._choose(slots, now)
+        if not self._is_sample:
+            self._num_chosen = len(chosen)
         if chosen is slots:
             self._running.decode_rows.turns[slots] = self._running.num_steps << PLACE_BITS
         return chosen
@@ -141,8 +145,11 @@ class DecodeShares:
         if self._is_uneven and not is_tight and self._running.num_steps >= self._next_sample:
             return self._sample(slots, now)
         if is_known and not is_tight and self._part_of is None:
-            self._num_chosen = len(slots)
             return slots
+        if is_known and not is_tight:
+            picked = self._pick_compiled(slots, (row_s, context_s), now)
+            if picked is not None:
+                return picked
         costs_s = np.maximum(row_s + context_s * num_tokens, 1e-9)
         tenants = self._running.decode_rows.accounts[slots, MEMBER]
         if is_tight or not is_known:
@@ -153,11 +160,11 @@ class DecodeShares:
             self._found_for_rows = len(slots)
             if self._part_of is None:
                 self._rotation.clear()
-                self._num_chosen = len(slots)
                 return slots
-        chosen = self._pick(slots, tenants, costs_s, now)
-        self._num_chosen = len(chosen)
-        return chosen
+            picked = self._pick_compiled(slots, (row_s, context_s), now)
+            if picked is not None:
+                return picked
+        return self._pick(slots, tenants, costs_s, now)
 
     def note(self, step: Step) -> None:
         """Learn what prompts a step computes, and whose."""
@@ -310,6 +317,7 @@ class DecodeShares:
         if len(slots) < _LEAST_SAMPLED:
             return slots
         self._num_samples += 1
+        self._is_sample = True
         num_runs = 2 * self._num_chosen
         if num_runs >= len(slots):
             num_runs = len(slots) // 4
@@ -321,6 +329,32 @@ class DecodeShares:
             self.kept_s = self._step_s(slots)
         chosen: Slots = slots[runs]
         rows.turns[chosen] = num_steps << PLACE_BITS
+        return chosen
+
+    def _pick_compiled(self, slots: Slots, costs: tuple[float, float], now: float) -> Slots | None:
+        """Do as `_pick`, where it is built; None where it is not."""
+        kernel, rotation = self._running.kernel, self._rotation
+        if kernel is None:
+            return None
+        assert self._part_of is not None
+        rotation.make_room(len(self._part_of))
+        has_promises = self._running.pace.has_promises
+        found = kernel.pick(
+            slots,
+            self._part_of,
+            rotation.credit_s,
+            rotation.held,
+            costs=costs,
+            must_before_s=now + self._ahead_s(slots) if has_promises else -np.inf,
+            num_steps=self._running.num_steps,
+            max_steps_out=MAX_STEPS_OUT,
+        )
+        if found is None:
+            return None
+        chosen, held, is_promise_out = found
+        rotation.note(held)
+        if is_promise_out:
+            self.kept_s = self._step_s(slots)
         return chosen
 
     def _pick(self, slots: Slots, tenants: NDArray[np.intp], costs_s: Seconds, now: float) -> Slots:

@@ -78,6 +78,11 @@ class KvBudget:
         has_room = num_tokens <= (self._num_free(sequence) - reserve) * pool.block_size
         return hit if has_room and self.headroom.is_shared(sequence) else None
 
+    @property
+    def version(self) -> int:
+        """Count what may have changed who is kept out."""
+        return self._running.kv_growth.version
+
     def blocks_to_begin(self, sequence: Sequence) -> int:
         """Count the blocks that must be free for a request whose tenant is within its share."""
         hit = self.find(sequence)

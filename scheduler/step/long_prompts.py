@@ -10,12 +10,16 @@ others had their share of the time since its last step. Only one such prompt is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Many
 from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from engine.step_cost import StepFeatures, attended_tokens
 from scheduler.learn import StepModel
 from scheduler.order import FairTree
-from scheduler.running import RunningSet
+from scheduler.running import RunningSet, Slots
 from scheduler.sequence import Sequence
 
 # What it reads may cost, over what its tokens do, before a chunk counts as one of a long prompt.
@@ -30,8 +34,8 @@ _BEHIND = 0.5
 class LongPrompts:
     """Choose the prompts that sit a step out, one step after the other.
 
-    `has_gone` tells that the step carries one on; one that is `due` has rested enough and goes
-    first in it, since what it reads is the same for a few tokens as for many.
+    `has_gone` tells that the step carries one on; the one in the slot `due` has rested enough and
+    goes first in it, since what it reads is the same for a few tokens as for many.
     """
 
     def __init__(
@@ -44,7 +48,7 @@ class LongPrompts:
         self._rested_s = self._lost_s = 0.0
         # The chunk that sits this step out, and what it would take alone.
         self._resting: StepFeatures | None = None
-        self.due: Sequence | None = None
+        self.due: int | None = None
         self.has_gone = False
 
     def begin(self) -> None:
@@ -52,28 +56,51 @@ class LongPrompts:
         self._resting = self.due = None
         self.has_gone = False
 
-    def rests(
-        self, sequence: Sequence, context: int, room: int, step: StepFeatures, *, goes_first: bool
-    ) -> bool:
-        """Tell whether a prompt with `context` tokens computed sits out a step that has `step`.
+    def find_long(self, slots: Slots, room: int, step: StepFeatures) -> list[int]:
+        """Find who is long of those that prefill in these slots, by their places.
 
-        It may have up to `room` tokens. `goes_first`: no other prompt goes before it.
+        Each may have up to `room` tokens in a step that has `step`.
         """
-        if not (context and self._running.holdings.has_shares):
-            return False
-        num_tokens = min(room, sequence.num_tokens - context)
-        chunk = _chunk(num_tokens, context)
-        price_s = self._step_model.price_s
-        with_s = price_s(_joined(step, chunk))
-        plain_s = price_s(_joined(step, _chunk(num_tokens, 0)))
-        if with_s - plain_s <= _DEAR * (plain_s - price_s(step)):
+        if not (len(slots) and self._running.holdings.has_shares):
+            return []
+        rows = self._running.prefilling_rows
+        contexts = rows.num_computed[slots]
+        num_tokens = np.minimum(rows.num_tokens[slots] - contexts, room)
+        are_long = self.are_long(num_tokens, contexts, step) & (contexts > 0)
+        places: list[int] = np.flatnonzero(are_long).tolist()
+        return places
+
+    def are_long(
+        self,
+        num_tokens: NDArray[np.int64] | Many[int],
+        contexts: NDArray[np.int64] | Many[int],
+        step: StepFeatures,
+    ) -> NDArray[np.bool_]:
+        """Tell which chunks of prompts with these contexts read more than they compute."""
+        with_s, plain_s = self._step_model.prices_with_chunk_s(
+            step, np.asarray(num_tokens), np.asarray(contexts)
+        )
+        step_s = self._step_model.price_s(step)
+        are_long: NDArray[np.bool_] = with_s - plain_s > _DEAR * (plain_s - step_s)
+        return are_long
+
+    def rests(
+        self, sequence: Sequence, room: int, *, goes_first: bool, context: int | None = None
+    ) -> bool:
+        """Tell whether a long prompt sits out a step, of which it may have up to `room` tokens.
+
+        `goes_first`: no other prompt goes before it. `context`: of its tokens that are computed.
+        """
+        if not self._running.holdings.has_shares:
             return False
         if self.has_gone:
             return True
+        context = sequence.num_computed if context is None else context
+        chunk = _chunk(min(room, sequence.num_tokens - context), context)
         rest = self._rest_for(sequence, goes_first)
         if not rest or self._is_due(chunk, rest):
             self.has_gone = True
-            self.due = sequence if rest else None
+            self.due = sequence.slot if rest else None
             self._rested_s = self._lost_s = 0.0
             return False
         if self._resting is None:

@@ -11,6 +11,8 @@ far ahead by passing has no claim to the headroom, and where only such wait it i
 
 from __future__ import annotations
 
+import math
+
 from scheduler.order import FairTree
 from scheduler.request import Band
 from scheduler.sequence import Sequence
@@ -27,9 +29,18 @@ class Passing:
     def __init__(self, waiting: FairTree, kv_budget: KvBudget) -> None:
         self._waiting = waiting
         self._kv_budget = kv_budget
+        # Who is next, and for which state it was found: a step asks before and after its decodes.
+        self._next: Sequence | None = None
+        self._as_of = (math.nan, 0, 0)
 
     def next(self, now: float) -> Sequence | None:
         """Return the next request, or the first behind it that is not kept out where it is."""
+        as_of = now, self._waiting.version, self._kv_budget.version
+        if as_of != self._as_of:
+            self._as_of, self._next = as_of, self._find(now)
+        return self._next
+
+    def _find(self, now: float) -> Sequence | None:
         head = self._waiting.peek(now)
         if head is None or not self._kv_budget.is_kept_out(head):
             return head

@@ -7,9 +7,7 @@ taken in together, as columns, and each gives one output.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Sequence as Many
-from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 from engine.contract import EngineInfo, StepResult, TokenLogprobs
 from scheduler.lifecycle import Lifecycle
 from scheduler.order import paced_s
+from scheduler.outputs import Outputs
 from scheduler.request import FinishReason, RequestOutput
 from scheduler.running import Slots
 from scheduler.sequence import Sequence, Status
@@ -34,19 +33,21 @@ class Results:
         # By token id.
         self._is_end = np.zeros(max((info.vocab_size - 1, *info.eos_token_ids)) + 1, dtype=bool)
         self._is_end[list(info.eos_token_ids)] = True
+        if self._running.kernel is not None:
+            self._running.kernel.ends_with(self._is_end)
 
-    def take(self, step: Step, result: StepResult, now: float) -> list[RequestOutput]:
+    def take(self, step: Step, result: StepResult, now: float) -> Outputs:
         """Return what the rows of a step have new."""
-        outputs: list[RequestOutput] = []
+        outputs = Outputs()
         if result.failed:
-            outputs += self._end_failed(step, result, now)
+            outputs.add(self._end_failed(step, result, now))
         self._charges.begin_step(step.features)
         chunks = zip(step.slices, step.plan.slices, strict=True)
         self._charges.take_chunks(chunks, now)
         self._publish(step, now)
         if result.prompt_logprobs:
-            outputs += self._take_prompt_logprobs(step, result)
-        outputs += self._take_tokens(step, result, now)
+            outputs.add(self._take_prompt_logprobs(step, result))
+        outputs.add(self._take_tokens(step, result, now))
         for sequence, chunk in zip(step.slices, step.plan.slices, strict=True):
             if chunk.sample and sequence.status is Status.RUNNING:
                 self._start_pace(sequence, now)
@@ -58,9 +59,12 @@ class Results:
             sequence.first_token_s = now
         self._running.pace.start(sequence.slot, sequence.request.slo, paced_s(sequence), now)
 
-    def _take_tokens(self, step: Step, result: StepResult, now: float) -> list[RequestOutput]:
+    def _take_tokens(self, step: Step, result: StepResult, now: float) -> Outputs:
         rows = self._running.decode_rows
         slots, epochs = step.sampling, step.epochs
+        taken = self._take_compiled(step, result, now)
+        if taken is not None:
+            return taken
         decodes = slots[: len(step.decodes)]
         if len(decodes):
             self._running.pace.advance(decodes, now)
@@ -85,9 +89,43 @@ class Results:
         strays = [(sequence, i) for sequence, i in strays if sequence.status is not Status.FINISHED]
         self.num_output_tokens += len(strays)
         self._charges.take_outputs([sequence for sequence, _ in strays], now)
-        for sequence, i in strays:
-            score = scores[i] if scores else None
-            outputs.append(self._take_stray(sequence, token_ids.item(i), score, now))
+        outputs.add(
+            self._take_stray(sequence, token_ids.item(i), scores[i] if scores else None, now)
+            for sequence, i in strays
+        )
+        return outputs
+
+    def _take_compiled(self, step: Step, result: StepResult, now: float) -> Outputs | None:
+        """Take the tokens of an ordinary step by the compiled loop; None where it cannot."""
+        kernel, rows = self._running.kernel, self._running.decode_rows
+        if kernel is None or result.failed or result.logprobs or rows.num_with_own_ends:
+            return None
+        charging = self._charges.taking()
+        if charging is None:
+            return None
+        slots, token_ids = step.sampling, np.array(result.token_ids, dtype=np.intc)
+        assert len(slots) == len(token_ids), "a token for each row that draws one"
+        ledger, prices = charging
+        taken = kernel.take(
+            slots,
+            step.epochs,
+            token_ids,
+            len(step.decodes),
+            ledger=ledger,
+            prices=prices,
+            now=now,
+        )
+        if taken is None:
+            return None
+        self.num_output_tokens += len(slots)
+        self._running.kv_growth.changed()
+        self._charges.note_taken(taken.tenants, taken.bands, now)
+        outputs = Outputs(taken.drawn)
+        ended = taken.ended
+        outputs.add(
+            self._end_drawn(sequence, token_ids.item(i), None, now)
+            for i, sequence in zip(ended, rows.sequences(slots[ended]), strict=True)
+        )
         return outputs
 
     def _take_rows(
@@ -96,7 +134,7 @@ class Results:
         token_ids: NDArray[np.intc],
         scores: Many[TokenLogprobs | None],
         now: float,
-    ) -> list[RequestOutput]:
+    ) -> Outputs:
         """Take a token for each row that is still the one it was planned as."""
         rows = self._running.decode_rows
         self.num_output_tokens += len(slots)
@@ -109,14 +147,20 @@ class Results:
             for i in np.flatnonzero(rows.has_own_ends[slots]).tolist():
                 (sequence,) = rows.sequences(slots[i : i + 1])
                 ends[i] |= token_ids.item(i) in sequence.end_token_ids
-        logprobs: Iterable[tuple[TokenLogprobs] | None] = repeat(None)
-        if scores:
-            logprobs = [None if score is None else (score,) for score in scores]
-        outputs = rows.outputs(slots, token_ids, logprobs)
         ended = np.flatnonzero(ends).tolist()
-        for i, sequence in zip(ended, rows.sequences(slots[ended]), strict=True):
-            score = scores[i] if scores else None
-            outputs[i] = self._end_drawn(sequence, token_ids.item(i), score, now)
+        sequences = rows.sequences(slots[ended])
+        if ended:
+            slots, landed = slots[~ends], token_ids[~ends]
+        else:
+            landed = token_ids
+        outputs = Outputs(rows.drawn(slots, landed))
+        if scores:
+            going_on = [s for s, is_end in zip(scores, ends.tolist(), strict=True) if not is_end]
+            outputs = Outputs(map(_with_logprobs, outputs, going_on))
+        outputs.add(
+            self._end_drawn(sequence, token_ids.item(i), scores[i] if scores else None, now)
+            for i, sequence in zip(ended, sequences, strict=True)
+        )
         return outputs
 
     def _take_stray(
@@ -165,3 +209,7 @@ class Results:
             if chunk.slot in result.prompt_logprobs and sequence.status is not Status.FINISHED
         ]
         return [output for output in outputs if output is not None]
+
+
+def _with_logprobs(output: RequestOutput, score: TokenLogprobs | None) -> RequestOutput:
+    return output if score is None else output._replace(logprobs=(score,))

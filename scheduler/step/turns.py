@@ -10,10 +10,11 @@ reads all that it has so far.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import numpy as np
 
 from scheduler.order import FairTree
 from scheduler.request import Band
+from scheduler.running import RunningSet, Slots
 from scheduler.sequence import Sequence
 
 # A tenth of the steps is for those who are passed, as for a band below others.
@@ -25,8 +26,9 @@ Turn = tuple[Band, tuple[float, float], float, int]
 class Turns:
     """Know who is served before whom, one step after the other."""
 
-    def __init__(self, tree: FairTree) -> None:
+    def __init__(self, tree: FairTree, running: RunningSet) -> None:
         self._tree = tree
+        self._running = running
         self._num_passed_steps = 0
 
     def of(self, sequence: Sequence) -> Turn:
@@ -34,11 +36,26 @@ class Turns:
         counters = self._tree.share_counters(sequence)
         return sequence.request.band, counters, sequence.deadline_s, sequence.ordinal
 
-    def pick_passed(self, under_way: Iterable[Sequence]) -> Sequence | None:
+    def in_turn(self) -> Slots:
+        """List the slots of the prompts under way, but for the batch band, the first one last."""
+        rows = self._running.prefilling_rows
+        slots = rows.online()
+        if len(slots) < 2:
+            return slots
+        members, tenants = self._tree.share_counters_of(
+            self._running.decode_rows.accounts[slots],
+            lambda index: self._running.find(slots.item(index)),
+        )
+        columns = rows.ordinals[slots], rows.deadlines_s[slots], tenants, members, rows.bands[slots]
+        in_turn: Slots = slots[np.lexsort(columns)[::-1]]
+        return in_turn
+
+    def pick_passed(self, under_way: list[int]) -> int | None:
         """Choose who goes first in this step for having been passed in others, if that is due."""
         if self._num_passed_steps < _MAX_PASSED_STEPS:
             return None
-        return min(under_way, key=lambda sequence: sequence.ordinal, default=None)
+        ordinals = self._running.prefilling_rows.ordinals
+        return min(under_way, key=ordinals.item, default=None)
 
     def note(self, num_passed: int) -> None:
         """Learn how many prompts under way got nothing of a step that had tokens to give."""

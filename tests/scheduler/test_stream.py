@@ -31,6 +31,19 @@ async def test_slow_reader_finds_everything_merged() -> None:
     assert await stream.next() == StreamDelta([1, 2, 3], FinishReason.STOP, 8, 4, None)
 
 
+async def test_single_tokens_are_merged_with_outputs() -> None:
+    """A token that is pushed alone is as one in an output."""
+    stream = make_stream()
+    stream.push_token(1, 8, 1)
+    stream.push(output(2, 3, total=3))
+    assert await stream.next() == StreamDelta([1, 2, 3], None, 8, 3, None)
+    reader = asyncio.ensure_future(stream.next())
+    await asyncio.sleep(0)
+    stream.push_token(4, 8, 4)
+    assert await reader == StreamDelta([4], None, 8, 4, None)
+    assert (stream.num_output_tokens, stream.num_cached_tokens) == (4, 8)
+
+
 async def test_slow_reader_finds_logprobs_merged() -> None:
     """Logprobs merge like the tokens that they go with, and a prompt's come in one delta."""
     stream = make_stream()

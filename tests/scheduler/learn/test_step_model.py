@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -320,3 +321,20 @@ def test_snapshot_prices_as_the_model_does() -> None:
     for step in steps(8, 100):
         assert cost.price_s(step) == pytest.approx(model.price_s(step), rel=1e-9)
         assert again.price_s(step) == pytest.approx(model.price_s(step), rel=1e-9)
+
+
+def test_many_chunks_are_priced_as_one() -> None:
+    """A step with each of many chunks, of both regimes, and what it is without their contexts."""
+    model = StepModel(A100)
+    base = StepFeatures(64, 200, 100, 90_000)
+    num_tokens = np.array([1, 100, 248, 249, 2_000])
+    contexts = np.array([0, 700, 10_000, 10_000, 100_000])
+    found = model.prices_with_chunk_s(base, num_tokens, contexts)
+    for prices, of_contexts in zip(found, (contexts, 0 * contexts), strict=True):
+        steps = [
+            StepFeatures(
+                64 + n, 200, 100 + c, 90_000, base.prefill_attended_tokens + attended_tokens(c, n)
+            )
+            for n, c in zip(num_tokens.tolist(), of_contexts.tolist(), strict=True)
+        ]
+        assert prices.tolist() == pytest.approx([model.price_s(step) for step in steps], rel=1e-12)

@@ -157,3 +157,20 @@ def test_policies_without_accounts_go_by_deadlines_alone() -> None:
     offer(driver, "short", "light", 50)
     steps_until_begun(driver, "long", at_most=9)
     assert not driver.tokens["short"]
+
+
+def test_columns_order_prompts_as_their_turns_do() -> None:
+    """All prompts under way, by columns, stand as one by one; the batch band is not among them."""
+    driver = make_driver()
+    for number in range(12):
+        band = (Band.DEFAULT, Band.PRIORITY, Band.FLEX, Band.BATCH)[number % 4]
+        organisation = ("", "acme")[number % 2]
+        offer(driver, f"r{number}", f"t{number % 5}", 60 + number, band, organisation)
+    scheduler = driver.scheduler
+    for sequence in sorted(scheduler._lifecycle.waiting, key=lambda s: -s.ordinal):
+        scheduler._lifecycle.admit(sequence, [], 100.0, driver.now)
+    turns, running = scheduler._composer._turns, scheduler._running
+    online = [s for s in running.prefilling if s.request.band is not Band.BATCH]
+    assert len(online) == 9
+    in_turn = [running.find(slot) for slot in turns.in_turn().tolist()]
+    assert in_turn == sorted(online, key=turns.of, reverse=True)
