@@ -97,8 +97,7 @@ class FairTree:
         # Whether charging keys and tenants is adding to their counters and nothing else.
         self.sums_up = self._may_sum_up()
         # Whether tenants have shares, and not turns by the order of their requests.
-        self.has_shares = make_policy(self._levels[Level.TENANT], config).keeps_accounts
-        self._members_have_counters = make_policy(self._levels[Level.BAND], config).keeps_accounts
+        self.has_shares = make_policy(self._levels[Level.BAND], config).keeps_accounts
         # All nodes but bands, the one that is to be looked at next first.
         self._swept: deque[Node] = deque()
         self._carried: set[Child] = set()
@@ -449,7 +448,7 @@ class FairTree:
         `row_of` finds the request of an index. Returns: two columns.
         """
         values = self._counters.values
-        if not self._members_have_counters:
+        if not self.has_shares:
             return np.zeros(len(accounts)), np.zeros(len(accounts))
         tenants, members = accounts[:, 1], accounts[:, MEMBER]
         counters = values[members], values[tenants]

@@ -211,6 +211,23 @@ def test_equal_levels_are_one_queue() -> None:
     assert len(tree.bands["DEFAULT"].order) == 0
 
 
+@pytest.mark.parametrize(
+    ("policy", "has_shares"),
+    [
+        ("vtc", True),
+        ("vtc/fcfs/fcfs", True),
+        ("dlpm", True),
+        ("fcfs", False),
+        ("fcfs/vtc/edf", False),
+    ],
+)
+def test_tenants_have_shares_where_they_are_ordered_by_what_they_had(
+    policy: str, has_shares: bool
+) -> None:
+    """It is the order of tenants that says so, whatever that of their keys is."""
+    assert FairTree(FairnessConfig(policy=policy)).has_shares is has_shares
+
+
 @pytest.mark.parametrize("policy", ["vtc", "fcfs", "dlpm", "edf/vtc/fcfs", "priority"])
 def test_accounts_are_kept_at_every_level(policy: str) -> None:
     """Each node counts what waits, lives and was served below it, whatever shares an order."""
