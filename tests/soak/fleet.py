@@ -41,7 +41,12 @@ class Fleet:
     servers: EmbeddedServers
     tenant_id: str = ""
     key_id: str = ""
-    _client: httpx.AsyncClient = field(default_factory=lambda: httpx.AsyncClient(timeout=30))
+    # An idle connection is given up before the server does so, after as many seconds as httpx.
+    _client: httpx.AsyncClient = field(
+        default_factory=lambda: httpx.AsyncClient(
+            timeout=30, limits=httpx.Limits(keepalive_expiry=2.0)
+        )
+    )
 
     async def admin(self, method: str, path: str, body: Any = None, *, at: int = 0) -> Any:
         """Ask the admin API of one gateway."""
