@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
@@ -19,6 +20,7 @@ from pydantic_settings import (
 
 from engine.owned_file import why_not_owned
 from gateway.data_dir import default_data_dir
+from gateway.environment import PREFIX, is_service_link
 
 Network = IPv4Network | IPv6Network
 
@@ -27,8 +29,10 @@ class Settings(BaseSettings):
     """Hold what an operator can set for one process; nothing here changes while it runs."""
 
     model_config = SettingsConfigDict(
-        env_prefix="SLUICE_",
+        env_prefix=PREFIX,
         env_nested_delimiter="__",
+        # A template that leaves a variable empty means that it has nothing to say.
+        env_ignore_empty=True,
         toml_file="sluice.toml",
         extra="forbid",
         frozen=True,
@@ -309,4 +313,10 @@ class Settings(BaseSettings):
                 f"sluice.toml is not read, since it may be somebody else's: {reason}; change its "
                 "owner and mode, or start elsewhere"
             )
+        assert isinstance(env_settings, EnvSettingsSource), "as pydantic-settings has it"
+        env_settings.env_vars = {
+            name: value
+            for name, value in env_settings.env_vars.items()
+            if not is_service_link(name.removeprefix(PREFIX.lower()), value or "")
+        }
         return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls))
