@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from engine.config import GPU_STEP_TOKENS, EngineConfig
 from engine.contract import Engine
+from engine.errors import EngineError
 from engine.models.hf_config import load_model_config
 from engine.simulated import SimulatedEngine
 from engine.step_cost import load_profile
@@ -28,6 +29,11 @@ def open_engine(config: EngineConfig) -> Engine:
         from engine.gpu.engine import GpuEngine
 
         return GpuEngine(config)
+    if config.weight_dtype == "fp8":
+        raise EngineError(
+            "weight_dtype fp8 needs a GPU: a CPU has no units for 8 bits and only imitates "
+            "them, far slower than bfloat16; leave weight_dtype unset, or choose dtype bfloat16"
+        )
     from engine.cpu.runner import TorchEngine
 
     return TorchEngine(config)

@@ -16,6 +16,7 @@ from engine.config import EngineConfig
 from engine.contract import Engine, EngineInfo
 from engine.demo import MODEL_DIR
 from engine.errors import ModelError
+from engine.model_dir import check_model_dir
 from engine.open import open_engine, open_simulated
 from engine.text import ChatTemplate, Tokenizer
 from gateway.errors import InvalidRequest, StartupFailed
@@ -87,8 +88,7 @@ def _source(settings: Settings) -> _Source:
     if settings.model is None:
         return _Source(settings.model_name or DEMO_NAME, MODEL_DIR, MODEL_DIR)
     directory = settings.model.expanduser()
-    if not directory.is_dir():
-        raise ModelError(f"{directory} is not a directory: pass one with config.json in it")
+    check_model_dir(directory)
     name = settings.model_name or directory.resolve().name
     needs_no_files = settings.load_format == "dummy" or settings.engine == "simulated"
     if needs_no_files and not (directory / "tokenizer.json").exists():
