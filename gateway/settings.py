@@ -135,6 +135,12 @@ class Settings(BaseSettings):
     kv_dtype: Literal["fp8"] | None = Field(
         default=None, description="`fp8`: the KV cache in 8 bits; unset: as SLUICE_DTYPE."
     )
+    gpu_memory_utilization: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Share of a GPU's memory for weights, steps and KV cache; unset: what is free.",
+    )
     block_size: Literal[16, 32, 64] = Field(default=64, description="Tokens in a KV block.")
     num_blocks: int | None = Field(default=None, ge=1, description="KV blocks; unset: by memory.")
     kv_cache_bytes: int | None = Field(
@@ -242,6 +248,12 @@ class Settings(BaseSettings):
     def _read_integer(cls, value: object) -> object:
         # A Literal of integers does not take the strings that an environment holds.
         return int(value) if isinstance(value, str) and value.isdigit() else value
+
+    @field_validator("dtype", "weight_dtype", "kv_dtype", mode="before")
+    @classmethod
+    def _read_dtype(cls, value: object) -> object:
+        # As other servers spell them.
+        return {"auto": None, "float": "float32", "fp8_e4m3": "fp8"}.get(str(value), value)
 
     @field_validator("quota_thresholds")
     @classmethod

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.cli.setting_flags import flag_of
 from gateway.environment import PREFIX, did_you_mean, unknown_variables
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _line_of(error: ErrorDetails, flags: Mapping[str, Any], known: Mapping[str, 
 def _place_of(name: str, flags: Mapping[str, Any]) -> str:
     """Name the flag, the variable or the file's line that a setting has its value from."""
     if name in flags:
-        return "--" + name.replace("_", "-")
+        return flag_of(name)
     variable = PREFIX + name.upper()
     if any(set_.upper() == variable and value for set_, value in os.environ.items()):
         return variable

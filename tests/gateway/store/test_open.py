@@ -91,11 +91,32 @@ async def test_given_tokens_are_taken(settings: Settings) -> None:
         assert store.first_start is None
 
 
+async def test_one_key_without_tenants_is_of_one_tenant(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`--api-key` alone makes the first tenant; at a later start, another key is told as unused."""
+    first, later = (SecretStr(new_token(KEY_PREFIX).text) for _ in range(2))
+    async with open_store(settings.model_copy(update={"init_keys": (first,)})) as store:
+        assert store.first_start is not None
+        assert [one.key.tenant for one in store.first_start.keys] == ["acme"]
+    async with open_store(settings.model_copy(update={"init_keys": (first,)})):
+        assert "SLUICE_INIT_KEYS" not in caplog.text
+    async with open_store(settings.model_copy(update={"init_keys": (later,)})):
+        assert "count at the first start alone; sluice keys create" in caplog.text
+    assert later.get_secret_value() not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("update", "message"),
     [
         ({"init_keys": (SecretStr("sluice_live_short"),) * 2}, "SLUICE_INIT_KEYS holds a token"),
-        ({"init_keys": (SecretStr(new_token(KEY_PREFIX).text),)}, "1 keys for the 2 tenants"),
+        (
+            {
+                "init_tenants": ("a", "b"),
+                "init_keys": (SecretStr(new_token(KEY_PREFIX).text),),
+            },
+            "1 keys for the 2 tenants",
+        ),
         (
             {"init_keys": (SecretStr(new_token(KEY_PREFIX).text),) * 2},
             "gives two tenants the same key",
