@@ -52,7 +52,7 @@ def load_model(settings: Settings, *, version: str) -> ServedModel:
     config = _scheduler_config(settings)
     source = _source(settings)
     tokenizer = Tokenizer.from_dir(source.tokenizer_dir)
-    engine = _engine(settings, source, tokenizer)
+    engine = _engine(settings, tokenizer)
     info = engine.info
     if tokenizer.vocab_size > info.vocab_size:
         raise ModelError(
@@ -97,8 +97,10 @@ def _source(settings: Settings) -> _Source:
     return _Source(name, directory, directory)
 
 
-def _engine(settings: Settings, source: _Source, tokenizer: Tokenizer) -> Engine:
-    config = EngineConfig(
+def engine_config(settings: Settings) -> EngineConfig:
+    """Say what engine the settings ask for. Raises: `ModelError`: it names no model."""
+    source = _source(settings)
+    return EngineConfig(
         model_dir=source.model_dir,
         load_format=settings.load_format,
         dtype=settings.dtype or _demo_dtype(source),
@@ -115,6 +117,10 @@ def _engine(settings: Settings, source: _Source, tokenizer: Tokenizer) -> Engine
         num_threads=settings.num_threads,
         native=settings.native,
     )
+
+
+def _engine(settings: Settings, tokenizer: Tokenizer) -> Engine:
+    config = engine_config(settings)
     if settings.engine != "simulated":
         return open_engine(config)
     return open_simulated(

@@ -47,6 +47,8 @@ class Ready:
     admin: str
     model: str
     engine: str
+    max_model_len: int
+    why_shorter: str | None
     data_dir: str
     admin_token: str | None
     keys: tuple[IssuedKey, ...]
@@ -155,6 +157,8 @@ def _ready(settings: Settings, gateway: Gateway, *, api: str, admin: str) -> Rea
         admin=admin,
         model=model.name,
         engine=f"{model.info.model_type} on {model.info.device}, {model.info.dtype}",
+        max_model_len=model.info.max_model_len,
+        why_shorter=model.info.why_shorter,
         data_dir=str(settings.data_dir),
         admin_token=first.admin_token if first else None,
         keys=tuple(first.keys) if first else (),

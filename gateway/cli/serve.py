@@ -95,12 +95,17 @@ def _run(flags: dict[str, Any], banner: Banner) -> int:
 
 def _print_json(ready: Ready) -> None:
     document: dict[str, Any] = {"api": ready.api, "admin": ready.admin, "model": ready.model}
+    document["max_model_len"] = ready.max_model_len
     if ready.admin_token is not None:
         document["admin_token"] = ready.admin_token
         document["keys"] = [
             {"tenant": issued.key.tenant, "key": issued.token} for issued in ready.keys
         ]
     print(json.dumps(document), flush=True)
+
+
+def _why(shorter: str | None) -> str:
+    return "" if shorter is None else f", less than the model's: {shorter}"
 
 
 def _print_text(ready: Ready) -> None:
@@ -110,6 +115,7 @@ def _print_text(ready: Ready) -> None:
         f"  API      {ready.api}",
         f"  Admin    {ready.admin}",
         f"  Model    {ready.model} ({ready.engine})",
+        f"  Context  {ready.max_model_len:,} tokens{_why(ready.why_shorter)}",
         f"  Data     {ready.data_dir}",
     ]
     key = "$SLUICE_API_KEY"

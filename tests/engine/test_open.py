@@ -70,6 +70,7 @@ def test_a_simulated_engine_has_the_models_shape() -> None:
     assert info.num_blocks == 3 * 3
     config = EngineConfig(model_dir=MODEL_DIR, num_blocks=5)
     info = open_simulated(config, profile="instant", sleep=lambda _: None).info
-    assert info.num_blocks == 5
+    assert (info.num_blocks, info.max_model_len) == (5, 5 * 64)
+    assert info.why_shorter is not None
     assert info.eos_token_ids
     assert info.vocab_size > max(info.eos_token_ids)
