@@ -16,14 +16,16 @@ class EngineConfig:
     `load_format` is `auto` (safetensors in `model_dir`) or `dummy` (random weights in the shape
     of its config.json, for load tests). `device` is `cpu`, `cuda`, or `auto`: a GPU where torch
     sees one. `block_size` is in tokens. `kv_cache_bytes` bounds the KV pool where `num_blocks`
-    does not say; None is 1 GiB on a CPU, and on a GPU what is free. `weight_dtype` and `kv_dtype`
-    are `fp8` or None, which is `dtype`: see `engine.models.quantization`. `num_threads` are torch's
-    intra-op threads. `native` is `auto` (the compiled operators where they have been built, see
-    `engine.native`) or `off`. `graphs` and `overlap` are of a GPU: whole steps are captured and
-    replayed, and a step is launched before the one before has come back. `dependent_launch` is of a
-    GPU too, and off until one has gained by it: small kernels begin while the one before them ends,
-    see `engine.kernels.dependent_launch`. So is `fused_matvec`: steps that decode up to four tokens
-    norm, multiply, gate and add in one kernel, see `engine.kernels.matvec`.
+    does not say; None is 1 GiB on a CPU, and on a GPU what is free, of
+    `gpu_memory_utilization` of its memory at most, weights and steps included. `weight_dtype` and
+    `kv_dtype` are `fp8` or None, which is `dtype`: see `engine.models.quantization`. `num_threads`
+    are torch's intra-op threads. `native` is `auto` (the compiled operators where they have been
+    built, see `engine.native`) or `off`. `graphs` and `overlap` are of a GPU: whole steps are
+    captured and replayed, and a step is launched before the one before has come back.
+    `dependent_launch` is of a GPU too, and off until one has gained by it: small kernels begin
+    while the one before them ends, see `engine.kernels.dependent_launch`. So is `fused_matvec`:
+    steps that decode up to four tokens norm, multiply, gate and add in one kernel, see
+    `engine.kernels.matvec`.
     """
 
     model_dir: Path
@@ -33,6 +35,7 @@ class EngineConfig:
     block_size: int = 64
     num_blocks: int | None = None
     kv_cache_bytes: int | None = None
+    gpu_memory_utilization: float | None = None
     weight_dtype: str | None = None
     kv_dtype: str | None = None
     max_num_seqs: int = 256

@@ -217,6 +217,8 @@ class EngineInfo:
     `depth` says how many steps may be in flight: 2 where launching ahead hides host work (a
     GPU), 1 where it would only delay the tokens of the step before (a CPU). A step scores at
     most `max_num_prompt_logprobs` prompt tokens, whose logits must all be held at once.
+    `model_max_len` is the context that the model was made for, `why_shorter` why `max_model_len`
+    is less; None where it is not.
     """
 
     model_type: str
@@ -232,6 +234,8 @@ class EngineInfo:
     dtype: str = "float32"
     capabilities: frozenset[Capability] = frozenset()
     max_num_prompt_logprobs: int = 0
+    model_max_len: int | None = None
+    why_shorter: str | None = None
 
 
 class Engine(Protocol):

@@ -10,8 +10,10 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from engine.config import GPU_STEP_TOKENS, EngineConfig
+from engine.config import DEFAULT_KV_CACHE_BYTES, GPU_STEP_TOKENS, EngineConfig
+from engine.context import Context, fit_context
 from engine.contract import Engine
+from engine.errors import EngineError
 from engine.models.hf_config import load_model_config
 from engine.simulated import SimulatedEngine
 from engine.step_cost import load_profile
@@ -28,6 +30,11 @@ def open_engine(config: EngineConfig) -> Engine:
         from engine.gpu.engine import GpuEngine
 
         return GpuEngine(config)
+    if config.weight_dtype == "fp8":
+        raise EngineError(
+            "weight_dtype fp8 needs a GPU: a CPU has no units for 8 bits and only imitates "
+            "them, far slower than bfloat16; leave weight_dtype unset, or choose dtype bfloat16"
+        )
     from engine.cpu.runner import TorchEngine
 
     return TorchEngine(config)
@@ -47,20 +54,42 @@ def open_simulated(
     Raises: `ModelError`: config.json cannot be read. `FileNotFoundError`: no such profile.
     """
     model = load_model_config(config.model_dir)
-    max_model_len = min(model.max_position_embeddings, config.max_model_len or 1 << 30)
-    num_blocks = config.num_blocks or config.max_num_seqs * -(-max_model_len // config.block_size)
+    # It holds no keys and values: a cache is as large as all sequences need.
+    context = fit_context(config, model, kv_cache_bytes=1 << 62, kv_itemsize=1)
     return SimulatedEngine(
         load_profile(profile),
         vocab_size=model.vocab_size,
-        max_model_len=max_model_len,
+        max_model_len=context.max_model_len,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens or GPU_STEP_TOKENS,
-        num_blocks=num_blocks,
+        num_blocks=context.num_blocks,
         block_size=config.block_size,
         eos_token_ids=model.eos_token_ids,
         sleep=sleep,
         alphabet=alphabet,
+        model_max_len=model.max_position_embeddings,
+        why_shorter=context.why_shorter,
     )
+
+
+def planned_context(config: EngineConfig, *, simulated: bool = False) -> Context | None:
+    """Return the context that `config` would be served with; None where a GPU's memory decides it.
+
+    Raises: `ModelError`, `EngineError`: as opening does.
+    """
+    model = load_model_config(config.model_dir)
+    if simulated:
+        return fit_context(config, model, kv_cache_bytes=1 << 62, kv_itemsize=1)
+    device = _choose_device() if config.device == "auto" else config.device
+    from engine.sizes import choose_dtype, find_device
+
+    dtype = choose_dtype(config.dtype, model.dtype, find_device(device))
+    itemsize = 1 if config.kv_dtype and device.startswith("cuda") else dtype.itemsize
+    size_bytes = config.kv_cache_bytes or DEFAULT_KV_CACHE_BYTES
+    is_free = config.num_blocks is None and config.kv_cache_bytes is None
+    if device.startswith("cuda") and is_free:
+        return None
+    return fit_context(config, model, kv_cache_bytes=size_bytes, kv_itemsize=itemsize)
 
 
 def _choose_device() -> str:

@@ -16,7 +16,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from engine.contract import DecodeRows, NewSequence, StepPlan
+from engine.contract import DecodeRows, NewSequence, StepPlan, StepResult
+from engine.errors import EngineError
 
 _INT64_END = 1 << 63
 
@@ -47,6 +48,15 @@ class RowFaults:
     def clear(self) -> None:
         """Forget every slot."""
         self._reasons.clear()
+
+
+def refuse_failed_proof(result: StepResult) -> None:
+    """Raise `EngineError` where the engine's own first rows failed: no other could be computed."""
+    if result.failed:
+        raise EngineError(
+            f"the model cannot compute one token: {next(iter(result.failed.values()))}; choose "
+            "dtype float32, or fetch its files again"
+        )
 
 
 def find_fault(sequence: NewSequence, vocab_size: int) -> str | None:

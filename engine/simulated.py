@@ -68,6 +68,8 @@ class SimulatedEngine:
         depth: int = 1,
         sleep: Callable[[float], None] | None = None,
         checks: bool = True,
+        model_max_len: int | None = None,
+        why_shorter: str | None = None,
     ) -> None:
         self.info = EngineInfo(
             model_type="simulated",
@@ -80,6 +82,8 @@ class SimulatedEngine:
             eos_token_ids=eos_token_ids,
             depth=depth,
             device="simulated",
+            model_max_len=model_max_len,
+            why_shorter=why_shorter,
         )
         assert eos_token_ids or output_lengths is None, "an end needs an end token"
         self._cost = cost

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.config import EngineConfig
+from engine.context import fit_context
 from engine.contract import Capability, EngineInfo
 from engine.errors import EngineError
 from engine.models.attention import KVCacheShape
@@ -55,40 +56,34 @@ def fit(
     Raises: `EngineError`.
     """
     num_kv_heads = num_kv_heads or model.num_kv_heads
-    block_size = config.block_size
-    max_model_len = min(
-        config.max_model_len or model.max_position_embeddings, model.max_position_embeddings
+    context = fit_context(
+        config,
+        model,
+        kv_cache_bytes=kv_cache_bytes,
+        kv_itemsize=kv_itemsize or dtype.itemsize,
+        num_kv_heads=num_kv_heads,
     )
-    num_blocks = config.num_blocks
-    if num_blocks is None:
-        values_per_block = 2 * model.num_layers * num_kv_heads * model.head_dim * block_size
-        affordable = kv_cache_bytes // (values_per_block * (kv_itemsize or dtype.itemsize))
-        num_blocks = min(affordable, config.max_num_seqs * -(-max_model_len // block_size))
-    if num_blocks < 1:
-        raise EngineError("the KV cache holds not one block: raise kv_cache_bytes or num_blocks")
-    # A longer sequence could never run, so callers learn the true limit.
-    max_model_len = min(max_model_len, num_blocks * block_size)
-    if max_model_len < 1:
-        raise EngineError(f"max_model_len must be at least 1, not {max_model_len}")
     info = EngineInfo(
         model_type=model.model_type,
         vocab_size=model.vocab_size,
-        max_model_len=max_model_len,
+        max_model_len=context.max_model_len,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.step_tokens,
-        num_blocks=num_blocks,
-        block_size=block_size,
+        num_blocks=context.num_blocks,
+        block_size=config.block_size,
         eos_token_ids=model.eos_token_ids,
         depth=depth,
         device=config.device,
         dtype=str(dtype).removeprefix("torch."),
         capabilities=_CAPABILITIES,
+        model_max_len=model.max_position_embeddings,
+        why_shorter=context.why_shorter,
         max_num_prompt_logprobs=max(1, _MAX_PROMPT_LOGITS // model.vocab_size),
     )
     kv_cache = KVCacheShape(
         num_layers=model.num_layers,
-        num_blocks=num_blocks,
-        block_size=block_size,
+        num_blocks=context.num_blocks,
+        block_size=config.block_size,
         num_heads=model.num_heads // model.num_kv_heads * num_kv_heads,
         num_kv_heads=num_kv_heads,
         head_dim=model.head_dim,

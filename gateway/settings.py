@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
@@ -19,6 +20,7 @@ from pydantic_settings import (
 
 from engine.owned_file import why_not_owned
 from gateway.data_dir import default_data_dir
+from gateway.environment import PREFIX, is_service_link
 
 Network = IPv4Network | IPv6Network
 
@@ -27,8 +29,10 @@ class Settings(BaseSettings):
     """Hold what an operator can set for one process; nothing here changes while it runs."""
 
     model_config = SettingsConfigDict(
-        env_prefix="SLUICE_",
+        env_prefix=PREFIX,
         env_nested_delimiter="__",
+        # A template that leaves a variable empty means that it has nothing to say.
+        env_ignore_empty=True,
         toml_file="sluice.toml",
         extra="forbid",
         frozen=True,
@@ -130,6 +134,12 @@ class Settings(BaseSettings):
     )
     kv_dtype: Literal["fp8"] | None = Field(
         default=None, description="`fp8`: the KV cache in 8 bits; unset: as SLUICE_DTYPE."
+    )
+    gpu_memory_utilization: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Share of a GPU's memory for weights, steps and KV cache; unset: what is free.",
     )
     block_size: Literal[16, 32, 64] = Field(default=64, description="Tokens in a KV block.")
     num_blocks: int | None = Field(default=None, ge=1, description="KV blocks; unset: by memory.")
@@ -239,6 +249,12 @@ class Settings(BaseSettings):
         # A Literal of integers does not take the strings that an environment holds.
         return int(value) if isinstance(value, str) and value.isdigit() else value
 
+    @field_validator("dtype", "weight_dtype", "kv_dtype", mode="before")
+    @classmethod
+    def _read_dtype(cls, value: object) -> object:
+        # As other servers spell them.
+        return {"auto": None, "float": "float32", "fp8_e4m3": "fp8"}.get(str(value), value)
+
     @field_validator("quota_thresholds")
     @classmethod
     def _check_thresholds(cls, value: tuple[int, ...]) -> tuple[int, ...]:
@@ -309,4 +325,10 @@ class Settings(BaseSettings):
                 f"sluice.toml is not read, since it may be somebody else's: {reason}; change its "
                 "owner and mode, or start elsewhere"
             )
+        assert isinstance(env_settings, EnvSettingsSource), "as pydantic-settings has it"
+        env_settings.env_vars = {
+            name: value
+            for name, value in env_settings.env_vars.items()
+            if not is_service_link(name.removeprefix(PREFIX.lower()), value or "")
+        }
         return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls))

@@ -52,7 +52,7 @@ from engine.native.attention import NativeAttention
 from engine.native.decoder import NativeDecoder
 from engine.out_of_memory import told_as_out_of_memory
 from engine.probe import choose_num_threads, lay_out
-from engine.row_faults import RowFaults
+from engine.row_faults import RowFaults, refuse_failed_proof
 from engine.sampling.logprobs import PromptRows, score_tokens
 from engine.sampling.sampler import sample
 from engine.sizes import Sizes, choose_dtype, find_device, fit
@@ -192,7 +192,9 @@ class TorchEngine:
         params = SamplingParams(max_tokens=2, top_k=2, top_p=0.9)
         sequence = NewSequence(0, "warm-up", array("i", [0] * n), n, 0, (), params)
         prefill = SequenceSlice(0, 0, n, (0,), True)
-        self.launch(StepPlan(0, admitted=(sequence,), slices=(prefill,)))
+        refuse_failed_proof(
+            self.collect(self.launch(StepPlan(0, admitted=(sequence,), slices=(prefill,))))
+        )
         decodes = DecodeRows()
         decodes.append(0, n)
         self.launch(StepPlan(1, decodes=decodes))

@@ -55,7 +55,7 @@ from engine.kernels.choose import choose_operations, decode_wave
 from engine.models.hf_config import load_model_config
 from engine.models.load import load_decoder
 from engine.out_of_memory import told_as_out_of_memory
-from engine.row_faults import RowFaults
+from engine.row_faults import RowFaults, refuse_failed_proof
 from engine.sizes import choose_dtype, find_device, fit
 
 _NOT_FINITE = "the logits are not finite"
@@ -272,5 +272,5 @@ class GpuEngine:
             StepPlan(0, admitted=(sequence,), slices=(prefill,)),
             StepPlan(1, decodes=decodes),
         ):
-            self.collect(self.launch(plan))
+            refuse_failed_proof(self.collect(self.launch(plan)))
         self._clear()

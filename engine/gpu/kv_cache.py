@@ -40,7 +40,12 @@ def free_bytes(config: EngineConfig, decoder: Decoder, device: torch.device) -> 
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     step = step_bytes(decoder, config.step_tokens, config.max_num_seqs)
-    return max(0, free - step - max(_RESERVED_BYTES, int(total * _RESERVED_SHARE)))
+    room = free - max(_RESERVED_BYTES, int(total * _RESERVED_SHARE))
+    if config.gpu_memory_utilization is not None:
+        # A share for this engine alone: another process's memory is not in it.
+        allowed = int(total * config.gpu_memory_utilization)
+        room = min(room, allowed - torch.cuda.memory_reserved(device))
+    return max(0, room - step)
 
 
 def step_bytes(decoder: Decoder, num_tokens: int, num_rows: int) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelError
+from engine.model_dir import refuse_lfs_pointer
 from engine.model_file import read_model_file
 
 # More than any size of a model's; a product of two is a number that torch takes.
@@ -96,6 +97,7 @@ def read_object(path: Path) -> Fields:
         raise ModelError(f"{path}: cannot be read ({error.strerror}); mend it") from error
     # json reports bad syntax and bad UTF-8 as ValueError, absurd nesting as RecursionError.
     except (ValueError, RecursionError) as error:
+        refuse_lfs_pointer(path)
         raise ModelError(f"{path}: is not valid JSON; fetch the file again") from error
     if not isinstance(raw, dict):
         raise ModelError(f"{path}: must hold a JSON object; fetch the file again")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import ModelError
+from engine.model_dir import check_model_dir
 from engine.models.architecture import ArchitectureInfo, AttentionBias, SlidingWindow
 from engine.models.config_fields import Fields, brief, read_object
 from engine.models.registry import find_architecture, known_architectures
@@ -63,8 +63,7 @@ def load_model_config(model_dir: Path) -> ModelConfig:
     Raises: `ModelError`: the directory or file is missing or malformed, or asks for something
     that this engine does not support; one line that names the file and what to do.
     """
-    if not model_dir.is_dir():
-        raise ModelError(f"{model_dir}: no such directory; give the path of a Hugging Face model")
+    check_model_dir(model_dir)
     fields = read_object(model_dir / "config.json")
     info = _architecture(fields)
     fields = fields.with_defaults(info.defaults)

@@ -24,6 +24,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import tokenizers
 
 from engine.errors import EngineError, ModelError
+from engine.model_dir import refuse_lfs_pointer, why_no_tokenizer
 from engine.model_file import SIZE_MAX_BYTES, check_model_file, read_model_file
 from engine.text.detokenizer import Detokenizer, TokenText
 
@@ -54,7 +55,8 @@ class Tokenizer:
         """
         path = model_dir / "tokenizer.json"
         if not path.is_file():
-            raise ModelError(f"{path}: no such file; Sluice needs a tokenizer.json beside a model")
+            raise ModelError(why_no_tokenizer(model_dir))
+        refuse_lfs_pointer(path)
         check_model_file(path, SIZE_MAX_BYTES)
         try:
             backend = tokenizers.Tokenizer.from_file(str(path))

@@ -199,7 +199,7 @@ async def _admin(stack: AsyncExitStack, common: _Common, local_token: Token) -> 
             *quota_usage_routes(services.quota_settings, common.books.quotas, auth),
             metrics_route(common.books.metrics, auth),
             overload_route(common.overload, auth),
-            config_route(common.settings, auth),
+            config_route(common.settings, common.models, auth),
         ],
         common.failures,
     )

@@ -16,6 +16,7 @@ from engine.config import EngineConfig
 from engine.contract import Engine, EngineInfo
 from engine.demo import MODEL_DIR
 from engine.errors import ModelError
+from engine.model_dir import check_model_dir
 from engine.open import open_engine, open_simulated
 from engine.text import ChatTemplate, Tokenizer
 from gateway.errors import InvalidRequest, StartupFailed
@@ -51,7 +52,7 @@ def load_model(settings: Settings, *, version: str) -> ServedModel:
     config = _scheduler_config(settings)
     source = _source(settings)
     tokenizer = Tokenizer.from_dir(source.tokenizer_dir)
-    engine = _engine(settings, source, tokenizer)
+    engine = _engine(settings, tokenizer)
     info = engine.info
     if tokenizer.vocab_size > info.vocab_size:
         raise ModelError(
@@ -87,8 +88,7 @@ def _source(settings: Settings) -> _Source:
     if settings.model is None:
         return _Source(settings.model_name or DEMO_NAME, MODEL_DIR, MODEL_DIR)
     directory = settings.model.expanduser()
-    if not directory.is_dir():
-        raise ModelError(f"{directory} is not a directory: pass one with config.json in it")
+    check_model_dir(directory)
     name = settings.model_name or directory.resolve().name
     needs_no_files = settings.load_format == "dummy" or settings.engine == "simulated"
     if needs_no_files and not (directory / "tokenizer.json").exists():
@@ -97,8 +97,10 @@ def _source(settings: Settings) -> _Source:
     return _Source(name, directory, directory)
 
 
-def _engine(settings: Settings, source: _Source, tokenizer: Tokenizer) -> Engine:
-    config = EngineConfig(
+def engine_config(settings: Settings) -> EngineConfig:
+    """Say what engine the settings ask for. Raises: `ModelError`: it names no model."""
+    source = _source(settings)
+    return EngineConfig(
         model_dir=source.model_dir,
         load_format=settings.load_format,
         dtype=settings.dtype or _demo_dtype(source),
@@ -106,6 +108,7 @@ def _engine(settings: Settings, source: _Source, tokenizer: Tokenizer) -> Engine
         block_size=settings.block_size,
         num_blocks=settings.num_blocks,
         kv_cache_bytes=settings.kv_cache_bytes,
+        gpu_memory_utilization=settings.gpu_memory_utilization,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_model_len=settings.max_model_len,
@@ -114,6 +117,10 @@ def _engine(settings: Settings, source: _Source, tokenizer: Tokenizer) -> Engine
         num_threads=settings.num_threads,
         native=settings.native,
     )
+
+
+def _engine(settings: Settings, tokenizer: Tokenizer) -> Engine:
+    config = engine_config(settings)
     if settings.engine != "simulated":
         return open_engine(config)
     return open_simulated(

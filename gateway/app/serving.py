@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import socket
@@ -46,6 +47,8 @@ class Ready:
     admin: str
     model: str
     engine: str
+    max_model_len: int
+    why_shorter: str | None
     data_dir: str
     admin_token: str | None
     keys: tuple[IssuedKey, ...]
@@ -65,7 +68,7 @@ async def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
         log.warning(shortage)
     with (
         listening(settings.host, settings.port) as public_socket,
-        listening(settings.admin_host, settings.admin_port) as admin_socket,
+        listening(settings.admin_host, settings.admin_port, "admin-") as admin_socket,
         caught_signals() as signals,
     ):
         if (fault := exposed(settings, admin_socket.getsockname()[0])) is not None:
@@ -154,6 +157,8 @@ def _ready(settings: Settings, gateway: Gateway, *, api: str, admin: str) -> Rea
         admin=admin,
         model=model.name,
         engine=f"{model.info.model_type} on {model.info.device}, {model.info.dtype}",
+        max_model_len=model.info.max_model_len,
+        why_shorter=model.info.why_shorter,
         data_dir=str(settings.data_dir),
         admin_token=first.admin_token if first else None,
         keys=tuple(first.keys) if first else (),
@@ -161,15 +166,23 @@ def _ready(settings: Settings, gateway: Gateway, *, api: str, admin: str) -> Rea
 
 
 @contextlib.contextmanager
-def listening(host: str, port: int) -> Generator[socket.socket]:
-    """Bind a TCP socket; port 0 takes any free one. Raises: `OSError`."""
+def listening(host: str, port: int, flags: str = "") -> Generator[socket.socket]:
+    """Bind a TCP socket; port 0 takes any free one.
+
+    `flags` begins the names of its flags. Raises: `OSError`: it names the flag that mends it.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host, port))
         except OSError as exc:
-            raise OSError(exc.errno, f"cannot listen on {host}:{port}: {exc.strerror}") from None
+            is_host = exc.errno == errno.EADDRNOTAVAIL or isinstance(exc, socket.gaierror)
+            flag = f"--{flags}{'host' if is_host else 'port'}"
+            raise OSError(
+                f"cannot listen on {host}:{port}: {exc.strerror}; choose another with {flag}, or "
+                f"SLUICE_{flag[2:].replace('-', '_').upper()}"
+            ) from None
         yield sock
 
 

@@ -1,14 +1,24 @@
-"""From a command's flags to settings; a mistake in any source is a line that names it."""
+"""From a command's flags to settings; a mistake in any source is a line that names it there."""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 import tomllib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.cli.setting_flags import flag_of
+from gateway.environment import PREFIX, did_you_mean, unknown_variables
 
 if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
     from gateway.settings import Settings
+
+_FILE: Final = Path("sluice.toml")
 
 
 def read_settings(flags: Mapping[str, Any]) -> Settings | None:
@@ -17,14 +27,49 @@ def read_settings(flags: Mapping[str, Any]) -> Settings | None:
 
     from gateway.settings import Settings
 
+    given = {name: value for name, value in flags.items() if value is not None}
+    lines = unknown_variables(os.environ, Settings.model_fields)
     try:
-        return Settings(**{name: value for name, value in flags.items() if value is not None})
+        settings = Settings(**given)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        print(f"sluice: sluice.toml is not TOML: {exc}", file=sys.stderr)
+        lines.append(f"{_FILE} is not TOML: {exc}")
     except OSError as exc:
-        print(f"sluice: {exc}", file=sys.stderr)
+        lines.append(str(exc))
     except pydantic.ValidationError as exc:
-        for error in exc.errors():
-            name = ".".join(str(part) for part in error["loc"])
-            print(f"sluice: setting '{name}': {error['msg']}", file=sys.stderr)
+        lines += [_line_of(error, given, Settings.model_fields) for error in exc.errors()]
+    if not lines:
+        return settings
+    for line in lines:
+        print(f"sluice: {line}", file=sys.stderr)
     return None
+
+
+def _line_of(error: ErrorDetails, flags: Mapping[str, Any], known: Mapping[str, object]) -> str:
+    """Say what is wrong with a setting, and where whoever mends it finds it."""
+    said = error["msg"].removeprefix("Value error, ")
+    if not error["loc"]:
+        return f"settings: {said}"
+    name = str(error["loc"][0])
+    if error["type"] == "extra_forbidden":
+        said = f"no such setting{did_you_mean(name, known)}"
+    return f"{_place_of(name, flags)}: {said}"
+
+
+def _place_of(name: str, flags: Mapping[str, Any]) -> str:
+    """Name the flag, the variable or the file's line that a setting has its value from."""
+    if name in flags:
+        return flag_of(name)
+    variable = PREFIX + name.upper()
+    if any(set_.upper() == variable and value for set_, value in os.environ.items()):
+        return variable
+    number = _line_in_file(name)
+    return variable if number is None else f"{_FILE}, line {number}: {name}"
+
+
+def _line_in_file(name: str) -> int | None:
+    line = re.compile(rf"""\s*\[*\s*["']?{re.escape(name)}["']?\s*[=.\]]""")
+    try:
+        lines = _FILE.read_text().splitlines()
+    except OSError:
+        return None
+    return next((n for n, text in enumerate(lines, 1) if line.match(text)), None)

@@ -9,6 +9,7 @@ import typer
 from gateway.cli.admin_client import call, call_all, find_server
 from gateway.cli.options import AsJson, DataDir, IfVersion, duration_s, names, segment
 from gateway.cli.output import note, print_fields, print_json, print_table
+from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, new_token
 from gateway.domain import Tier
 
 app = typer.Typer(help="API keys of tenants.", no_args_is_help=True)
@@ -65,6 +66,27 @@ def create(
     print(key["key"])
     until = f", ends at {key['expires_at']}" if key["expires_at"] else ""
     note(f"Key {key['kid']} of {key['tenant']}{until}. The token is shown this once.")
+
+
+@app.command()
+def draw(
+    num_keys: Annotated[
+        int, typer.Argument(min=1, max=1000, metavar="[NUMBER]", help="How many to draw.")
+    ] = 1,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="Draw admin tokens, as SLUICE_INIT_ADMIN_TOKEN takes.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Draw keys for SLUICE_INIT_KEYS, separated by commas; no server knows them yet.
+
+    Example: SLUICE_INIT_KEYS=$(sluice keys draw 2) sluice serve
+    """
+    drawn = [new_token(ADMIN_PREFIX if admin else KEY_PREFIX).text for _ in range(num_keys)]
+    if as_json:
+        print_json(drawn)
+        return
+    print(",".join(drawn))
 
 
 @app.command("list")

@@ -30,6 +30,7 @@ from gateway.cli.apply import apply
 from gateway.cli.doctor import doctor
 from gateway.cli.exits import CliError
 from gateway.cli.serve import serve
+from gateway.cli.setting_flags import SettingsCommand
 from gateway.cli.simulate import simulate
 from gateway.cli.usage import usage
 
@@ -41,7 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command()(serve)
+app.command(cls=SettingsCommand)(serve)
 app.command()(doctor)
 app.command()(simulate)
 app.add_typer(tenants.app, name="tenants")

@@ -9,13 +9,13 @@ import signal
 import sys
 import threading
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from gateway.cli.chosen_settings import read_settings
 from gateway.cli.exits import Exit
+from gateway.cli.setting_flags import given_settings
 
 if TYPE_CHECKING:
     from gateway.app.serving import Ready
@@ -27,40 +27,26 @@ class Banner(StrEnum):
 
 
 def serve(
-    port: Annotated[int | None, typer.Option(help="Port of the API; 0 takes a free one.")] = None,
-    host: Annotated[str | None, typer.Option(help="Address of the API.")] = None,
-    admin_port: Annotated[int | None, typer.Option(help="Port of the admin API.")] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Where secrets and the private stores live.")
-    ] = None,
-    model: Annotated[
-        Path | None, typer.Option(help="A Hugging Face model directory; default: the demo.")
-    ] = None,
-    model_name: Annotated[str | None, typer.Option(help="The name that clients use.")] = None,
-    load_format: Annotated[
-        str | None, typer.Option(help="auto, or dummy: random weights of the config's shape.")
-    ] = None,
-    engine: Annotated[str | None, typer.Option(help="auto, cpu, gpu or simulated.")] = None,
-    engine_profile: Annotated[
-        str | None, typer.Option(help="The step-cost profile of a simulated engine.")
+    ctx: typer.Context,
+    model_dir: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL]", help="A Hugging Face model directory; default: the demo model."
+        ),
     ] = None,
     banner: Annotated[Banner, typer.Option(help="What to print once ready.")] = Banner.TEXT,
 ) -> None:
     """Start the gateway; without flags, the demo model on port 8000.
 
-    Example: sluice serve --model ./Qwen3-0.6B --port 8080
+    What has no flag is a setting: SLUICE_* or sluice.toml, all in README.md.
+
+    Example: sluice serve ./Qwen3-0.6B --port 8080
     """
-    flags: dict[str, Any] = {
-        "port": port,
-        "host": host,
-        "admin_port": admin_port,
-        "data_dir": data_dir,
-        "model": model,
-        "model_name": model_name,
-        "load_format": load_format,
-        "engine": engine,
-        "engine_profile": engine_profile,
-    }
+    flags: dict[str, Any] = dict(given_settings(ctx))
+    if model_dir is not None:
+        if flags["model"] not in (None, model_dir):
+            raise typer.BadParameter("name the model once: as MODEL or with --model")
+        flags["model"] = model_dir
     # Read by OpenMP when torch is imported: threads that wait must not spin beside the gateway.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -109,12 +95,17 @@ def _run(flags: dict[str, Any], banner: Banner) -> int:
 
 def _print_json(ready: Ready) -> None:
     document: dict[str, Any] = {"api": ready.api, "admin": ready.admin, "model": ready.model}
+    document["max_model_len"] = ready.max_model_len
     if ready.admin_token is not None:
         document["admin_token"] = ready.admin_token
         document["keys"] = [
             {"tenant": issued.key.tenant, "key": issued.token} for issued in ready.keys
         ]
     print(json.dumps(document), flush=True)
+
+
+def _why(shorter: str | None) -> str:
+    return "" if shorter is None else f", less than the model's: {shorter}"
 
 
 def _print_text(ready: Ready) -> None:
@@ -124,6 +115,7 @@ def _print_text(ready: Ready) -> None:
         f"  API      {ready.api}",
         f"  Admin    {ready.admin}",
         f"  Model    {ready.model} ({ready.engine})",
+        f"  Context  {ready.max_model_len:,} tokens{_why(ready.why_shorter)}",
         f"  Data     {ready.data_dir}",
     ]
     key = "$SLUICE_API_KEY"

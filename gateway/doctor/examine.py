@@ -36,6 +36,7 @@ def _server_and_stores(settings: Settings) -> Iterator[Finding]:
     yield from _guarded("stores", lambda: stores.check_stores(settings, is_running=is_held))
     found, weights_bytes = model.check_model(settings)
     yield found
+    yield from _guarded("context", lambda: model.check_context(settings))
     yield machine.check_memory(settings, weights_bytes, is_running=access is not None)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+from gateway.app.model_loading import engine_config
 from gateway.doctor.finding import Finding, broken, ok
 from gateway.settings import Settings
 
@@ -30,6 +32,31 @@ def check_model(settings: Settings) -> tuple[Finding, int]:
         return broken("model", found, "download the weights, or --load-format dummy"), 0
     found = f"{config.architecture}, {size_bytes / (1 << 20):.1f} MiB at {directory}"
     return ok("model", found), size_bytes if needs_weights else 0
+
+
+def check_context(settings: Settings) -> Iterator[Finding]:
+    """Say what context a start would serve, and why it is less than the model's."""
+    from engine.errors import EngineError, ModelError
+    from engine.models.hf_config import load_model_config
+    from engine.open import planned_context
+
+    name, mend = "context", "mend what the message names, each a SLUICE_ variable in capitals"
+    try:
+        config = engine_config(settings)
+        whole = load_model_config(config.model_dir).max_position_embeddings
+        context = planned_context(config, simulated=settings.engine == "simulated")
+    except ModelError:
+        return  # The check of the model has said so.
+    except EngineError as exc:
+        yield broken(name, str(exc), mend)
+        return
+    if context is None:
+        found = f"up to {whole:,} tokens, as far as a GPU's free memory holds them: the banner says"
+        yield ok(name, found)
+    elif context.why_shorter is None:
+        yield ok(name, f"{context.max_model_len:,} tokens, the model's whole")
+    else:
+        yield ok(name, f"{context.max_model_len:,} of {whole:,} tokens: {context.why_shorter}")
 
 
 def _weights_bytes(directory: Path) -> int:

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 import asyncpg
@@ -38,6 +40,7 @@ logger = logging.getLogger(__name__)
 APP_ROLE, PLATFORM_ROLE = "sluice_app", "sluice_platform"
 
 _ASK_AGAIN_S = 0.2
+_PORT = re.compile(r":\d+$", re.ASCII)
 
 # One round trip for role and tenant; the third argument makes both local to the transaction.
 _STEP_DOWN = text(
@@ -102,6 +105,15 @@ def plain_url(url: str) -> str:
     if scheme.partition("+")[0] not in ("postgresql", "postgres"):
         raise ValueError("it must begin with postgresql://")
     return f"postgresql://{rest}"
+
+
+def database_place(url: str) -> str:
+    """Return the host and port of a URL, or its directory of sockets; of many, all."""
+    parts = urlsplit(url)
+    place = parts.netloc.rpartition("@")[2]
+    if not place:
+        return parse_qs(parts.query).get("host", ["localhost"])[0]
+    return ",".join(one if _PORT.search(one) else f"{one}:5432" for one in place.split(","))
 
 
 async def connect_patiently(

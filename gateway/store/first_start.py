@@ -7,6 +7,7 @@ killed halfway makes nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -35,7 +36,9 @@ from gateway.store.key_rows import insert_key
 from gateway.store.migrate import take_advisory_lock
 from gateway.store.organisations import insert_tenant
 from gateway.store.prices import insert_price
-from gateway.store.tables import admin_tokens, organisations, prices
+from gateway.store.tables import admin_tokens, keys, organisations, prices
+
+logger = logging.getLogger(__name__)
 
 # 0.10, 0.05 and 0.40 USD a million tokens: a demo has money in it, an operator sets a real price.
 _FIRST_PRICE = PriceDraft(
@@ -61,6 +64,9 @@ def plan_first_start(settings: Settings) -> FirstStartPlan:
     Raises: `StartupFailed`: a given token is malformed, or keys and tenants do not pair up.
     """
     names, given = settings.init_tenants, settings.init_keys
+    if given and "init_tenants" not in settings.model_fields_set:
+        # Who gives one key and names no tenants wants one tenant.
+        names = names[: len(given)]
     if given and len(given) != len(names):
         raise StartupFailed(
             f"SLUICE_INIT_KEYS names {len(given)} keys for the {len(names)} tenants of "
@@ -112,12 +118,25 @@ async def first_start(
                 "the keys in this database were made with another root secret: restore the "
                 "file secrets/root of the data directory that belongs to it"
             )
+        await _tell_of_unused(connection, plan)
         was_keyed = kept_heads.read(organisation_id) is not None
         await audit.seal(connection, organisation_id, was_keyed=was_keyed)
         # A database from before there were prices has none; nobody can take the last one away.
         if (await connection.execute(select(prices.c.id).limit(1))).first() is None:
             await insert_price(connection, audit, SYSTEM, organisation_id, _FIRST_PRICE)
     return None
+
+
+async def _tell_of_unused(connection: AsyncConnection, plan: FirstStartPlan) -> None:
+    """Warn of keys that a later start is given: whoever sends them gets a 401."""
+    given = {token.kid for _, token in plan.tenants if token is not None}
+    known = set(await connection.scalars(select(keys.c.kid).where(keys.c.kid.in_(given))))
+    if given - known:
+        logger.warning(
+            "%d of the keys in SLUICE_INIT_KEYS (--api-key) are not in this database: they count "
+            "at the first start alone; sluice keys create makes one now",
+            len(given - known),
+        )
 
 
 async def _fill(
@@ -160,6 +179,6 @@ def _given(text: str, prefix: str, variable: str) -> Token:
     if token is None:
         raise StartupFailed(
             f"{variable} holds a token that is not of the form {prefix}<12 id><32 secret>"
-            "<6 checksum>, or its checksum is wrong: leave it out to have one drawn"
+            "<6 checksum>, or its checksum is wrong: sluice keys draw makes one"
         )
     return token

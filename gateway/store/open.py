@@ -17,7 +17,7 @@ from gateway.settings import Settings
 from gateway.store.admin_tokens import SqlAdminTokens
 from gateway.store.audit import SqlAudit
 from gateway.store.audit_chain import AuditChain
-from gateway.store.database import Database, connect_patiently
+from gateway.store.database import Database, connect_patiently, database_place
 from gateway.store.embedded import EmbeddedServers
 from gateway.store.first_start import first_start, plan_first_start
 from gateway.store.idempotency import SqlIdempotency
@@ -49,8 +49,9 @@ from gateway.store.settings import SqlSettings
 from gateway.store.untagged import SqlUntaggedTokens
 from gateway.store.usage_queries import SqlUsage
 
-# For a database that is not there, and for one that says that it is starting or full.
-_SILENT_DATABASE_S, _STARTING_DATABASE_S = 15.0, 120.0
+# For a database that is not there, and for one that says that it is starting or full. A host that
+# swallows packets is given up by one try, which takes 5 s.
+_SILENT_DATABASE_S, _STARTING_DATABASE_S = 4.5, 120.0
 # Functions came with it, and limits are counted in one.
 _REDIS_MAJOR = 7
 
@@ -110,7 +111,10 @@ async def open_store(
             if settings.redis_url is None
             else settings.redis_url.get_secret_value()
         )
-        owner = await _open_database(urls.owner)
+        owner_name = "SLUICE_DATABASE_URL"
+        if settings.database_owner_url is not None:
+            owner_name = "SLUICE_DATABASE_OWNER_URL"
+        owner = await _open_database(urls.owner, owner_name)
         stack.push_async_callback(owner.close)
         redis = await _open_redis(redis_url)
         stack.push_async_callback(redis.aclose)
@@ -119,7 +123,7 @@ async def open_store(
         await upgrade(owner)
         database = owner
         if urls.server != urls.owner:
-            database = await _open_database(urls.server)
+            database = await _open_database(urls.server, "SLUICE_DATABASE_URL")
             stack.push_async_callback(database.close)
             await let_in(owner, database)
             await owner.close()
@@ -164,15 +168,18 @@ async def open_store(
         )
 
 
-async def _open_database(url: str) -> Database:
+async def _open_database(url: str, name: str) -> Database:
     try:
         return await connect_patiently(
             url, silent_s=_SILENT_DATABASE_S, told_s=_STARTING_DATABASE_S
         )
     except StoreUnavailable as exc:
-        raise StartupFailed(f"the database cannot be used: {exc.detail}") from exc
+        raise StartupFailed(
+            f"the database at {database_place(url)} cannot be used: {exc.detail}; start it, or "
+            f"mend {name}"
+        ) from exc
     except Exception as exc:
-        raise StartupFailed(f"SLUICE_DATABASE_URL cannot be used: {exc}") from exc
+        raise StartupFailed(f"{name} cannot be used: {exc}") from exc
 
 
 async def _open_redis(url: str) -> Redis:
@@ -185,7 +192,9 @@ async def _open_redis(url: str) -> Redis:
         info = await redis.info("server")
     except (RedisError, OSError) as exc:
         await redis.aclose()
-        raise StartupFailed(f"Redis does not answer: {exc}") from exc
+        raise StartupFailed(
+            f"Redis does not answer: {exc}; start it, or mend SLUICE_REDIS_URL"
+        ) from exc
     if is_cluster(info):
         await redis.aclose()
         raise StartupFailed(

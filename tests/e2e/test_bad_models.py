@@ -70,7 +70,7 @@ def _broken_json(model: Path) -> None:
         (_unknown_architecture, ["MambaForCausalLM", "LlamaForCausalLM"]),
         (_wrong_shape, ["model.safetensors", "model.layers.0.mlp.down_proj.weight"]),
         (_broken_json, ["config.json"]),
-        (shutil.rmtree, ["not a directory"]),
+        (shutil.rmtree, ["no such directory"]),
     ],
     ids=["config", "tokenizer", "weights", "truncated", "architecture", "shape", "json", "missing"],
 )

@@ -25,6 +25,7 @@ from gateway.services.admin.scheduler_control import SchedulerControl
 from gateway.services.auth.admin_authenticator import AdminAuthenticator
 from gateway.services.auth.authenticator import Authenticator
 from gateway.services.auth.upkeep import AuthUpkeep
+from gateway.services.inference import ModelRegistry
 from gateway.services.ledger.prices import PriceBook
 from gateway.services.ledger.usage import UsageService
 from gateway.settings import Settings
@@ -134,7 +135,7 @@ async def declared_routes(
         *admin_routes(services, admin_auth),
         *admin_usage_routes(usage, admin_auth),
         *scheduler_routes(control, services.tenants, services.audit, admin_auth),
-        config_route(Settings(), admin_auth),
+        config_route(Settings(), ModelRegistry([]), admin_auth),
     ]
 
 

@@ -35,6 +35,7 @@ SPELLED = {
     "dtype": "bfloat16",
     "weight_dtype": "fp8",
     "kv_dtype": "fp8",
+    "gpu_memory_utilization": "0.5",
     "block_size": "16",
     "num_blocks": "7",
     "kv_cache_bytes": "1000000",

@@ -32,7 +32,7 @@ _NEAR_CAPACITY = 0.9
 # Of each phase, before what is served counts: queues and rows fill first.
 SETTLE_S = 8.0
 ENGINE = ("--engine", "simulated", "--engine-profile", "a100-llama-3-8b")
-SETTINGS = {"SLUICE_MAX_NUM_SEQS": "64", "SLUICE_MAX_MODEL_LEN": "4096"}
+SETTINGS = {"SLUICE_MAX_NUM_SEQS": "64"}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The admin API of the process's settings: `GET /admin/v1/config`.
 
-It answers with every setting by its name, as it holds in this process. Secrets are not shown, and
+It answers with every setting by its name, as it holds in this process, and with the context that is
+served of each model. Secrets are not shown, and
 of a store's URL the password is not; of other URLs the host alone is.
 """
 
@@ -15,21 +16,32 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.api.admin.routing import VIEWERS, AuthenticatesAdmins, admin_answer, admin_route, query
+from gateway.services.inference import ModelRegistry, ServedModel
 from gateway.settings import Settings
 
 HIDDEN: Final = "***"
 _URLS: Final = ("database_url", "database_owner_url", "redis_url")
 
 
-def config_route(settings: Settings, auth: AuthenticatesAdmins) -> Route:
+def config_route(settings: Settings, models: ModelRegistry, auth: AuthenticatesAdmins) -> Route:
     """Declare the route; mount it in an application that handles `GatewayError`."""
-    view = shown_settings(settings)
+    view = shown_settings(settings) | {"served": {one.name: _served(one) for one in models}}
 
     async def show(request: Request) -> Response:
         query(request)
         return admin_answer(view)
 
     return admin_route("/config", "GET", show, auth, allows=VIEWERS)
+
+
+def _served(model: ServedModel) -> dict[str, Any]:
+    """Say what context came of the settings."""
+    info = model.info
+    return {
+        "max_model_len": info.max_model_len,
+        "model_max_len": info.model_max_len,
+        "why_shorter": info.why_shorter,
+    }
 
 
 def shown_settings(settings: Settings) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Catalogue:
 
 
 def _card(model: ServedModel) -> ModelCard:
-    return ModelCard(id=model.name, created=model.created_s)
+    return ModelCard(id=model.name, created=model.created_s, max_model_len=model.info.max_model_len)
 
 
 def _json(body: msgspec.Struct) -> Response:

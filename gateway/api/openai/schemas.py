@@ -152,8 +152,11 @@ class TextCompletion(msgspec.Struct):
 
 
 class ModelCard(msgspec.Struct):
+    """Describe a model; `max_model_len`, as vLLM has it, is the context that is served."""
+
     id: str
     created: int
+    max_model_len: int
     object: Literal["model"] = "model"
     owned_by: str = "sluice"
 

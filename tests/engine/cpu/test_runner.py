@@ -137,6 +137,13 @@ def test_greedy_and_sampled_rows_share_a_batch(
     assert tokens[1::2] != expected[1::2]
 
 
+@pytest.fixture
+def unseen_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let weights with a NaN be loaded, as what overflows in a step alone is."""
+    monkeypatch.setattr("engine.models.loader._is_finite", lambda tensor: True)
+
+
+@pytest.mark.usefixtures("unseen_nan")
 def test_a_row_that_is_not_finite_fails_alone(tmp_path: Path) -> None:
     """A NaN in one sequence ends that sequence; the others, and its blocks' next user, go on."""
     make_tiny_llama(tmp_path)
@@ -156,6 +163,7 @@ def test_a_row_that_is_not_finite_fails_alone(tmp_path: Path) -> None:
         assert driver.run(clean, greedy) == alone
 
 
+@pytest.mark.usefixtures("unseen_nan")
 def test_logprobs_stay_with_their_rows_where_one_fails(tmp_path: Path) -> None:
     """Where a row fails, the logprobs of the others still go with their tokens."""
     make_tiny_llama(tmp_path)
@@ -254,7 +262,18 @@ def test_info_states_the_limits(tiny_llama_dir: Path) -> None:
     }
     # What fits into 256 MiB of float32 logits.
     assert info.max_num_prompt_logprobs == (1 << 26) // 128
-    assert make_engine(tiny_llama_dir, max_model_len=10_000).info.max_model_len == 256
+    assert make_engine(tiny_llama_dir).info.why_shorter is None
+    assert info.why_shorter == "max_model_len is set to 100"
+
+
+def test_a_context_that_the_cache_cuts_says_so(tiny_llama_dir: Path) -> None:
+    """What nobody asked for is as much as there is room for; what somebody asked for is kept."""
+    info = make_engine(tiny_llama_dir, num_blocks=5).info
+    assert (info.max_model_len, info.model_max_len) == (80, 256)
+    assert info.why_shorter == (
+        "a KV cache of 61,440 bytes holds 80 tokens; 256 need num_blocks 16"
+    )
+    assert make_engine(tiny_llama_dir, num_blocks=5, max_model_len=80).info.max_model_len == 80
 
 
 def test_kv_blocks_follow_from_bytes(tiny_llama_dir: Path) -> None:
@@ -276,6 +295,13 @@ def test_kv_blocks_follow_from_bytes(tiny_llama_dir: Path) -> None:
         ({"num_blocks": None, "kv_cache_bytes": 100}, "raise kv_cache_bytes or num_blocks"),
         ({"num_blocks": 1 << 40}, "cannot be allocated on cpu; lower num_blocks"),
         ({"max_model_len": -1}, "max_model_len must be at least 1"),
+        ({"max_model_len": 257}, "max_model_len 257 is beyond the 256 positions of this model"),
+        (
+            {"max_model_len": 200, "num_blocks": None, "kv_cache_bytes": 61_440},
+            "max_model_len 200 needs 159,744 bytes for its KV cache, and a KV cache of 61,440 "
+            "bytes holds 80 tokens: set kv_cache_bytes 159744 at least, or max_model_len 80",
+        ),
+        ({"max_model_len": 81, "num_blocks": 5}, "set num_blocks 6 at least"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(

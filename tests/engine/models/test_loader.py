@@ -204,3 +204,31 @@ def test_dummy_weights_follow_the_seed(tmp_path: Path) -> None:
     assert (taken[0].shape, taken[0].dtype) == ((8, 4), torch.bfloat16)
     assert torch.equal(taken[0], taken[1])
     assert not torch.equal(taken[0], taken[2])
+
+
+def test_a_pointer_of_git_lfs_is_no_truncated_file(tmp_path: Path) -> None:
+    """What a clone without LFS has in place of weights is told by its name."""
+    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(ModelError, match=r"model\.safetensors: is a Git LFS pointer.*lfs pull"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("saved", [torch.float32, torch.bfloat16, torch.float16])
+def test_what_is_no_number_is_refused(tmp_path: Path, bad: float, saved: torch.dtype) -> None:
+    """One NaN or infinity among the weights is told with its tensor and file."""
+    tensor = torch.zeros(3, 5, dtype=saved)
+    tensor[1, 2] = bad
+    save_file({"fine": torch.zeros(0), "w": tensor}, tmp_path / "model.safetensors")
+    weights = opened(tmp_path)
+    weights.take("fine", 0)
+    with pytest.raises(ModelError, match=r"model\.safetensors: tensor w holds NaN or infinity"):
+        weights.take("w", 3, 5)
+
+
+def test_what_a_type_cannot_hold_is_refused(tmp_path: Path) -> None:
+    """A weight that is a number as it was saved and none as it is served names the type."""
+    save_file({"w": torch.tensor([1e30])}, tmp_path / "model.safetensors")
+    assert opened(tmp_path, torch.bfloat16).take("w", 1).isfinite().all()
+    with pytest.raises(ModelError, match="too large for float16"):
+        opened(tmp_path, torch.float16).take("w", 1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from tests.gateway.api.conftest import CONTEXT
+
 pytestmark = pytest.mark.anyio
 
 PUBLIC = {"/livez", "/readyz", "/startupz", "/openapi.json"}
@@ -12,7 +14,13 @@ PUBLIC = {"/livez", "/readyz", "/startupz", "/openapi.json"}
 
 async def test_models_are_listed_in_openais_shape(client: httpx.AsyncClient) -> None:
     """The list and the single card agree; an alias shows the model's own name."""
-    card = {"id": "sim", "created": 1_700_000_000, "object": "model", "owned_by": "sluice"}
+    card = {
+        "id": "sim",
+        "created": 1_700_000_000,
+        "max_model_len": CONTEXT,
+        "object": "model",
+        "owned_by": "sluice",
+    }
     assert (await client.get("/v1/models")).json() == {"object": "list", "data": [card]}
     assert (await client.get("/v1/models/sim")).json() == card
     assert (await client.get("/v1/models/gpt-4o-mini")).json() == card

@@ -71,5 +71,5 @@ def test_a_bad_setting_is_wrong_usage(data_dir: Path) -> None:
     """A setting that cannot be read ends the doctor as it ends the server."""
     done = doctor(data_dir, SLUICE_BLOCK_SIZE="17")
     assert done.returncode == 2
-    assert "block_size" in done.stderr
+    assert done.stderr.startswith("sluice: SLUICE_BLOCK_SIZE: ")
     assert done.stdout == ""

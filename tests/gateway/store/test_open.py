@@ -17,6 +17,7 @@ from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, new_token, parse_token
 from gateway.errors import DataDirectoryInUse, StartupFailed
 from gateway.settings import Settings
 from gateway.store import Store, open_store
+from gateway.store.database import database_place
 from gateway.store.diagnosis import describe_redis
 from gateway.store.placement import installed_programs
 from gateway.store.tables import admin_tokens, key_secrets, keys
@@ -90,11 +91,32 @@ async def test_given_tokens_are_taken(settings: Settings) -> None:
         assert store.first_start is None
 
 
+async def test_one_key_without_tenants_is_of_one_tenant(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`--api-key` alone makes the first tenant; at a later start, another key is told as unused."""
+    first, later = (SecretStr(new_token(KEY_PREFIX).text) for _ in range(2))
+    async with open_store(settings.model_copy(update={"init_keys": (first,)})) as store:
+        assert store.first_start is not None
+        assert [one.key.tenant for one in store.first_start.keys] == ["acme"]
+    async with open_store(settings.model_copy(update={"init_keys": (first,)})):
+        assert "SLUICE_INIT_KEYS" not in caplog.text
+    async with open_store(settings.model_copy(update={"init_keys": (later,)})):
+        assert "count at the first start alone; sluice keys create" in caplog.text
+    assert later.get_secret_value() not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("update", "message"),
     [
         ({"init_keys": (SecretStr("sluice_live_short"),) * 2}, "SLUICE_INIT_KEYS holds a token"),
-        ({"init_keys": (SecretStr(new_token(KEY_PREFIX).text),)}, "1 keys for the 2 tenants"),
+        (
+            {
+                "init_tenants": ("a", "b"),
+                "init_keys": (SecretStr(new_token(KEY_PREFIX).text),),
+            },
+            "1 keys for the 2 tenants",
+        ),
         (
             {"init_keys": (SecretStr(new_token(KEY_PREFIX).text),) * 2},
             "gives two tenants the same key",
@@ -112,6 +134,34 @@ async def test_wrong_first_values_stop_the_start(
         async with open_store(settings.model_copy(update=update)):
             pass
     assert "sluice_live_s" not in str(failed.value)
+
+
+async def test_a_database_that_is_away_is_named_soon(settings: Settings) -> None:
+    """Within seconds the start ends with host and port, and without the password."""
+    url = SecretStr("postgresql://sluice:hunter2@127.0.0.1:1/sluice")
+    began_s = time.monotonic()
+    with pytest.raises(
+        StartupFailed, match=r"database at 127.0.0.1:1 .*SLUICE_DATABASE_URL"
+    ) as failed:
+        async with open_store(settings.model_copy(update={"database_url": url})):
+            pass
+    assert time.monotonic() - began_s < 10
+    assert "hunter2" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("postgresql://u:p@db/d", "db:5432"),
+        ("postgresql+asyncpg://u:p@db:6432/d?ssl=on", "db:6432"),
+        ("postgresql://[::1]/d", "[::1]:5432"),
+        ("postgresql://u@one:1,two/d", "one:1,two:5432"),
+        ("postgresql:///d?host=/run/pg&user=u", "/run/pg"),
+    ],
+)
+def test_the_place_of_a_database_has_no_password(url: str, place: str) -> None:
+    """Host and port as the URL has them, PostgreSQL's own port where it has none."""
+    assert database_place(url) == place
 
 
 async def test_gateways_that_start_together_first_start_once(
