@@ -99,7 +99,7 @@ class ComposerConfig:
     kv_quantile: float = 0.9
     batch_kv_headroom: float = 0.1
     harvest_step_s: float = 0.06
-    harvest_pause_s: float = 2.0
+    harvest_pause_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
