@@ -19,6 +19,7 @@ from gateway.api.errors import (
     on_http_exception,
     on_unexpected,
 )
+from gateway.api.front_page import FrontPage
 from gateway.api.health import Health
 from gateway.api.held_bytes import HeldBytes, held_answers
 from gateway.api.idempotent import Idempotent
@@ -81,6 +82,7 @@ def public_app(
         # A model's name may hold slashes.
         keyed("/v1/models/{model:path}", catalogue.show, method="GET", reads=reads),
         *health.routes(),
+        *FrontPage([model.name for model in models], version).routes(),
         *(usage_routes(usage, auth, reads, loop_share) if usage is not None else ()),
     ]
     own = Route("/openapi.json", lambda request: None)

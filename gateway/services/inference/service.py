@@ -267,8 +267,8 @@ def _shown(message: Message) -> dict[str, str]:
 def _check_length(num_chars: int, limit: int, model: ServedModel, param: str) -> None:
     if num_chars > limit:
         raise ContextLengthExceeded(
-            f"This model's context is {model.info.max_model_len} tokens; "
-            f"a prompt of {num_chars} characters cannot fit.",
+            f"This model's maximum context length is {model.info.max_model_len} tokens. However, "
+            f"your prompt has {num_chars} characters, which cannot fit.",
             param=param,
         )
 
@@ -277,8 +277,8 @@ def check_prompt_length(num_tokens: int, info: EngineInfo, param: str) -> None:
     """Raise `ContextLengthExceeded` where a prompt is longer than the context."""
     if num_tokens > info.max_model_len:
         raise ContextLengthExceeded(
-            f"This model's context is {info.max_model_len} tokens; "
-            f"a prompt of {num_tokens} cannot fit.",
+            f"This model's maximum context length is {info.max_model_len} tokens. However, "
+            f"your prompt has {num_tokens} tokens, which cannot fit.",
             param=param,
         )
 
@@ -306,9 +306,10 @@ def _fit_context(model: ServedModel, job: Job, num_prompt_tokens: int) -> Sampli
         wanted = min(wanted, room)
     if wanted > room:
         raise ContextLengthExceeded(
-            f"This model's context is {context} tokens. You asked for "
-            f"{num_prompt_tokens + wanted} ({num_prompt_tokens} in the prompt, {wanted} to "
-            "generate). Shorten the prompt or lower the bound.",
+            f"This model's maximum context length is {context} tokens. However, you requested "
+            f"{num_prompt_tokens + wanted} tokens ({num_prompt_tokens} in the "
+            f"{job.prompt_param.partition('[')[0]}, {wanted} in the completion). Please reduce "
+            f"the length of the {job.prompt_param.partition('[')[0]} or completion.",
             param=job.prompt_param,
         )
     return job.params if wanted == job.params.max_tokens else replace(job.params, max_tokens=wanted)

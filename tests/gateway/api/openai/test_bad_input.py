@@ -191,6 +191,8 @@ async def test_prompt_over_the_context_is_refused_before_compute(
     """What cannot fit the context is a 400 `context_length_exceeded`, and nothing is queued."""
     error = check(await client.post(CHAT, json={"model": "sim"} | body), 400)
     assert error["code"] == "context_length_exceeded"
+    # What LiteLLM knows it by.
+    assert error["message"].startswith("This model's maximum context length is 256 tokens.")
     snapshot = model.service.snapshot()
     assert snapshot.running == snapshot.queued == 0
 
