@@ -178,6 +178,10 @@ class Settings(BaseSettings):
     )
     prefix_caching: bool = Field(default=True, description="Share KV blocks of equal prefixes.")
 
+    unknown_parameters: Literal["refuse", "ignore"] = Field(
+        default="refuse",
+        description="`ignore`: what a request names that nobody knows goes to `x-sluice-ignored`.",
+    )
     read_rpm: int = Field(
         default=600,
         ge=1,

@@ -1,8 +1,15 @@
 """Text in and out: prompts, chats, and what of a stream may be shown yet. Loads no torch."""
 
-from engine.text.chat_template import ChatTemplate
+from engine.text.chat_template import RESERVED_NAMES, ChatTemplate
 from engine.text.detokenizer import Detokenizer
 from engine.text.stop_strings import StopStrings
 from engine.text.tokenizer import InvalidText, Tokenizer
 
-__all__ = ["ChatTemplate", "Detokenizer", "InvalidText", "StopStrings", "Tokenizer"]
+__all__ = [
+    "RESERVED_NAMES",
+    "ChatTemplate",
+    "Detokenizer",
+    "InvalidText",
+    "StopStrings",
+    "Tokenizer",
+]

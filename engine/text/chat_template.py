@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
@@ -26,10 +26,15 @@ from engine.text.template_sandbox import BUDGET, MeteredSandbox
 from engine.text.tokenizer import read_json_object, special_tokens
 
 _SOURCE_CHARS_MAX = 1 << 20
+# What a template is always given, so that no caller's variable can be it.
+RESERVED_NAMES = frozenset(["messages", "tools", "documents", "add_generation_prompt"])
 
 
 class ChatTemplate:
-    """Turn messages into a prompt. May be used from any number of threads."""
+    """Turn messages into a prompt. May be used from any number of threads.
+
+    `names` are those that the template may look at: of variables, and of fields of messages.
+    """
 
     def __init__(self, source: str, *, variables: Mapping[str, str] | None = None) -> None:
         """Compile `source`; `variables` are the special tokens it may name.
@@ -40,7 +45,9 @@ class ChatTemplate:
         try:
             if len(source) > _SOURCE_CHARS_MAX:
                 raise jinja2.TemplateError(f"it has more than {_SOURCE_CHARS_MAX} characters")
-            self._template = _environment().from_string(source)
+            environment = _environment()
+            self._template = environment.from_string(source)
+            self.names = _names_in(environment.parse(source))
         except (jinja2.TemplateError, RecursionError) as error:
             raise ChatTemplateError(f"the chat template is broken: {_reason(error)}") from error
 
@@ -67,13 +74,18 @@ class ChatTemplate:
             raise ModelError(f"{path}: {error}") from error
 
     def render(
-        self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the prompt for `messages` (`role`, `content`), special tokens written out.
 
+        `variables` are a caller's own; none replaces what every template is given.
         Raises: `ChatTemplateError`: the template rejects the messages or runs out of bounds.
         """
-        names = self._variables | {
+        names = {**(variables or {}), **self._variables} | {
             "messages": messages,
             "tools": None,
             "documents": None,
@@ -93,6 +105,15 @@ class ChatTemplate:
             message = f"the chat template rejects the messages: {_reason(error)}"
             raise ChatTemplateError(message) from error
         return "".join(pieces)
+
+
+def _names_in(tree: jinja2.nodes.Template) -> frozenset[str]:
+    """Return all names and words of a template: what is not among them it does not look at."""
+    nodes = jinja2.nodes
+    named = {node.name for node in tree.find_all(nodes.Name)}
+    read = {node.attr for node in tree.find_all(nodes.Getattr)}
+    words = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+    return frozenset(named | read | words)
 
 
 def _environment() -> MeteredSandbox:

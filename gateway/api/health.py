@@ -1,4 +1,4 @@
-"""`/livez`, `/readyz` and `/startupz`: for a process supervisor and for a load balancer.
+"""`/livez`, `/readyz` (also `/health`, `/ping`) and `/startupz`: for supervisors and balancers.
 
 Each is 200, or 503 with one word: the first part that is not well. That is all the public port
 says. On the admin port the same paths answer with every part, what is the matter and for how
@@ -35,11 +35,13 @@ class Health:
         return self._answer(self._probes.started())
 
     def routes(self) -> list[Route]:
-        """Declare the three routes, open to anybody."""
+        """Declare the routes, open to anybody; vLLM's clients look at the last two."""
         return [
             public("/livez", self.live),
             public("/readyz", self.ready),
             public("/startupz", self.started),
+            public("/health", self.ready),
+            public("/ping", self.ready),
         ]
 
     def _answer(self, parts: Sequence[Part]) -> Response:

@@ -44,6 +44,10 @@ _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] 
     ("get", "/livez"): ("Tell whether the process lives.", None, None),
     ("get", "/readyz"): ("Tell whether the process can serve.", None, None),
     ("get", "/startupz"): ("Tell whether the process has started.", None, None),
+    ("get", "/health"): ("Tell whether the process can serve, as `/readyz`.", None, None),
+    ("get", "/ping"): ("Tell whether the process can serve, as `/readyz`.", None, None),
+    ("get", "/version"): ("Tell the version.", None, None),
+    ("get", "/"): ("Say what this is, to a browser or a program.", None, None),
     ("get", "/openapi.json"): ("Return this document.", None, None),
 }
 

@@ -19,6 +19,7 @@ from gateway.api.errors import (
     on_http_exception,
     on_unexpected,
 )
+from gateway.api.front_page import FrontPage
 from gateway.api.health import Health
 from gateway.api.held_bytes import HeldBytes, held_answers
 from gateway.api.idempotent import Idempotent
@@ -52,12 +53,14 @@ def public_app(
     answers: HeldBytes | None = None,
     reads: ReadRate | None = None,
     loop_share: LoopShare | None = None,
+    ignores_unknown: bool = False,
 ) -> ASGIApp:
     """Assemble the API. Every route says who may reach it.
 
     Without `usage` there is no route that tells it; without `idempotency` the header
     `Idempotency-Key` is not looked at; without `reads` nobody reads too often,
-    and without `loop_share` nobody uses too much of the event loop.
+    and without `loop_share` nobody uses too much of the event loop. `ignores_unknown`: fields that
+    nobody knows are named in the answer's head, not refused.
     """
     catalogue = Catalogue(models)
     bodies = bodies or HeldBytes()
@@ -69,14 +72,17 @@ def public_app(
             app = Idempotent(app, idempotency, bodies)
         return Entrance(app, overload, inference.entry)
 
+    chat = Chat(ignores_unknown=ignores_unknown)
+    completions = Completions(ignores_unknown=ignores_unknown)
     keyed = partial(tenant_only, auth=auth, loop_share=loop_share)
     routes = [
-        keyed("/v1/chat/completions", endpoint(Chat()), method="POST"),
-        keyed("/v1/completions", endpoint(Completions()), method="POST"),
+        keyed("/v1/chat/completions", endpoint(chat), method="POST"),
+        keyed("/v1/completions", endpoint(completions), method="POST"),
         keyed("/v1/models", catalogue.list, method="GET", reads=reads),
         # A model's name may hold slashes.
         keyed("/v1/models/{model:path}", catalogue.show, method="GET", reads=reads),
         *health.routes(),
+        *FrontPage([model.name for model in models], version).routes(),
         *(usage_routes(usage, auth, reads, loop_share) if usage is not None else ()),
     ]
     own = Route("/openapi.json", lambda request: None)

@@ -167,6 +167,7 @@ async def _public(stack: AsyncExitStack, common: _Common, version: str) -> ASGIA
         answers=held_answers(common.settings.answer_memory_mib << 20),
         reads=common.reads,
         loop_share=loop_share,
+        ignores_unknown=common.settings.unknown_parameters == "ignore",
     )
 
 

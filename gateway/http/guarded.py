@@ -5,7 +5,7 @@ answers a parser's error in plain text in the midst of another response. Here
 
 - a head is bounded in bytes and headers while it comes, not after, and in time;
 - a body must come on, and come to its end; time in which the application does not read does not
-  count;
+  count; what stands between its chunks is bounded, as extensions may be of any length;
 - a client that takes nothing while it is owed something is cut off, upon which the application
   sees it disconnect;
 - a head that can be read in two ways is refused before a route sees it.
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import Any
+from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
@@ -42,7 +42,12 @@ from gateway.errors import (
     RequestTimedOut,
 )
 from gateway.http.limits import HttpLimits, Place
-from gateway.http.request_head import check_headers, check_target
+from gateway.http.request_head import RequestLine, check_headers, check_target
+
+# What a chunk needs beside its content, a size of 16 digits and line ends, and what all of them may
+# have more, as extensions or trailers.
+_CHUNK_FRAMING_BYTES: Final = 20
+_FRAMING_BYTES: Final = 16 << 10
 
 
 class _Refused(Exception):
@@ -73,6 +78,9 @@ class GuardedProtocol(HttpToolsProtocol):
         # Of the request that is coming: the bytes since the last head, and when its body began.
         self._head_bytes = 0
         self._in_body = False
+        self._request_line = RequestLine()
+        # Of a body: what came with the piece being read, and what of it was no content.
+        self._num_content_bytes = self._num_parts = self._num_framing_bytes = 0
         self._headers_done: object = None
         self._body_began_s = self._last_byte_s = 0.0
         self._sending: asyncio.TimerHandle | None = None
@@ -100,12 +108,18 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._refusal is not None:
             return
         self._unset_keepalive_if_required()
-        if not self._in_body:
+        was_in_body = self._in_body
+        if not was_in_body:
             self._head_bytes += len(data)
+        in_head = not was_in_body and self.headers is not self._headers_done
+        self._request_line.came(data, in_body=was_in_body, in_head=in_head)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
             self._refuse(self._left_for or MalformedRequest("The request is not HTTP/1.1."))
+            return
+        if was_in_body and self._has_too_much_framing(len(data)):
+            self._refuse(MalformedRequest("There is too much between the chunks of the body."))
             return
         if self._head_bytes > self._max_head_bytes:
             self._refuse(self._head_too_large())
@@ -117,8 +131,10 @@ class GuardedProtocol(HttpToolsProtocol):
         try:
             if len(self.headers) > self._max_headers or self._head_bytes > self._max_head_bytes:
                 self._check_size()
+            version = self.parser.get_http_version()
             check_target(self.url)
-            check_headers(self.headers, self.parser.get_http_version())
+            check_headers(self.headers, version)
+            self._request_line.check(self.parser.get_method(), self.url, version, self.headers)
             if self.parser.should_upgrade():
                 raise MalformedRequest("This server upgrades to no other protocol.")
         except GatewayError as exc:
@@ -134,11 +150,24 @@ class GuardedProtocol(HttpToolsProtocol):
             waiting = [cycle for cycle in self._overtaken if not cycle.response_complete]
             self._overtaken = [*waiting, before]
 
+    def on_body(self, body: bytes) -> None:
+        self._num_content_bytes += len(body)
+        self._num_parts += 1
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         self._in_body = False
         if self._sending is not None:
             self._stop_sending_timer()
         super().on_message_complete()
+
+    def _has_too_much_framing(self, num_bytes: int) -> bool:
+        """Count what came in the midst of a body and is none of it."""
+        self._num_framing_bytes += num_bytes - self._num_content_bytes
+        self._num_content_bytes = 0
+        if not self._in_body:
+            self._num_parts = self._num_framing_bytes = 0
+        return self._num_framing_bytes > _FRAMING_BYTES + self._num_parts * _CHUNK_FRAMING_BYTES
 
     def pause_writing(self) -> None:
         super().pause_writing()

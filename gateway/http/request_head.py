@@ -22,6 +22,52 @@ _AMBIGUOUS = re.compile(rb"//|\\|%(?:2[eEfF]|5[cC]|[01][0-9a-fA-F]|7[fF])|(?:^|/
 _HOST = re.compile(rb"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
 
+class RequestLine:
+    """Look at the request lines of a connection as they were sent.
+
+    The parser takes one without a version, as of 1991, and one with several spaces, and tells
+    neither: where one request ends and the next begins must not depend on who reads them.
+    """
+
+    def __init__(self) -> None:
+        self._came: bytes | bytearray = b""
+        # Where in it the next line begins; behind chunks that is where it is found.
+        self._from = 0
+        self._is_exact = True
+
+    def came(self, data: bytes, *, in_body: bool, in_head: bool) -> None:
+        """Take what comes next, before it is read; in the midst of a head it is put together."""
+        if in_head:
+            if isinstance(self._came, bytes):
+                self._came = bytearray(self._came)
+            self._came += data
+            return
+        if in_body:
+            self._from = max(0, self._from - len(self._came))
+        else:
+            self._from, self._is_exact = 0, True
+        self._came = data
+
+    def check(self, method: bytes, target: bytes, version: str, headers: Sequence[Header]) -> None:
+        """Refuse the line of a head that is complete, unless it reads as it was understood.
+
+        Raises: `MalformedRequest`.
+        """
+        line = b"%b %b HTTP/%b\r\n" % (method, target, version.encode())
+        came, at = self._came, self._from
+        if self._is_exact:
+            while came[at : at + 1] in (b"\r", b"\n"):  # empty lines may come before
+                at += 1
+        else:
+            at = max(0, came.find(line, at))
+        if not came.startswith(line, at):
+            raise MalformedRequest("The request line is not 'METHOD target HTTP/1.1'.")
+        end = came.find(b"\r\n\r\n", at + len(line) - 2) + 4
+        length = next((value for name, value in headers if name == b"content-length"), b"0")
+        self._from = end + int(length)
+        self._is_exact = all(name != b"transfer-encoding" for name, _ in headers)
+
+
 def check_target(target: bytes) -> None:
     """Refuse a path, before its query, that others may read differently.
 

@@ -324,7 +324,7 @@ def test_a_large_request_is_counted_once(server: Server) -> None:
     """Before its body is read, and not with its reservation again."""
     tenant = Tenant(server, rpm="2")
     for _ in range(2):
-        tenant.complete(extra_body={"metadata": {"filler": "x" * 100_000}})
+        tenant.complete(extra_body={"user": {"filler": "x" * 100_000}})
     with pytest.raises(openai.RateLimitError):
         tenant.complete()
 

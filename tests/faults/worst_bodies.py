@@ -99,7 +99,7 @@ def _prompts() -> Iterator[tuple[str, str, dict[str, Any]]]:
     yield "prompts-120x2000", COMPLETIONS, {"prompt": ids, "max_tokens": 1}
     yield "echo-120x2000", COMPLETIONS, {"prompt": ids, "max_tokens": 1, "echo": True}
     halves = [prompt[:1000] for prompt in ids[:16]]
-    scored = {"prompt": halves, "echo": True, "logprobs": 20, "max_tokens": 1}
+    scored = {"prompt": halves, "echo": True, "logprobs": 5, "max_tokens": 1}
     yield "echo-16x1000x20", COMPLETIONS, scored
     yield "echo-stream", COMPLETIONS, scored | {"prompt": ids[0], "stream": True}
     text = "".join(chr(97 + (number * number) % 26) for number in range(CONTEXT * 2))

@@ -6,7 +6,7 @@ encoded for each chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +34,25 @@ class Envelope:
     service_tier: Tier
 
 
+# Writes how a chunk ends.
+Tail = Callable[[], bytes]
+
+
+def no_usage() -> bytes:
+    """End a chunk."""
+    return b"}"
+
+
+def null_usage() -> bytes:
+    """End a chunk of a stream that ends with its usage: all before have it as null."""
+    return b',"usage":null}'
+
+
+def running_usage(usage: Callable[[], Usage]) -> Tail:
+    """End each chunk with the usage so far, as vLLM's `continuous_usage_stats`."""
+    return lambda: b',"usage":%b}' % _json(usage())
+
+
 class Chunks(Protocol):
     """Frame the events of one answer; `index` numbers the choice.
 
@@ -50,7 +69,7 @@ class ChatChunks:
     """Frame `chat.completion.chunk` objects."""
 
     def __init__(
-        self, envelope: Envelope, *, include_usage: bool, tokenizer: Tokenizer | None = None
+        self, envelope: Envelope, *, tail: Tail = no_usage, tokenizer: Tokenizer | None = None
     ) -> None:
         self._tokenizer = tokenizer
         head = {
@@ -62,8 +81,7 @@ class ChatChunks:
             "system_fingerprint": envelope.fingerprint,
         }
         self._head = _json(head)[:-1]
-        # Asked for usage, every chunk but the last carries it as null.
-        self._tail = b',"usage":null}' if include_usage else b"}"
+        self._tail = tail
 
     def opening(self, index: int) -> bytes:
         return self._chunk(index, b'{"role":"assistant","content":"","refusal":null}')
@@ -75,7 +93,7 @@ class ChatChunks:
         if self._tokenizer is None or not piece.logprobs:
             return iter((self._chunk(index, delta),))
         head = b'%b,"choices":[{"index":%d,"delta":%b' % (self._head, index, delta)
-        return _scored(head, chat_logprobs(self._tokenizer, piece.logprobs), self._tail)
+        return _scored(head, chat_logprobs(self._tokenizer, piece.logprobs), self._tail())
 
     def finish(self, index: int, reason: str, cause: str | None = None) -> bytes:
         return self._chunk(index, b"{}", reason=_reason(reason, cause))
@@ -86,7 +104,7 @@ class ChatChunks:
     def _chunk(self, index: int, delta: bytes, reason: bytes = b"null") -> bytes:
         return event(
             b'%b,"choices":[{"index":%d,"delta":%b,"logprobs":null,"finish_reason":%b}]%b'
-            % (self._head, index, delta, reason, self._tail)
+            % (self._head, index, delta, reason, self._tail())
         )
 
 
@@ -97,7 +115,7 @@ class TextChunks:
         self,
         envelope: Envelope,
         *,
-        include_usage: bool,
+        tail: Tail = no_usage,
         writers: Sequence[TextLogprobsWriter] = (),
     ) -> None:
         self._writers = writers
@@ -110,7 +128,7 @@ class TextChunks:
             "system_fingerprint": envelope.fingerprint,
         }
         self._head = _json(head)[:-1]
-        self._tail = b',"usage":null}' if include_usage else b"}"
+        self._tail = tail
 
     def opening(self, index: int) -> bytes:
         return b""
@@ -120,7 +138,7 @@ class TextChunks:
         if spelled is not None and spelled.tokens:
             text = _json(piece.text)
             head = b'%b,"choices":[{"index":%d,"text":%b' % (self._head, index, text)
-            return _scored(head, spelled, self._tail)
+            return _scored(head, spelled, self._tail())
         return iter((self._chunk(index, piece.text),) if piece.text else ())
 
     def finish(self, index: int, reason: str, cause: str | None = None) -> bytes:
@@ -132,7 +150,7 @@ class TextChunks:
     def _chunk(self, index: int, text: str, reason: bytes = b"null") -> bytes:
         return event(
             b'%b,"choices":[{"index":%d,"text":%b,"logprobs":null,"finish_reason":%b}]%b'
-            % (self._head, index, _json(text), reason, self._tail)
+            % (self._head, index, _json(text), reason, self._tail())
         )
 
 

@@ -8,15 +8,16 @@ from typing import Any, Final
 import msgspec
 
 from engine.contract import EngineInfo
-from gateway.api.body import JsonBody
-from gateway.api.openai.chunks import TextChunks
+from gateway.api.openai.chunks import Tail, TextChunks
 from gateway.api.openai.endpoint import Answer
 from gateway.api.openai.logprobs import TextLogprobsWriter
+from gateway.api.openai.parameters import COMPLETIONS, Fates
+from gateway.api.openai.reading import Ignored, Reader
 from gateway.api.openai.sampling import (
     choice_params,
     num_choices,
-    refuse_unsupported,
     requested_max_tokens,
+    requested_salt,
     sampling_params,
     stop_strings,
 )
@@ -29,27 +30,32 @@ from gateway.services.inference import Job, Piece, ServedModel, check_prompt_len
 DEFAULT_MAX_TOKENS: Final = 16
 MAX_PROMPTS: Final = 128
 _INT32_MAX: Final = (1 << 31) - 1
+_FATES: Final = Fates(COMPLETIONS)
 
 
 class Completions:
     """Shape text completions."""
 
-    body = JsonBody(CompletionRequest)
     id_prefix = "cmpl"
 
-    def jobs(self, body: CompletionRequest, model: ServedModel, request_id: str) -> list[Job]:
+    def __init__(self, *, ignores_unknown: bool = False) -> None:
+        self.reader = Reader(CompletionRequest, ignores_unknown=ignores_unknown)
+
+    def jobs(
+        self, body: CompletionRequest, model: ServedModel, request_id: str, ignored: Ignored
+    ) -> list[Job]:
         """Build a job a prompt and choice, the choices of a prompt together.
 
         Raises: `InvalidRequest`.
         """
         n = num_choices(body)
-        refuse_unsupported(
-            {
-                "best_of": body.best_of not in (None, n),
-                "suffix": bool(body.suffix),
-            }
-        )
-        bound = requested_max_tokens(body)
+        if body.best_of == n:
+            body.best_of = None
+        _FATES.refuse(body)
+        for name in _FATES.taken(body):
+            ignored.add(name)
+        is_prompt_alone = bool(body.echo) and body.max_tokens == 0
+        bound = 1 if is_prompt_alone else requested_max_tokens(body)
         params = sampling_params(body, model.info, max_tokens=bound or DEFAULT_MAX_TOKENS)
         prompts, stop = _prompts(body.prompt, n, model.info), stop_strings(body)
         return [
@@ -61,13 +67,16 @@ class Completions:
                 clip_max_tokens=bound is None,
                 prompt_param=param,
                 echo=bool(body.echo),
+                is_prompt_alone=is_prompt_alone,
+                adds_special_tokens=body.add_special_tokens,
+                salt=requested_salt(body),
             )
             for index, (param, prompt) in enumerate(prompts)
             for choice in range(n)
         ]
 
-    def chunks(self, answer: Answer[CompletionRequest], *, include_usage: bool) -> TextChunks:
-        return TextChunks(answer.envelope, include_usage=include_usage, writers=_writers(answer))
+    def chunks(self, answer: Answer[CompletionRequest], *, tail: Tail) -> TextChunks:
+        return TextChunks(answer.envelope, tail=tail, writers=_writers(answer))
 
     def document(self, answer: Answer[CompletionRequest], pieces: list[Piece]) -> TextCompletion:
         envelope, writers = answer.envelope, _writers(answer)
@@ -118,17 +127,18 @@ def _prompts(
             param="n" if len(prompt) <= MAX_PROMPTS else "prompt",
         )
     params = (f"prompt[{index}]" for index in range(len(prompt)))
-    return [(param, _one(item, param, info)) for param, item in zip(params, prompt, strict=True)]
+    kind = str if isinstance(prompt[0], str) else list
+    named = zip(params, prompt, strict=True)
+    return [(param, _one(item, kind, param, info)) for param, item in named]
 
 
-def _one(item: Any, param: str, info: EngineInfo) -> str | array[int]:
-    if isinstance(item, str):
-        return item
-    if isinstance(item, list):
-        return _ids(item, param, info)
-    raise InvalidRequest(
-        "A prompt is a text or a list of token ids.", param=param, code="invalid_type"
-    )
+def _one(item: Any, kind: type, param: str, info: EngineInfo) -> str | array[int]:
+    if not isinstance(item, kind):
+        raise InvalidRequest(
+            "Prompts are all texts or all lists of token ids.", param=param, code="invalid_type"
+        )
+    asked: Any = item
+    return asked if kind is str else _ids(asked, param, info)
 
 
 def _ids(items: list[Any], param: str, info: EngineInfo) -> array[int]:

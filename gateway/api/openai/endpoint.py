@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.access import require_model
-from gateway.api.body import SHORT_BODY_BYTES, ClientGone, JsonBody, read_parts
+from gateway.api.body import SHORT_BODY_BYTES, ClientGone, read_parts
 from gateway.api.held_bytes import HeldBytes, Room
 from gateway.api.json_parts import encode_in_parts, giving_way
 from gateway.api.openai.answer import (
@@ -34,8 +34,17 @@ from gateway.api.openai.answer import (
     stream_answer,
     usage_of,
 )
-from gateway.api.openai.chunks import Chunks, Envelope
-from gateway.api.openai.sampling import requested_tier
+from gateway.api.openai.chunks import (
+    Chunks,
+    Envelope,
+    Tail,
+    no_usage,
+    null_usage,
+    running_usage,
+)
+from gateway.api.openai.parameters import STREAM_OPTIONS, Fates
+from gateway.api.openai.reading import Ignored, Reader
+from gateway.api.openai.sampling import check_labels, requested_tier
 from gateway.api.openai.schemas import ChatCompletion, SamplingFields, TextCompletion
 from gateway.api.ratelimits import DEGRADED, ratelimit_headers
 from gateway.api.token_usage import Usage
@@ -61,16 +70,19 @@ _FEW_TOKENS: Final = 1 << 16
 _UNPROMISED: Final = {"x-sluice-promise": "none"}
 # A decoder keeps the interpreter for milliseconds at a time.
 _DECODE_REST_RATIO: Final = 5.0
+_STREAM: Final = Fates(STREAM_OPTIONS)
 
 
 class AnswerKind(Protocol[Body]):
     """Say how one endpoint reads a body and shapes an answer."""
 
-    body: JsonBody[Body]
+    reader: Reader[Body]
     id_prefix: str
 
-    def jobs(self, body: Body, model: ServedModel, request_id: str) -> list[Job]: ...
-    def chunks(self, answer: Answer[Body], *, include_usage: bool) -> Chunks: ...
+    def jobs(
+        self, body: Body, model: ServedModel, request_id: str, ignored: Ignored
+    ) -> list[Job]: ...
+    def chunks(self, answer: Answer[Body], *, tail: Tail) -> Chunks: ...
     def document(
         self, answer: Answer[Body], pieces: list[Piece]
     ) -> ChatCompletion | TextCompletion: ...
@@ -92,6 +104,13 @@ class Answer(Generic[Body]):
 
     def usage(self) -> Usage:
         return usage_of(self.run.generations, choices_per_prompt=self.body.n or 1)
+
+
+class _Understood(NamedTuple, Generic[Body]):
+    body: Body
+    model: ServedModel
+    jobs: list[Job]
+    ignored: Ignored
 
 
 class InferenceEndpoint(Generic[Body]):
@@ -124,7 +143,7 @@ class InferenceEndpoint(Generic[Body]):
         principal: Principal = scope["state"]["principal"]
         request_id: str = scope["state"]["request_id"]
         with self._bodies.room(principal.tenant_id) as room:
-            body, model, jobs = await self._read(scope, receive, room)
+            body, model, jobs, ignored = await self._read(scope, receive, room)
             tier = served_tier(principal, requested_tier(body))
             self._overload.check(tier)
             include_usage = wants_usage(body)
@@ -139,18 +158,25 @@ class InferenceEndpoint(Generic[Body]):
             )
         # From here on whatever goes wrong must let go of it.
         async with ClientWatch(receive, run):
-            scope["state"]["answer_headers"] = answer_headers(run)
+            scope["state"]["answer_headers"] = [*answer_headers(run), *ignored.headers()]
             answer_id, created_s = f"{kind.id_prefix}-{request_id}", int(time.time())
             envelope = Envelope(answer_id, created_s, model.name, model.fingerprint, tier)
             answer = Answer(body, model, run, envelope)
             shape = partial(shape_fairly, self._inference.pool, principal.tenant_id)
             if body.stream:
-                chunks = kind.chunks(answer, include_usage=include_usage)
+                chunks = kind.chunks(answer, tail=self._tail(answer, include_usage=include_usage))
                 usage = answer.usage if include_usage else None
                 await stream_answer(send, run, chunks, usage, shape)
                 return
             with self._answers.room(principal.tenant_id) as room:
                 await self._send_whole(send, principal.tenant_id, answer, room)
+
+    @staticmethod
+    def _tail(answer: Answer[Body], *, include_usage: bool) -> Tail:
+        options = answer.body.stream_options
+        if include_usage and options is not None and options.continuous_usage_stats:
+            return running_usage(answer.usage)
+        return null_usage if include_usage else no_usage
 
     async def _send_whole(
         self, send: Send, tenant_id: UUID, answer: Answer[Body], room: Room
@@ -166,9 +192,7 @@ class InferenceEndpoint(Generic[Body]):
             parts = list(shape())
         await send_document(send, parts)
 
-    async def _read(
-        self, scope: Scope, receive: Receive, room: Room
-    ) -> tuple[Body, ServedModel, list[Job]]:
+    async def _read(self, scope: Scope, receive: Receive, room: Room) -> _Understood[Body]:
         """Read a body and understand it; its bytes are let go of. Raises: as `_understand`."""
         principal: Principal = scope["state"]["principal"]
         parts = await read_parts(scope, receive, room=room)
@@ -183,15 +207,24 @@ class InferenceEndpoint(Generic[Body]):
 
     def _understand(
         self, principal: Principal, parts: list[bytes], request_id: str
-    ) -> tuple[Body, ServedModel, list[Job]]:
+    ) -> _Understood[Body]:
         """Decode and check a body.
 
         Raises: `InvalidRequest`, `ModelNotFound`, `PermissionDenied`.
         """
-        body = self._kind.body.decode(b"".join(parts))
+        ignored = Ignored()
+        body = self._kind.reader.read(b"".join(parts), ignored)
+        if not body.model:
+            raise InvalidRequest("'model' is empty; GET /v1/models lists them.", param="model")
         model = self._models.get(body.model)
         require_model(principal, model)
-        return body, model, self._kind.jobs(body, model, request_id)
+        check_labels(body)
+        if body.priority is not None and body.priority < 0:
+            ignored.add("priority")
+        if body.stream_options is not None:
+            for name in _STREAM.taken(body.stream_options):
+                ignored.add(f"stream_options.{name}")
+        return _Understood(body, model, self._kind.jobs(body, model, request_id, ignored), ignored)
 
     def _document(self, answer: Answer[Body], gatherings: list[Gathering]) -> Iterator[bytes]:
         document = self._kind.document(answer, [each.whole() for each in gatherings])

@@ -1,7 +1,7 @@
 """Checking what a request asks of sampling: ranges first, then what this engine cannot do.
 
-A parameter is refused, never dropped: an answer that ignored a penalty would look right and be
-wrong.
+What would change an answer is refused, never dropped: one that ignored a penalty would look right
+and be wrong.
 """
 
 from __future__ import annotations
@@ -18,10 +18,16 @@ from gateway.errors import InvalidRequest, UnsupportedParameter
 
 MAX_CHOICES: Final = 8
 MAX_LOGPROBS: Final = 20
+# OpenAI's bound on text completions.
+MAX_TEXT_LOGPROBS: Final = 5
 MAX_LOGIT_BIASES: Final = 300
 MAX_STOP_STRINGS: Final = 4
 MAX_STOP_CHARS: Final = 256
 MAX_STOP_TOKEN_IDS: Final = 64
+MAX_SALT_CHARS: Final = 256
+MAX_METADATA_PAIRS: Final = 16
+MAX_METADATA_NAME_CHARS: Final = 64
+MAX_METADATA_VALUE_CHARS: Final = 512
 _SEED_MASK: Final = (1 << 64) - 1
 # An odd constant of large order keeps the seeds of a request's choices apart.
 _SEED_STEP: Final = 0x9E3779B97F4A7C15
@@ -112,10 +118,39 @@ def stop_strings(body: SamplingFields) -> tuple[str, ...]:
     return stops
 
 
+def requested_salt(body: SamplingFields) -> str | None:
+    """Return what narrows prefix sharing inside the tenant. Raises: `InvalidRequest`."""
+    if body.cache_salt is not None and not 1 <= len(body.cache_salt) <= MAX_SALT_CHARS:
+        raise InvalidRequest(
+            f"'cache_salt' must have 1 to {MAX_SALT_CHARS} characters.", param="cache_salt"
+        )
+    return body.cache_salt
+
+
+def check_labels(body: SamplingFields) -> None:
+    """Hold what has no effect to OpenAI's bounds all the same. Raises: `InvalidRequest`."""
+    pairs = body.metadata or {}
+    if len(pairs) > MAX_METADATA_PAIRS:
+        raise InvalidRequest(
+            f"'metadata' takes up to {MAX_METADATA_PAIRS} pairs, not {len(pairs)}.",
+            param="metadata",
+        )
+    for name, value in pairs.items():
+        if len(name) > MAX_METADATA_NAME_CHARS or len(value) > MAX_METADATA_VALUE_CHARS:
+            raise InvalidRequest(
+                f"'metadata' takes names of up to {MAX_METADATA_NAME_CHARS} and values of up to "
+                f"{MAX_METADATA_VALUE_CHARS} characters.",
+                param="metadata",
+            )
+
+
 def requested_tier(body: SamplingFields) -> Tier | None:
-    """Return the service tier asked for; None is `auto`. Raises: `InvalidRequest`."""
+    """Return the service tier asked for; None is `auto`. Raises: `InvalidRequest`.
+
+    vLLM's `priority` only ever asks for less: above 0 it is `flex`.
+    """
     if body.service_tier is None or body.service_tier == "auto":
-        return None
+        return Tier.FLEX if body.priority is not None and body.priority > 0 else None
     try:
         return Tier(body.service_tier)
     except ValueError:
@@ -123,15 +158,6 @@ def requested_tier(body: SamplingFields) -> Tier | None:
             f"'service_tier' must be one of auto, {', '.join(sorted(Tier))}.",
             param="service_tier",
         ) from None
-
-
-def refuse_unsupported(asked: dict[str, bool]) -> None:
-    """Raise `UnsupportedParameter` for the first field that asks for what nobody here does."""
-    for param, is_asked in asked.items():
-        if is_asked:
-            raise UnsupportedParameter(
-                f"This server does not support this value of '{param}'.", param=param
-            )
 
 
 def _refuse_incapable(params: SamplingParams, info: EngineInfo) -> None:
@@ -151,7 +177,7 @@ def _num_logprobs(body: SamplingFields) -> int | None:
     if isinstance(body, CompletionRequest):
         if body.logprobs is None:
             return None
-        return int_in_range("logprobs", body.logprobs, 0, MAX_LOGPROBS, default=0)
+        return int_in_range("logprobs", body.logprobs, 0, MAX_TEXT_LOGPROBS, default=0)
     assert isinstance(body, ChatRequest)
     top = int_in_range("top_logprobs", body.top_logprobs, 0, MAX_LOGPROBS, default=0)
     if top and not body.logprobs:

@@ -18,24 +18,28 @@ from gateway.domain import Tier
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     include_usage: bool = False
+    continuous_usage_stats: bool = False
     include_obfuscation: bool = False
 
 
 class ChatMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """Hold one turn; an answer of ours, sent back as it came, is one.
+    """Hold one turn; an answer of ours, or of another server's, sent back as it came, is one.
 
-    The fields of type Any are OpenAI's for what this server does not do; empty ones pass.
+    The fields of type Any are for what this server does not do: `api.openai.parameters` says more.
     """
 
     role: str
     content: str | list[dict[str, Any]] | None = None
     name: str | None = None
-    refusal: str | None = None
+    refusal: Any = None
     annotations: Any = None
     audio: Any = None
     function_call: Any = None
     tool_calls: Any = None
     tool_call_id: Any = None
+    reasoning_content: Any = None
+    id: Any = None
+    provider_specific_fields: Any = None
 
 
 class ResponseFormat(msgspec.Struct):
@@ -64,14 +68,19 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     min_tokens: int | None = None
     logit_bias: dict[str, float] | None = None
     service_tier: str | None = None
-    user: str | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    add_special_tokens: bool | None = None
+    skip_special_tokens: bool | None = None
+    prompt_logprobs: int | None = None
+    user: Any = None
     metadata: dict[str, str] | None = None
 
 
 class ChatRequest(SamplingFields, forbid_unknown_fields=True, kw_only=True):
     """Decode the body of `POST /v1/chat/completions`.
 
-    The fields of type Any are OpenAI's for what this server does not do; neutral values pass.
+    The fields of type Any are for what this server does not do: `api.openai.parameters` says more.
     """
 
     messages: list[ChatMessage]
@@ -86,7 +95,8 @@ class ChatRequest(SamplingFields, forbid_unknown_fields=True, kw_only=True):
     modalities: Any = None
     audio: Any = None
     prediction: Any = None
-    reasoning_effort: Any = None
+    reasoning_effort: str | None = None
+    chat_template_kwargs: dict[str, str | int | float | bool | None] | None = None
     verbosity: Any = None
     web_search_options: Any = None
     prompt_cache_retention: Any = None

@@ -11,10 +11,13 @@ import hashlib
 import hmac
 
 
-def cache_salt(key: bytes, *, model: str, tenant_id: str) -> bytes:
-    """Derive the 32-byte salt of one tenant's blocks on one model."""
-    framed = b"".join(
-        len(field).to_bytes(4, "big") + field
-        for field in (b"kv1", model.encode(), tenant_id.encode())
-    )
+def cache_salt(key: bytes, *, model: str, tenant_id: str, narrowed_by: str | None = None) -> bytes:
+    """Derive the 32-byte salt of one tenant's blocks on one model.
+
+    Requests `narrowed_by` a word of theirs share with those of the same tenant and word alone.
+    """
+    fields = [b"kv1", model.encode(), tenant_id.encode()]
+    if narrowed_by is not None:
+        fields.append(narrowed_by.encode(errors="surrogatepass"))
+    framed = b"".join(len(field).to_bytes(4, "big") + field for field in fields)
     return hmac.new(key, framed, hashlib.sha256).digest()

@@ -83,6 +83,7 @@ class Generation:
         min_tokens: int = 0,
         echo: Echo | None = None,
         waits_for_prompt_logprobs: bool = False,
+        is_prompt_alone: bool = False,
     ) -> None:
         self._service = service
         self._stream = stream
@@ -91,6 +92,7 @@ class Generation:
         self._has_stops = bool(stop)
         self._min_tokens = min_tokens
         self._waits_for_prompt_logprobs = waits_for_prompt_logprobs
+        self._is_prompt_alone = is_prompt_alone
         self._prefix = echo.text if echo else ""
         self.echo = echo
         self.num_prompt_tokens = num_prompt_tokens
@@ -141,6 +143,8 @@ class Generation:
         delta = await self._stream.next()
         while self._waits_for_prompt_logprobs and _is_incomplete(delta):
             delta = await self._stream.next()
+        if self._is_prompt_alone:
+            delta = _without_output(delta)
         if self.on_output is not None:
             self.on_output(delta.num_output_tokens, delta.finish_reason is not None)
         if self._failure is not None:
@@ -218,6 +222,13 @@ class Generation:
     def _last(text: str, reason: FinishReason, delta: StreamDelta) -> Piece:
         logprobs, num_tokens = delta.logprobs or (), len(delta.token_ids)
         return Piece(text, reason.value, logprobs[:num_tokens], logprobs[num_tokens:])
+
+
+def _without_output(delta: StreamDelta) -> StreamDelta:
+    """Drop the token that shows that a prompt was computed, also from what is billed."""
+    is_over = delta.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+    reason = FinishReason.LENGTH if is_over else delta.finish_reason
+    return replace(delta, token_ids=[], logprobs=None, num_output_tokens=0, finish_reason=reason)
 
 
 def _is_incomplete(delta: StreamDelta) -> bool:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from engine.contract import EngineInfo, SamplingParams
@@ -60,6 +60,7 @@ class Message:
 
     role: str
     content: str
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +68,10 @@ class Job:
     """Say what to generate: from chat messages, a text, or token ids.
 
     `params.max_tokens` is refused if it does not fit the context; with `clip_max_tokens` (the
-    client set no bound) it is lowered to what fits. With `echo` the
-    text begins with the prompt.
+    client set no bound) it is lowered to what fits. With `echo` the text begins with the prompt;
+    with `is_prompt_alone` it is nothing else, and the one token of `max_tokens` is dropped.
+    `adds_special_tokens` None is the tokenizer's for a text and the template's for a chat. `salt`
+    narrows prefix sharing inside the tenant.
     """
 
     request_id: str
@@ -78,6 +81,10 @@ class Job:
     clip_max_tokens: bool = False
     prompt_param: str = "messages"
     echo: bool = False
+    is_prompt_alone: bool = False
+    adds_special_tokens: bool | None = None
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
+    salt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +163,10 @@ class InferenceService:
             prompt_token_ids=prompt,
             params=params,
             cache_salt=cache_salt(
-                self._salt_key, model=model.name, tenant_id=str(principal.tenant_id)
+                self._salt_key,
+                model=model.name,
+                tenant_id=str(principal.tenant_id),
+                narrowed_by=job.salt,
             ),
             arrival_s=self._clock(),
             granted_tokens=granted_tokens,
@@ -174,6 +184,7 @@ class InferenceService:
             min_tokens=params.min_tokens,
             echo=prepared.echo,
             waits_for_prompt_logprobs=params.prompt_logprobs is not None,
+            is_prompt_alone=job.is_prompt_alone,
         )
 
     async def _tokenise(self, tenant_id: UUID, model: ServedModel, job: Job) -> array[int]:
@@ -225,7 +236,7 @@ def _is_short(prompt: Sequence[Message] | str) -> bool:
 def _num_chars(prompt: Sequence[Message] | str) -> int:
     if isinstance(prompt, str):
         return len(prompt)
-    return sum(len(message.content) for message in prompt)
+    return sum(len(message.content) + len(message.name or "") for message in prompt)
 
 
 def _encode(model: ServedModel, job: Job) -> array[int]:
@@ -233,7 +244,8 @@ def _encode(model: ServedModel, job: Job) -> array[int]:
     limit = model.info.max_model_len * MAX_CHARS_PER_TOKEN
     if isinstance(job.prompt, str):
         _check_length(len(job.prompt), limit, model, job.prompt_param)
-        return model.tokenizer.encode(job.prompt)
+        adds = job.adds_special_tokens is not False
+        return model.tokenizer.encode(job.prompt, add_special_tokens=adds)
     assert not isinstance(job.prompt, array)
     _check_length(_num_chars(job.prompt), limit, model, job.prompt_param)
     if model.chat_template is None:
@@ -241,16 +253,22 @@ def _encode(model: ServedModel, job: Job) -> array[int]:
             f"The model '{model.name}' has no chat template; use /v1/completions.", param="model"
         )
     text = model.chat_template.render(
-        [{"role": message.role, "content": message.content} for message in job.prompt]
+        [_shown(message) for message in job.prompt], variables=job.template_variables
     )
-    return model.tokenizer.encode(text, add_special_tokens=False)
+    return model.tokenizer.encode(text, add_special_tokens=bool(job.adds_special_tokens))
+
+
+def _shown(message: Message) -> dict[str, str]:
+    """Return what a template sees of a message."""
+    shown = {"role": message.role, "content": message.content}
+    return shown if message.name is None else shown | {"name": message.name}
 
 
 def _check_length(num_chars: int, limit: int, model: ServedModel, param: str) -> None:
     if num_chars > limit:
         raise ContextLengthExceeded(
-            f"This model's context is {model.info.max_model_len} tokens; "
-            f"a prompt of {num_chars} characters cannot fit.",
+            f"This model's maximum context length is {model.info.max_model_len} tokens. However, "
+            f"your prompt has {num_chars} characters, which cannot fit.",
             param=param,
         )
 
@@ -259,8 +277,8 @@ def check_prompt_length(num_tokens: int, info: EngineInfo, param: str) -> None:
     """Raise `ContextLengthExceeded` where a prompt is longer than the context."""
     if num_tokens > info.max_model_len:
         raise ContextLengthExceeded(
-            f"This model's context is {info.max_model_len} tokens; "
-            f"a prompt of {num_tokens} cannot fit.",
+            f"This model's maximum context length is {info.max_model_len} tokens. However, "
+            f"your prompt has {num_tokens} tokens, which cannot fit.",
             param=param,
         )
 
@@ -288,9 +306,10 @@ def _fit_context(model: ServedModel, job: Job, num_prompt_tokens: int) -> Sampli
         wanted = min(wanted, room)
     if wanted > room:
         raise ContextLengthExceeded(
-            f"This model's context is {context} tokens. You asked for "
-            f"{num_prompt_tokens + wanted} ({num_prompt_tokens} in the prompt, {wanted} to "
-            "generate). Shorten the prompt or lower the bound.",
+            f"This model's maximum context length is {context} tokens. However, you requested "
+            f"{num_prompt_tokens + wanted} tokens ({num_prompt_tokens} in the "
+            f"{job.prompt_param.partition('[')[0]}, {wanted} in the completion). Please reduce "
+            f"the length of the {job.prompt_param.partition('[')[0]} or completion.",
             param=job.prompt_param,
         )
     return job.params if wanted == job.params.max_tokens else replace(job.params, max_tokens=wanted)

@@ -109,7 +109,7 @@ async def demo(tokenizer: Tokenizer, torch_engine: TorchEngine) -> AsyncIterator
 @pytest.fixture
 async def demo_client(demo: ServedModel) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the API over the demo model."""
-    async with _client(demo) as client:
+    async with open_client(demo) as client:
         yield client
 
 
@@ -130,7 +130,7 @@ def shaped_on_threads(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
 @pytest.fixture
 async def client(model: ServedModel) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the API over the simulated engine."""
-    async with _client(model) as client:
+    async with open_client(model) as client:
         yield client
 
 
@@ -155,7 +155,7 @@ async def scripted_client(
         block_size=16,
     ).info
     service = cast(EngineService, scripted)
-    async with _client(served_model(MODEL, service, info, tokenizer)) as client:
+    async with open_client(served_model(MODEL, service, info, tokenizer)) as client:
         yield client
 
 
@@ -200,7 +200,7 @@ async def pressed_client(
     model: ServedModel, overload: OverloadWatch
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a server whose overload the test decides."""
-    async with _client(model, overload) as client:
+    async with open_client(model, overload) as client:
         yield client
 
 
@@ -210,12 +210,12 @@ def overload() -> OverloadWatch:
 
 
 @asynccontextmanager
-async def _client(
-    model: ServedModel, overload: OverloadWatch | None = None
+async def open_client(
+    model: ServedModel, overload: OverloadWatch | None = None, **options: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     inference = InferenceService(salt_key=b"salt" * 8, pool=FairPool())
     async with leased(inference) as leases:
-        app = api_over(leases, model, overload)
+        app = api_over(leases, model, overload, **options)
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         headers = {"authorization": f"Bearer {KEY}"}
         async with httpx.AsyncClient(
@@ -231,8 +231,9 @@ def api_over(
     overload: OverloadWatch | None = None,
     *,
     answers: HeldBytes | None = None,
+    **options: Any,
 ) -> ASGIApp:
-    """The public API over one model."""
+    """The public API over one model; `options` are those of `public_app`."""
     return public_app(
         models=ModelRegistry([model]),
         inference=leases,
@@ -241,4 +242,5 @@ def api_over(
         health=serving_health([model]),
         version="test",
         answers=answers,
+        **options,
     )

@@ -9,7 +9,7 @@ from tests.gateway.api.conftest import CONTEXT
 
 pytestmark = pytest.mark.anyio
 
-PUBLIC = {"/livez", "/readyz", "/startupz", "/openapi.json"}
+PUBLIC = {"/livez", "/readyz", "/startupz", "/openapi.json", "/health", "/ping", "/version", "/"}
 
 
 async def test_models_are_listed_in_openais_shape(client: httpx.AsyncClient) -> None:
@@ -29,7 +29,7 @@ async def test_models_are_listed_in_openais_shape(client: httpx.AsyncClient) -> 
 async def test_every_route_is_described_and_guarded(client: httpx.AsyncClient) -> None:
     """All routes of openapi.json but the health checks answer 401 without a key."""
     document = (await client.get("/openapi.json", headers={"authorization": ""})).json()
-    assert len(document["paths"]) == 8
+    assert len(document["paths"]) == 12
     for path, operations in document["paths"].items():
         for method in operations:
             url = path.replace("{model}", "sim")
@@ -51,3 +51,16 @@ async def test_probes(client: httpx.AsyncClient) -> None:
     assert (await client.get("/startupz")).status_code == 200
     assert (await client.get("/livez")).status_code == 200
     assert (await client.get("/readyz")).status_code == 200
+    assert (await client.get("/health")).status_code == 200
+    assert (await client.get("/ping")).status_code == 200
+
+
+async def test_who_comes_upon_it_is_told_what_it_is(client: httpx.AsyncClient) -> None:
+    """A browser gets a page and a program JSON, both without a key."""
+    stranger = {"authorization": ""}
+    page = await client.get("/", headers=stranger | {"accept": "text/html,*/*;q=0.8"})
+    assert page.headers["content-type"].startswith("text/html")
+    assert "<code>sim</code>" in page.text
+    told = (await client.get("/", headers=stranger)).json()
+    assert (told["name"], told["models"], told["base_url"]) == ("Sluice", ["sim"], "/v1")
+    assert (await client.get("/version", headers=stranger)).json() == {"version": "test"}

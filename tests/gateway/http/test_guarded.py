@@ -83,6 +83,11 @@ def code_of(answer: bytes) -> str:
         (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 2000 + b"\r\n\r\n", 431, "headers_too_large"),
         (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 20 + b"\r\n", 431, "headers_too_large"),
         (b"GET /" + b"x" * 2000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 431, "headers_too_large"),
+        (b"GET /\r\n\r\n", 400, "malformed_request"),
+        (b"GET /\r\nHost: a\r\n\r\n", 400, "malformed_request"),
+        (b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n", 400, "malformed_request"),
+        (b"GET /  HTTP/1.1\r\nHost: a\r\n\r\n", 400, "malformed_request"),
+        (b"GET  / HTTP/1.1\r\nHost: a\r\nX: GET / HTTP/1.1\r\n\r\n", 400, "malformed_request"),
         (b"\x16\x03\x01 hello\r\n\r\n", 400, "malformed_request"),
         (b"GET / HTTP/1.1\r\nHost: a\r\nBad Name: y\r\n\r\n", 400, "malformed_request"),
         (
@@ -115,6 +120,42 @@ async def test_pieces_and_pipelines_are_served() -> None:
         assert (await exchange(served, *pieces)).startswith(OK)
         assert (await exchange(served, request + request)).count(OK) == 2
         assert served.bodies == [b"hello"] * 3
+
+
+@pytest.mark.parametrize("step", [1, 7, 50, 77, 100])
+async def test_request_lines_are_read_wherever_they_are_cut(step: int) -> None:
+    """Requests of all kinds behind each other, cut anywhere, are served; a bad one ends them."""
+    chunked = post(b"2\r\nab\r\n0\r\n\r\n", b"Transfer-Encoding: chunked")
+    plain = post(b"hello", b"Content-Length: 5")
+    get = b"GET /x?y=1 HTTP/1.1\r\nHost: a\r\n\r\n"
+    good = b"\r\n" + get + plain + chunked + get + plain
+    whole = good + get.replace(b"GET ", b"GET  ")
+    async with serve_guarded(QUICK) as served:
+        answer = await exchange(served, *[whole[i : i + step] for i in range(0, len(whole), step)])
+        assert answer.count(OK) == 5
+        assert answer.count(b"HTTP/1.1 400") == 1
+        assert len(served.bodies) == 5
+
+
+async def test_a_good_line_behind_does_not_excuse_a_bad_one() -> None:
+    """Nor does one in a header before it."""
+    get = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+    bad = get.replace(b"GET ", b"GET  ")
+    async with serve_guarded(QUICK) as served:
+        assert (await exchange(served, get + bad + get)).count(OK) == 1
+
+
+async def test_what_stands_between_chunks_is_bounded() -> None:
+    """A flood of extensions or of trailers is refused; many small chunks are not."""
+    head = post(b"", b"Transfer-Encoding: chunked")
+    small = b"1;a=b\r\nx\r\n" * 2_000 + b"0\r\n\r\n"
+    async with serve_guarded(QUICK) as served:
+        pieces = [small[i : i + 4_096] for i in range(0, len(small), 4_096)]
+        assert (await exchange(served, head, *pieces, wait_s=0.01)).startswith(OK)
+        flood = [b"1;a=", *[b"x" * 4_000] * 6]
+        assert code_of(await exchange(served, head, *flood, wait_s=0.01)) == "malformed_request"
+        trailers = [b"1\r\nx\r\n0\r\n", *[b"X: %b\r\n" % (b"y" * 900)] * 20]
+        assert code_of(await exchange(served, head, *trailers, wait_s=0.01)) == "malformed_request"
 
 
 async def test_a_kept_connection_is_not_held_to_the_first_head() -> None:

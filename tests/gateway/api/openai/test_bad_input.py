@@ -108,11 +108,13 @@ async def test_body_that_is_no_request(client: httpx.AsyncClient, path: str, bod
         ({"service_tier": "batch"}, "service_tier"),
         ({"service_tier": 1}, "service_tier"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"chat_template_kwargs": {}}, "chat_template_kwargs"),
-        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"chat_template_kwargs": {"a": [1]}}, "chat_template_kwargs"),
+        ({"reasoning_effort": 5}, "reasoning_effort"),
+        ({"store": True}, "store"),
+        ({"model": ""}, "model"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"logit_bias": {"5": "x"}}, "logit_bias"),
-        ({"messages": [MESSAGES[0] | {"name": "bob"}]}, "messages[0].name"),
+        ({"messages": [MESSAGES[0] | {"name": "b" * 257}]}, "messages[0].name"),
         ({"messages": [MESSAGES[0] | {"tool_calls": [{}]}]}, "messages[0].tool_calls"),
         ({"messages": []}, "messages"),
         ({"messages": "hi"}, "messages"),
@@ -156,7 +158,10 @@ async def test_bad_chat_field_is_named(
         ({"prompt": {"a": 1}}, "prompt"),
         ({"prompt": "x", "n": 9}, "n"),
         ({"prompt": ["x"] * 100, "n": 2}, "n"),
-        ({"prompt": "x", "logprobs": 21}, "logprobs"),
+        ({"prompt": [[1], "a"]}, "prompt[1]"),
+        ({"prompt": ["a", [1]]}, "prompt[1]"),
+        ({"prompt": "x", "logprobs": 6}, "logprobs"),
+        ({"prompt": "x", "model": ""}, "model"),
         ({"prompt": "x", "suffix": "y"}, "suffix"),
         ({"prompt": "x", "best_of": 3}, "best_of"),
         ({"prompt": "x", "logprobs": 3}, "logprobs"),
@@ -186,6 +191,8 @@ async def test_prompt_over_the_context_is_refused_before_compute(
     """What cannot fit the context is a 400 `context_length_exceeded`, and nothing is queued."""
     error = check(await client.post(CHAT, json={"model": "sim"} | body), 400)
     assert error["code"] == "context_length_exceeded"
+    # What LiteLLM knows it by.
+    assert error["message"].startswith("This model's maximum context length is 256 tokens.")
     snapshot = model.service.snapshot()
     assert snapshot.running == snapshot.queued == 0
 
@@ -262,7 +269,7 @@ async def test_a_large_body_is_read_on_a_thread(
     client: httpx.AsyncClient, shaped_on_threads: list[UUID]
 ) -> None:
     """Its answer and its refusals are those of a short one, and no refusal repeats a long name."""
-    filler = {"metadata": {"filler": "x" * 40_000}}
+    filler = {"user": {"filler": "x" * 40_000}}
     good = {"model": "sim", "prompt": "Hi", "max_tokens": 2}
     short = (await client.post("/v1/completions", json=good)).json()
     assert shaped_on_threads == []

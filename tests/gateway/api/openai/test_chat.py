@@ -185,3 +185,14 @@ async def test_neutral_values_ask_for_nothing(client: httpx.AsyncClient) -> None
     }
     response = await client.post(PATH, json=BODY | neutral)
     assert response.status_code == 200, response.text
+
+
+async def test_usage_so_far_is_in_every_chunk_if_asked_for(client: httpx.AsyncClient) -> None:
+    """`continuous_usage_stats` counts up to what the last chunk says."""
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = BODY | {"stream": True, "stream_options": options}
+    *chunks, done = events((await client.post(PATH, json=body)).text)
+    assert done == "[DONE]"
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert counts[-1] == counts[-2] > 0

@@ -1,0 +1,191 @@
+"""What becomes of each parameter of the inference endpoints: one table, read by code and by people.
+
+A parameter that asks for something is honoured, or given to the chat template, or taken without
+effect and named in the header `x-sluice-ignored`, or refused. `docs/api.md` is written from this,
+and a test asks a running server for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from gateway.api.openai.schemas import ResponseFormat
+from gateway.errors import UnsupportedParameter
+
+_NONE: Final = (None,)
+
+
+class Fate(StrEnum):
+    """Say what is done where a parameter asks for something."""
+
+    HONOURED = "honoured"
+    TEMPLATE = "given to the chat template"
+    TAKEN = "taken without effect"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """Describe a parameter: `asks` is a value that asks for something, `neutral` are those that
+    do not."""
+
+    name: str
+    fate: Fate
+    asks: Any
+    note: str = ""
+    neutral: Sequence[Any] = _NONE
+
+
+H, P, T, R = Fate.HONOURED, Fate.TEMPLATE, Fate.TAKEN, Fate.REFUSED
+
+COMMON: Final = (
+    Parameter("model", H, "gpt-4o-mini", "as `GET /v1/models` lists it, or an alias"),
+    Parameter("stream", H, True),
+    Parameter("stream_options", H, {"include_usage": True}, "with `stream`; see below"),
+    Parameter("max_tokens", H, 4, "1 or more; completions with `echo`: 0 for the prompt alone"),
+    Parameter("temperature", H, 0.5, "0 to 2"),
+    Parameter("top_p", H, 0.5, "0 to 1; 0 is greedy"),
+    Parameter("top_k", H, 4, "-1 or 0 is off"),
+    Parameter("min_p", H, 0.1, "0 to 1"),
+    Parameter("seed", H, 7, "64 bits"),
+    Parameter("stop", H, ["zzz"], "up to 4 of up to 256 characters"),
+    Parameter("stop_token_ids", H, [5], "up to 64"),
+    Parameter("ignore_eos", H, True),
+    Parameter("n", H, 2, "1 to 8"),
+    Parameter("presence_penalty", H, 0.5, "-2 to 2"),
+    Parameter("frequency_penalty", H, 0.5, "-2 to 2"),
+    Parameter("repetition_penalty", H, 1.2, "0.01 to 10"),
+    Parameter("min_tokens", H, 1, "0 to `max_tokens`"),
+    Parameter("logit_bias", H, {"5": 1}, "up to 300 tokens, -100 to 100"),
+    Parameter(
+        "service_tier", H, "flex", "`auto`, `default`, `flex`, `priority`; capped by the key"
+    ),
+    Parameter(
+        "priority", H, 1, "above 0 is `service_tier: flex`; below 0 has no effect and is named"
+    ),
+    Parameter(
+        "cache_salt", H, "s", "1 to 256 characters; narrows prefix sharing inside the tenant"
+    ),
+    Parameter("add_special_tokens", H, False, "default: true for texts, false for chats"),
+    Parameter(
+        "skip_special_tokens", T, False, "special tokens are never part of a text", (None, True)
+    ),
+    Parameter("prompt_logprobs", T, 1, "completions: use `echo` with `logprobs`"),
+    Parameter("user", T, "u", "of any type"),
+    Parameter(
+        "metadata", T, {"a": "b"}, "16 pairs, names of 64 and values of 512 characters", (None, {})
+    ),
+)
+
+CHAT: Final = (
+    *COMMON,
+    Parameter("messages", H, [{"role": "user", "content": "hi"}], "1 to 1,024; see below"),
+    Parameter("max_completion_tokens", H, 4, "before `max_tokens`"),
+    Parameter("logprobs", H, True),
+    Parameter("top_logprobs", H, 2, "0 to 20, with `logprobs`"),
+    Parameter("reasoning_effort", P, "high", "at most 64 characters"),
+    Parameter(
+        "chat_template_kwargs",
+        P,
+        {"enable_thinking": False},
+        "up to 16 strings of 256 characters, numbers or booleans; each that the template does not "
+        "use is named",
+        (None, {}),
+    ),
+    Parameter(
+        "response_format",
+        R,
+        {"type": "json_object"},
+        'but `{"type": "text"}`',
+        (None, ResponseFormat("text")),
+    ),
+    Parameter("tools", R, [{}], neutral=(None, [])),
+    Parameter("tool_choice", R, "required", "but `none` and `auto`", (None, "none", "auto")),
+    Parameter("functions", R, [{}], neutral=(None, [])),
+    Parameter("function_call", R, {"name": "f"}, "but `none` and `auto`", (None, "none", "auto")),
+    Parameter("modalities", R, ["audio"], 'but `["text"]`', (None, ["text"])),
+    Parameter("audio", R, {"voice": "alloy"}),
+    Parameter("web_search_options", R, {}),
+    Parameter("store", R, True, "it promises storage", (None, False)),
+    Parameter("verbosity", T, "low"),
+    Parameter("prediction", T, {"type": "content", "content": "x"}),
+    Parameter("prompt_cache_retention", T, "24h"),
+    Parameter("prompt_cache_key", T, "k", "a tenant's prefixes are always shared within it"),
+    Parameter("safety_identifier", T, "u"),
+    Parameter("parallel_tool_calls", T, True),
+)
+
+COMPLETIONS: Final = (
+    *COMMON,
+    Parameter("prompt", H, "Hi", "a text, token ids, or up to 128 of either kind"),
+    Parameter("echo", H, True),
+    Parameter("logprobs", H, 2, "0 to 5"),
+    Parameter("best_of", R, 3, "but equal to `n`"),
+    Parameter("suffix", R, "end", neutral=(None, "")),
+)
+
+STREAM_OPTIONS: Final = (
+    Parameter("include_usage", H, True),
+    Parameter("continuous_usage_stats", H, True, "each chunk has the usage so far"),
+    Parameter("include_obfuscation", T, True, neutral=(None, False)),
+)
+
+MESSAGE: Final = (
+    Parameter("role", H, "user", "`system`, `developer`, `user`, `assistant`"),
+    Parameter("content", H, "hi", "a text or text parts; null of an `assistant` is empty"),
+    Parameter("name", P, "bob", "up to 256 characters"),
+    Parameter("refusal", T, "no"),
+    Parameter("annotations", T, [{}], neutral=(None, [])),
+    Parameter("reasoning_content", T, "hm"),
+    Parameter("id", T, "m1"),
+    Parameter("provider_specific_fields", T, {"a": 1}, neutral=(None, {})),
+    Parameter("audio", R, {"id": "a"}),
+    Parameter("function_call", R, {"name": "f"}),
+    Parameter("tool_calls", R, [{}], neutral=(None, [])),
+    Parameter("tool_call_id", R, "t"),
+)
+
+PART: Final = (
+    Parameter("type", H, "text", "`text`"),
+    Parameter("text", H, "hi"),
+    Parameter("cache_control", T, {"type": "ephemeral"}),
+)
+
+
+class Fates:
+    """Read one table: which fields of a body to refuse, and which to name."""
+
+    def __init__(self, table: Sequence[Parameter]) -> None:
+        self.names = frozenset(each.name for each in table)
+        self._refused = {each.name: each.neutral for each in table if each.fate is Fate.REFUSED}
+        self._taken = {each.name: each.neutral for each in table if each.fate is Fate.TAKEN}
+
+    def refuse(self, body: msgspec.Struct, *, under: str = "") -> None:
+        """Raise `UnsupportedParameter` for the first field that asks for what nobody here does."""
+        for name, neutral in self._refused.items():
+            if getattr(body, name) not in neutral:
+                raise unsupported(under + name)
+
+    def taken(self, body: msgspec.Struct) -> Iterator[str]:
+        """Name the fields that ask for something and get nothing."""
+        for name, neutral in self._taken.items():
+            if getattr(body, name) not in neutral:
+                yield name
+
+    def taken_of(self, part: Mapping[str, Any]) -> Iterator[str]:
+        """Name those of a part."""
+        for name, neutral in self._taken.items():
+            if name in part and part[name] not in neutral:
+                yield name
+
+
+def unsupported(param: str) -> UnsupportedParameter:
+    """Say that a value of a parameter is not supported."""
+    return UnsupportedParameter(
+        f"This server does not support this value of '{param}'.", param=param
+    )

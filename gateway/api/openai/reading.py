@@ -1,0 +1,100 @@
+"""Reading a body whose unknown fields ask for nothing, and what of it had no effect.
+
+A body is decoded strictly. Only one with a field that nobody knows is looked at again: what is null
+is left out, or whatever it is where the server is set to ignore it, and the rest is decoded as
+strictly. The second look builds nothing of the values.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from gateway.api.body import JsonBody
+from gateway.api.openai.schemas import ChatMessage, SamplingFields, StreamOptions
+from gateway.errors import InvalidRequest
+
+Body = TypeVar("Body", bound=SamplingFields)
+
+HEADER: Final = b"x-sluice-ignored"
+# A client chooses these names: of what is long or not plain only their number is told.
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+_MAX_NAMES: Final = 32
+
+_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_objects: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+
+
+class Ignored:
+    """Gather the names of what was taken without effect."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._has_more = False
+
+    def add(self, name: str) -> None:
+        """Note a parameter by its path without numbers, as `messages.name`."""
+        if _NAME.fullmatch(name) and len(self._names) < _MAX_NAMES:
+            self._names.add(name)
+        elif name not in self._names:
+            self._has_more = True
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the header that names them; none where there are none."""
+        names = sorted(self._names) + ["..."] * self._has_more
+        return [(HEADER, ", ".join(names).encode())] if names else []
+
+
+class Reader(Generic[Body]):
+    """Decode bodies of one type; with `ignores_unknown` what nobody knows is left out and named."""
+
+    def __init__(self, kind: type[Body], *, ignores_unknown: bool) -> None:
+        self._strict = JsonBody(kind)
+        self._known = frozenset(kind.__struct_fields__)
+        self.ignores_unknown = ignores_unknown
+
+    def read(self, body: bytes, ignored: Ignored) -> Body:
+        """Return the typed body. Raises: `InvalidRequest` with the field in `param`."""
+        try:
+            return self._strict.decode(body)
+        except InvalidRequest as exc:
+            if exc.code != "unknown_parameter":
+                raise
+        return self._strict.decode(self._known_part(body, ignored))
+
+    def _known_part(self, body: bytes, ignored: Ignored) -> bytes:
+        fields: dict[str, Any] = self._known_of(_object.decode(body), self._known, "", ignored)
+        if "stream_options" in fields:
+            fields["stream_options"] = self._inner(fields["stream_options"], ignored)
+        if "messages" in fields:
+            fields["messages"] = self._turns(fields["messages"], ignored)
+        return msgspec.json.encode(fields)
+
+    def _inner(self, raw: msgspec.Raw, ignored: Ignored) -> Any:
+        known = frozenset(StreamOptions.__struct_fields__)
+        try:
+            return self._known_of(_object.decode(raw), known, "stream_options.", ignored)
+        except msgspec.DecodeError:
+            return raw  # of another kind, as whoever decodes it strictly says
+
+    def _turns(self, raw: msgspec.Raw, ignored: Ignored) -> Any:
+        known = frozenset(ChatMessage.__struct_fields__)
+        try:
+            turns = _objects.decode(raw)
+        except msgspec.DecodeError:
+            return raw
+        return [self._known_of(turn, known, "messages.", ignored) for turn in turns]
+
+    def _known_of(
+        self, fields: dict[str, msgspec.Raw], known: frozenset[str], under: str, ignored: Ignored
+    ) -> dict[str, Any]:
+        kept = {}
+        for name, value in fields.items():
+            is_null = bytes(value) == b"null"
+            if name in known or not (is_null or self.ignores_unknown):
+                kept[name] = value
+            elif not is_null:
+                ignored.add(under + name)
+        return kept
