@@ -51,7 +51,7 @@ from gateway.store.usage_queries import SqlUsage
 
 # For a database that is not there, and for one that says that it is starting or full. A host that
 # swallows packets is given up by one try, which takes 5 s.
-_SILENT_DATABASE_S, _STARTING_DATABASE_S = 4.5, 120.0
+_SILENT_DATABASE_S, _STARTING_DATABASE_S = 3.0, 120.0
 # Functions came with it, and limits are counted in one.
 _REDIS_MAJOR = 7
 
