@@ -50,6 +50,7 @@ SPELLED = {
     "native": "off",
     "prefix_caching": "false",
     "auth_grace_s": "60",
+    "unknown_parameters": "ignore",
     "read_rpm": "60",
     "answer_memory_mib": "64",
     "quota_build_s": "1",
