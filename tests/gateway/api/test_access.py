@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message
 
+from fakes import make_engine
 from gateway.api.access import may_use, require_model, tenant_only
 from gateway.api.body import read_body
 from gateway.api.public import with_errors
@@ -160,7 +161,7 @@ def _model(name: str, *aliases: str) -> ServedModel:
     return ServedModel(
         name=name,
         service=nothing,  # type: ignore[arg-type]
-        info=nothing,  # type: ignore[arg-type]
+        info=make_engine().info,
         tokenizer=nothing,  # type: ignore[arg-type]
         chat_template=None,
         created_s=0,
