@@ -12,7 +12,7 @@ from typing import Final
 
 from gateway.app.assembly import Gateway, assemble
 from gateway.app.model_loading import load_model
-from gateway.services.health import Heartbeat, Lifecycle, Phase, Probes, StoreWatch
+from gateway.services.health import Heartbeat, Lifecycle, Probes, StoreWatch
 from gateway.services.inference import (
     ModelRegistry,
     ServedModel,
@@ -58,7 +58,6 @@ async def open_gateway(settings: Settings, probes: Probes | None = None) -> Asyn
         await stack.enter_async_context(watch.running())
         probes.attach([model], watch)
         gateway = await assemble(stack, settings, store, ModelRegistry([model]), probes, version)
-        lifecycle.advance(Phase.SERVING)
         yield gateway
 
 

@@ -32,7 +32,7 @@ from gateway.http.options import HttpOptions
 from gateway.http.plain_admin import WAY_OUT, exposed
 from gateway.http.server import ApiServer
 from gateway.services.auth import announced
-from gateway.services.health import Heartbeat, Lifecycle, Probes
+from gateway.services.health import Heartbeat, Lifecycle, Phase, Probes
 from gateway.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -94,6 +94,8 @@ async def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
                     # What is there by now stays: a collection that looked through all of it, torch
                     # included, would hold every thread for a tenth of a second.
                     gc.freeze()
+                    # Last: who finds it ready may ask for anything, and read where it is.
+                    probes.lifecycle.advance(Phase.SERVING)
                     on_ready(_ready(settings, gateway, api=api, admin=admin_url))
                     until: list[asyncio.Future[Any]] = [running, first]
                     await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)

@@ -33,7 +33,9 @@ def sluice(server: Server, *args: str) -> Any:
 
 def test_banner_says_where_and_who(server: Server) -> None:
     """The first start prints addresses, the admin token and a key for each demo tenant."""
-    assert set(server.banner) == {"api", "admin", "model", "admin_token", "keys"}
+    assert set(server.banner) == {
+        *("api", "admin", "model", "max_model_len", "admin_token", "keys")
+    }
     assert server.banner["model"] == "sluice-demo"
     assert [entry["tenant"] for entry in server.banner["keys"]] == ["acme", "globex"]
     assert all(entry["key"].startswith("sluice_live_") for entry in server.banner["keys"])
@@ -126,7 +128,7 @@ def test_second_start_keeps_keys_and_shows_no_secret(made_data_dir: Path) -> Non
     assert first.stop() == 0
     second = start_server(made_data_dir, "--engine", "simulated")
     try:
-        assert set(second.banner) == {"api", "admin", "model"}
+        assert set(second.banner) == {"api", "admin", "model", "max_model_len"}
         client = openai.OpenAI(base_url=second.api, api_key=key, max_retries=0)
         answer = client.completions.create(model="sluice-demo", prompt="x", max_tokens=5)
         assert answer.choices[0].text

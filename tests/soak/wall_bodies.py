@@ -41,8 +41,10 @@ def _many_logprobs(model: str) -> bytes:
 
 
 def _many_echoes(model: str) -> bytes:
-    """Ask for the log-probabilities of 64 prompts, of which nothing needs to be drawn; 38 MB."""
-    prompts = [[512 + (number * 31 + index) % 400 for index in range(1000)] for number in range(64)]
+    """Ask for the log-probabilities of 120 prompts, of which nothing needs to be drawn."""
+    prompts = [
+        [512 + (number * 31 + index) % 400 for index in range(1000)] for number in range(120)
+    ]
     asked = {"model": model, "prompt": prompts, "echo": True, "logprobs": 5, "max_tokens": 1}
     return json.dumps(asked).encode()
 

@@ -23,8 +23,11 @@ HEADER: Final = b"x-sluice-ignored"
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 _MAX_NAMES: Final = 32
 
+_body: Final = JsonBody(dict[str, msgspec.Raw])
 _object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _objects: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+# Whoever decodes it strictly says what is wrong.
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Ignored:
@@ -65,7 +68,7 @@ class Reader(Generic[Body]):
         return self._strict.decode(self._known_part(body, ignored))
 
     def _known_part(self, body: bytes, ignored: Ignored) -> bytes:
-        fields: dict[str, Any] = self._known_of(_object.decode(body), self._known, "", ignored)
+        fields: dict[str, Any] = self._known_of(_body.decode(body), self._known, "", ignored)
         if "stream_options" in fields:
             fields["stream_options"] = self._inner(fields["stream_options"], ignored)
         if "messages" in fields:
@@ -76,14 +79,14 @@ class Reader(Generic[Body]):
         known = frozenset(StreamOptions.__struct_fields__)
         try:
             return self._known_of(_object.decode(raw), known, "stream_options.", ignored)
-        except msgspec.DecodeError:
-            return raw  # of another kind, as whoever decodes it strictly says
+        except _UNREADABLE:
+            return raw
 
     def _turns(self, raw: msgspec.Raw, ignored: Ignored) -> Any:
         known = frozenset(ChatMessage.__struct_fields__)
         try:
             turns = _objects.decode(raw)
-        except msgspec.DecodeError:
+        except _UNREADABLE:
             return raw
         return [self._known_of(turn, known, "messages.", ignored) for turn in turns]
 

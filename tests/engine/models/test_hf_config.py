@@ -446,6 +446,9 @@ def test_missing_paths_are_named(tmp_path: Path) -> None:
     """A directory that is not there, is a file, or has no config.json is refused by name."""
     with pytest.raises(ModelError, match="no such directory"):
         load_model_config(tmp_path / "nowhere")
+    with pytest.raises(ModelError, match="is empty"):
+        load_model_config(tmp_path)
+    (tmp_path / "README.md").touch()
     with pytest.raises(ModelError, match=r"config\.json: no such file"):
         load_model_config(tmp_path)
     write(tmp_path)

@@ -21,8 +21,9 @@ from gateway.api.openai.parameters import (
     Fate,
     Parameter,
 )
-from gateway.api.openai.reading import HEADER
+from gateway.api.openai.reading import HEADER, Ignored, Reader
 from gateway.api.openai.schemas import ChatMessage, ChatRequest, CompletionRequest, StreamOptions
+from gateway.errors import InvalidRequest
 from gateway.services.inference.cache_salt import cache_salt
 from gateway.services.inference.models import ServedModel
 from tests.gateway.api.conftest import open_client
@@ -162,6 +163,24 @@ async def test_unknown_names_leave_the_rest_strict(lenient: httpx.AsyncClient) -
         refused = await lenient.post(path, json=body | {"model": "sim"} | bad)
         assert refused.status_code == 400
         assert refused.json()["error"]["param"] == next(iter(bad))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model": "demo", "unknown": 1, "messages": [',
+        b'{"model": "demo", "unknown": 1, "stream": tru}',
+        b'{"model": "demo", "unknown": "\xff", "max_tokens": 1}',
+        b'{"model": "demo", "unknown": 1, "messages": [{"role": "\xed"}]}',
+        b'{"model": "demo", "stream_options": {"unknown": 1, "\xff": 2}}',
+        b'{"model": "demo", "unknown": 1, "messages": ' + 2000 * b"[" + 2000 * b"]" + b"}",
+    ],
+)
+@pytest.mark.parametrize("ignores_unknown", [False, True])
+def test_what_follows_an_unknown_name_may_be_no_json(body: bytes, ignores_unknown: bool) -> None:
+    """A body that turns out unreadable behind a field that nobody knows is a 400, as any other."""
+    with pytest.raises(InvalidRequest):
+        Reader(ChatRequest, ignores_unknown=ignores_unknown).read(body, Ignored())
 
 
 async def test_names_of_a_clients_choice_are_no_header_of_its_choice(
