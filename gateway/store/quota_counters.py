@@ -16,8 +16,9 @@ from gateway.errors import CountersUnavailable
 from gateway.store.quota_codec import decode, encode
 from gateway.store.redis_pipe import PipeClosed, RedisPipe
 
-# A request waits so long for its limits before it is refused, or served without them.
-PATIENCE_S: Final = 0.5
+# So long, after the first attempt, a request waits for its limits before it is refused or served
+# without them: both come to less than the half second that a store out of reach may add.
+PATIENCE_S: Final = 0.4
 _PARTS: Final = ("scopes", "requests", "upkeep")
 SCRIPT: Final = "\n".join(
     resources.files("gateway.store").joinpath("quota", f"{part}.lua").read_text() for part in _PARTS
