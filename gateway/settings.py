@@ -126,6 +126,10 @@ class Settings(BaseSettings):
     engine_profile: str = Field(
         default="cpu-demo", description="The step-cost profile that prices a simulated engine."
     )
+    generation_config: Literal["auto", "none"] = Field(
+        default="auto",
+        description="Sampling where a request does not say: the model's own, or `none` of it.",
+    )
     dtype: Literal["float32", "bfloat16"] | None = Field(
         default=None, description="Type of weights and KV cache; unset: what computes fastest."
     )
@@ -258,6 +262,12 @@ class Settings(BaseSettings):
     def _read_dtype(cls, value: object) -> object:
         # As other servers spell them.
         return {"auto": None, "float": "float32", "fp8_e4m3": "fp8"}.get(str(value), value)
+
+    @field_validator("generation_config", mode="before")
+    @classmethod
+    def _read_generation_config(cls, value: object) -> object:
+        # vLLM's word for not reading the file.
+        return "none" if value == "vllm" else value
 
     @field_validator("quota_thresholds")
     @classmethod

@@ -16,7 +16,7 @@ import errno
 import gc
 import logging
 import socket
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Say what a running server offers. The secrets are there at the first start alone."""
+    """Say what a running server offers. The secrets are there at the first start alone.
+
+    `sampling` has the model's own defaults, where they are other than plain sampling.
+    """
 
     version: str
     api: str
@@ -49,6 +52,7 @@ class Ready:
     engine: str
     max_model_len: int
     why_shorter: str | None
+    sampling: Mapping[str, float]
     data_dir: str
     admin_token: str | None
     keys: tuple[IssuedKey, ...]
@@ -161,6 +165,7 @@ def _ready(settings: Settings, gateway: Gateway, *, api: str, admin: str) -> Rea
         engine=f"{model.info.model_type} on {model.info.device}, {model.info.dtype}",
         max_model_len=model.info.max_model_len,
         why_shorter=model.info.why_shorter,
+        sampling=model.sampling_defaults.chosen(),
         data_dir=str(settings.data_dir),
         admin_token=first.admin_token if first else None,
         keys=tuple(first.keys) if first else (),

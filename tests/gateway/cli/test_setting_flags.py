@@ -27,6 +27,8 @@ HABITS = {
     ("--block-size", "16"): ("block_size", 16),
     ("--kv-cache-dtype", "fp8"): ("kv_dtype", "fp8"),
     ("--kv-cache-dtype", "auto"): ("kv_dtype", None),
+    ("--generation-config", "none"): ("generation_config", "none"),
+    ("--generation-config", "vllm"): ("generation_config", "none"),
     ("--gpu-memory-utilization", "0.8"): ("gpu_memory_utilization", 0.8),
     ("--served-model-name", "qwen"): ("model_name", "qwen"),
     ("--port", "8080"): ("port", 8080),
