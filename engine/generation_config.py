@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from engine.contract import Capability, EngineInfo, SamplingParams
 from engine.errors import ModelError
@@ -84,15 +84,15 @@ def read_sampling_defaults(model_dir: Path) -> SamplingDefaults:
     """
     path = model_dir / FILE_NAME
     said = {name: one for name, one in read_json_object(path).items() if one is not None}
-    read = {name: _number(path, name, said[name]) for name in BOUNDS if name in said}
-    defaults = replace(SamplingDefaults(), **read)
+    # Any: the fields of `SamplingDefaults` are of more than one type.
+    read: dict[str, Any] = {
+        name: _number(path, name, said[name]) for name in BOUNDS if name in said
+    }
     if "top_k" in said:
-        top_k = _integer(path, "top_k", said["top_k"], -1)
-        defaults = replace(defaults, top_k=max(0, top_k))
+        read["top_k"] = max(0, _integer(path, "top_k", said["top_k"], -1))
     if "max_new_tokens" in said:
-        most = _integer(path, "max_new_tokens", said["max_new_tokens"], 1)
-        defaults = replace(defaults, max_tokens=most)
-    return defaults
+        read["max_tokens"] = _integer(path, "max_new_tokens", said["max_new_tokens"], 1)
+    return SamplingDefaults(**read)
 
 
 def _number(path: Path, name: str, value: object) -> float:
