@@ -176,7 +176,8 @@ def _ready(settings: Settings, gateway: Gateway, *, api: str, admin: str) -> Rea
 def listening(host: str, port: int, flags: str = "") -> Generator[socket.socket]:
     """Bind a TCP socket; port 0 takes any free one.
 
-    `flags` begins the names of its flags. Raises: `OSError`: it names the flag that mends it.
+    `flags` begins the names of its flags. Raises: `OSError`: it says whose it was to be, and names
+    the flag that mends it.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as sock:
@@ -187,8 +188,9 @@ def listening(host: str, port: int, flags: str = "") -> Generator[socket.socket]
             is_host = exc.errno == errno.EADDRNOTAVAIL or isinstance(exc, socket.gaierror)
             flag = f"--{flags}{'host' if is_host else 'port'}"
             raise OSError(
-                f"cannot listen on {host}:{port}: {exc.strerror}; choose another with {flag}, or "
-                f"SLUICE_{flag[2:].replace('-', '_').upper()}"
+                f"{'the admin API ' if flags else ''}cannot listen on {host}:{port}: "
+                f"{exc.strerror}; choose another with {flag}, or "
+                f"SLUICE_{flag[2:].replace('-', '_').upper()}{'' if is_host else ' (0: any free)'}"
             ) from None
         yield sock
 
