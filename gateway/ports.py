@@ -51,6 +51,7 @@ from gateway.domain.price import Price, PriceDraft
 from gateway.domain.quota import Quota, Scope, ScopeQuota
 from gateway.domain.quota_event import DueEvent, QuotaEvent
 from gateway.domain.quota_settings import QuotaHolder, QuotaOverride, QuotaState
+from gateway.domain.tenant_archive import ArchivedTenant
 from gateway.domain.usage import UsageQuestion, UsageRow, UsageSum
 
 
@@ -147,6 +148,17 @@ class TenantStore(Protocol):
         ...
 
     async def by_name(self, organisation_id: UUID, name: str) -> Tenant | None: ...
+
+
+class TenantArchiveStore(Protocol):
+    async def archive(
+        self, actor: Actor, organisation_id: UUID, name: str, *, version: int | None = None
+    ) -> ArchivedTenant | None:
+        """Put a tenant out of use for good, in one step: its keys and admin tokens are revoked.
+
+        Its name, plan and org are given back. None: no such tenant. Raises: `VersionConflict`.
+        """
+        ...
 
 
 class KeyStore(Protocol):

@@ -21,6 +21,7 @@ from pydantic_settings import (
 from engine.owned_file import why_not_owned
 from gateway.data_dir import default_data_dir
 from gateway.environment import PREFIX, is_service_link
+from gateway.readable_number import read_number
 
 Network = IPv4Network | IPv6Network
 
@@ -46,7 +47,7 @@ class Settings(BaseSettings):
     port: int = Field(default=8000, ge=0, le=65535, description="Port of the API; 0: any free.")
     admin_host: str = Field(default="127.0.0.1", description="Address of the admin API.")
     admin_port: int = Field(
-        default=0, ge=0, le=65535, description="Port of the admin API; 0: any free one."
+        default=8001, ge=0, le=65535, description="Port of the admin API; 0: any free one."
     )
     admin_allow_plain: bool = Field(
         default=False,
@@ -126,7 +127,11 @@ class Settings(BaseSettings):
     engine_profile: str = Field(
         default="cpu-demo", description="The step-cost profile that prices a simulated engine."
     )
-    dtype: Literal["float32", "bfloat16"] | None = Field(
+    generation_config: Literal["auto", "none"] = Field(
+        default="auto",
+        description="Sampling where a request does not say: the model's own, or `none` of it.",
+    )
+    dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
         default=None, description="Type of weights and KV cache; unset: what computes fastest."
     )
     weight_dtype: Literal["fp8"] | None = Field(
@@ -149,7 +154,9 @@ class Settings(BaseSettings):
         description="Memory for the KV cache; unset: 1 GiB, or what is free on a GPU.",
     )
     max_model_len: int | None = Field(
-        default=None, ge=1, description="Longest context; unset: the model's."
+        default=None,
+        ge=1,
+        description="Longest context, as 4096, 4k (4,000) or 4K (4,096); unset: the model's.",
     )
     max_num_seqs: int = Field(default=256, ge=1, description="Sequences in one step at most.")
     max_num_batched_tokens: int | None = Field(
@@ -257,7 +264,19 @@ class Settings(BaseSettings):
     @classmethod
     def _read_dtype(cls, value: object) -> object:
         # As other servers spell them.
-        return {"auto": None, "float": "float32", "fp8_e4m3": "fp8"}.get(str(value), value)
+        spelled = {"auto": None, "float": "float32", "half": "float16", "fp8_e4m3": "fp8"}
+        return spelled.get(str(value), value)
+
+    @field_validator("max_model_len", "max_num_batched_tokens", "kv_cache_bytes", mode="before")
+    @classmethod
+    def _read_size(cls, value: object) -> object:
+        return read_number(value) if isinstance(value, str) else value
+
+    @field_validator("generation_config", mode="before")
+    @classmethod
+    def _read_generation_config(cls, value: object) -> object:
+        # vLLM's word for not reading the file.
+        return "none" if value == "vllm" else value
 
     @field_validator("quota_thresholds")
     @classmethod
@@ -292,6 +311,16 @@ class Settings(BaseSettings):
     def _check_tls(self) -> Settings:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together")
+        return self
+
+    @model_validator(mode="after")
+    def _check_ports(self) -> Settings:
+        is_one = (self.host, self.port) == (self.admin_host, self.admin_port)
+        if is_one and self.port:
+            raise ValueError(
+                f"the API and the admin API cannot both have port {self.port}: choose another with "
+                "--admin-port, or SLUICE_ADMIN_PORT"
+            )
         return self
 
     @model_validator(mode="after")

@@ -23,10 +23,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
 
 from engine.config import EngineConfig
 from engine.contract import EngineInfo, SamplingParams, TokenLogprobs
 from engine.errors import ChatTemplateError
+from engine.generation_config import SamplingDefaults, read_sampling_defaults
 from engine.open import open_engine
 from engine.text import ChatTemplate, Detokenizer, InvalidText, StopStrings, Tokenizer
 from scheduler.config import first_come
@@ -73,15 +75,26 @@ class LLM:
 
     Args: `model`: a Hugging Face directory, or an `EngineConfig` to choose device, dtype, threads
         and memory as well. `prefix_caching`: share the KV of equal beginnings of prompts.
+        `generation_config`: `auto`, or `none` of the sampling that the model's makers recommend.
     Raises: `EngineError`: the model cannot be served, in one line.
     """
 
-    def __init__(self, model: Path | str | EngineConfig, *, prefix_caching: bool = True) -> None:
+    def __init__(
+        self,
+        model: Path | str | EngineConfig,
+        *,
+        prefix_caching: bool = True,
+        generation_config: Literal["auto", "none"] = "auto",
+    ) -> None:
         config = model if isinstance(model, EngineConfig) else EngineConfig(model_dir=Path(model))
         self._model_dir = config.model_dir
         self._tokenizer = Tokenizer.from_dir(config.model_dir)
         self._chat_template = ChatTemplate.from_dir(config.model_dir)
+        defaults = SamplingDefaults()
+        if generation_config == "auto":
+            defaults = read_sampling_defaults(config.model_dir)
         self._engine = open_engine(config)
+        self._defaults = defaults.fitted(self._engine.info)
         self._scheduler = Scheduler(
             self._engine.info,
             # All prompts of a call wait here at once.
@@ -96,13 +109,18 @@ class LLM:
         return self._engine.info
 
     @property
+    def default_params(self) -> SamplingParams:
+        """Return what `generate` draws with unless told: the model's own, or 16 plain tokens."""
+        return self._defaults.params(DEFAULT_PARAMS.max_tokens)
+
+    @property
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer
 
     def generate(
         self,
         prompts: Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] = DEFAULT_PARAMS,
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         stop: str | Sequence[str] = (),
         progress: bool = True,
@@ -110,7 +128,7 @@ class LLM:
         """Continue every prompt, in one go.
 
         A prompt is a text, token ids, or a chat's messages, which the model's template renders.
-        Args: `params`: for all prompts, or one for each; by default 16 tokens are drawn.
+        Args: `params`: for all prompts, or one for each; None is `default_params`.
             `stop`: strings that end a text. `progress`: show a bar on stderr.
         Returns: the completions in the order of the prompts.
         Raises: `Rejected`, `InvalidText`, `ChatTemplateError`, `ValueError`: a prompt or its
@@ -119,6 +137,7 @@ class LLM:
         assert not self._closed, "an LLM that was closed generates nothing"
         if isinstance(prompts, str):
             raise ValueError("prompts is a text: pass a list of prompts")
+        params = self.default_params if params is None else params
         each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
         if len(each) != len(prompts):
             raise ValueError(f"{len(each)} params for {len(prompts)} prompts: pass one or as many")

@@ -48,9 +48,12 @@ class Server:
 
 
 def sluice_env(**extra: str) -> dict[str, str]:
-    """Return this process's environment without settings of an outer Sluice."""
+    """Return this process's environment without settings of an outer Sluice.
+
+    Several servers run at a time, so that the admin port is any free one.
+    """
     kept = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}
-    return kept | extra
+    return kept | {"SLUICE_ADMIN_PORT": "0"} | extra
 
 
 def start_server(data_dir: Path, *flags: str, **env: str) -> Server:

@@ -17,14 +17,9 @@ def in_range(param: str, value: float | None, low: float, high: float, *, defaul
     return float(value)
 
 
-def int_in_range(
-    param: str, value: int | None, low: int, high: int, *, default: int, off: int | None = None
-) -> int:
-    """Return an integer between two bounds; `off` is a second spelling of the default.
-
-    Raises: `InvalidRequest`.
-    """
-    if value is None or value == off:
+def int_in_range(param: str, value: int | None, low: int, high: int, *, default: int) -> int:
+    """Return an integer between two bounds, or the default. Raises: `InvalidRequest`."""
+    if value is None:
         return default
     if not low <= value <= high:
         raise InvalidRequest(

@@ -18,6 +18,7 @@ from gateway.services.admin import (
     OrgService,
     PlanService,
     QuotaSettingsService,
+    TenantArchive,
     TenantService,
 )
 from gateway.services.auth import AdminAuthenticator, Authenticator
@@ -75,6 +76,9 @@ def admin_services(
     plans = PlanService(store.plans, organisations, auth, epoch)
     return AdminServices(
         tenants=tenants,
+        tenant_archive=TenantArchive(
+            store.tenant_archive, organisations, auth, epoch, admin_auth, store.admin_epoch
+        ),
         orgs=OrgService(store.orgs, organisations, auth, epoch, running),
         keys=keys,
         plans=plans,

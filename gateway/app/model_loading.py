@@ -16,6 +16,7 @@ from engine.config import EngineConfig
 from engine.contract import Engine, EngineInfo
 from engine.demo import MODEL_DIR
 from engine.errors import ModelError
+from engine.generation_config import SamplingDefaults, read_sampling_defaults
 from engine.model_dir import check_model_dir
 from engine.open import open_engine, open_simulated
 from engine.text import ChatTemplate, Tokenizer
@@ -52,6 +53,7 @@ def load_model(settings: Settings, *, version: str) -> ServedModel:
     config = _scheduler_config(settings)
     source = _source(settings)
     tokenizer = Tokenizer.from_dir(source.tokenizer_dir)
+    defaults = sampling_defaults(settings)
     engine = _engine(settings, tokenizer)
     info = engine.info
     if tokenizer.vocab_size > info.vocab_size:
@@ -68,6 +70,7 @@ def load_model(settings: Settings, *, version: str) -> ServedModel:
         chat_template=ChatTemplate.from_dir(source.tokenizer_dir),
         created_s=int(time.time()),
         fingerprint=_fingerprint(source.name, info, version),
+        sampling_defaults=_fitted(defaults, info),
     )
 
 
@@ -95,6 +98,23 @@ def _source(settings: Settings) -> _Source:
         logger.warning("%s has no tokenizer.json: borrowing the demo model's", directory)
         return _Source(name, directory, MODEL_DIR)
     return _Source(name, directory, directory)
+
+
+def sampling_defaults(settings: Settings) -> SamplingDefaults:
+    """Say how requests are sampled that do not say. Raises: `ModelError`: the model's file."""
+    if settings.generation_config == "none":
+        return SamplingDefaults()
+    return read_sampling_defaults(_source(settings).model_dir)
+
+
+def _fitted(defaults: SamplingDefaults, info: EngineInfo) -> SamplingDefaults:
+    fitted = defaults.fitted(info)
+    if fitted.repetition_penalty != defaults.repetition_penalty:
+        logger.warning(
+            "this engine has no penalties: the model's repetition_penalty of %g is left out",
+            defaults.repetition_penalty,
+        )
+    return fitted
 
 
 def engine_config(settings: Settings) -> EngineConfig:

@@ -16,7 +16,7 @@ import errno
 import gc
 import logging
 import socket
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Say what a running server offers. The secrets are there at the first start alone."""
+    """Say what a running server offers. The secrets are there at the first start alone.
+
+    `sampling` has the model's own defaults, where they are other than plain sampling.
+    """
 
     version: str
     api: str
@@ -49,6 +52,7 @@ class Ready:
     engine: str
     max_model_len: int
     why_shorter: str | None
+    sampling: Mapping[str, float]
     data_dir: str
     admin_token: str | None
     keys: tuple[IssuedKey, ...]
@@ -161,6 +165,7 @@ def _ready(settings: Settings, gateway: Gateway, *, api: str, admin: str) -> Rea
         engine=f"{model.info.model_type} on {model.info.device}, {model.info.dtype}",
         max_model_len=model.info.max_model_len,
         why_shorter=model.info.why_shorter,
+        sampling=model.sampling_defaults.chosen(),
         data_dir=str(settings.data_dir),
         admin_token=first.admin_token if first else None,
         keys=tuple(first.keys) if first else (),
@@ -171,7 +176,8 @@ def _ready(settings: Settings, gateway: Gateway, *, api: str, admin: str) -> Rea
 def listening(host: str, port: int, flags: str = "") -> Generator[socket.socket]:
     """Bind a TCP socket; port 0 takes any free one.
 
-    `flags` begins the names of its flags. Raises: `OSError`: it names the flag that mends it.
+    `flags` begins the names of its flags. Raises: `OSError`: it says whose it was to be, and names
+    the flag that mends it.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as sock:
@@ -182,8 +188,9 @@ def listening(host: str, port: int, flags: str = "") -> Generator[socket.socket]
             is_host = exc.errno == errno.EADDRNOTAVAIL or isinstance(exc, socket.gaierror)
             flag = f"--{flags}{'host' if is_host else 'port'}"
             raise OSError(
-                f"cannot listen on {host}:{port}: {exc.strerror}; choose another with {flag}, or "
-                f"SLUICE_{flag[2:].replace('-', '_').upper()}"
+                f"{'the admin API ' if flags else ''}cannot listen on {host}:{port}: "
+                f"{exc.strerror}; choose another with {flag}, or "
+                f"SLUICE_{flag[2:].replace('-', '_').upper()}{'' if is_host else ' (0: any free)'}"
             ) from None
         yield sock
 

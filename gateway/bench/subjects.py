@@ -76,6 +76,7 @@ def gateway_subject() -> Iterator[Subject]:
         EmbeddedServers(Path(directory) / "valkey", postgres=False) as servers,
     ):
         command = [str(Path(sys.executable).parent / "sluice"), "serve", "--port", "0"]
+        command += ["--admin-port", "0"]
         command += ["--engine", "simulated", "--engine-profile", "instant", "--banner", "json"]
         command += ["--data-dir", str(Path(directory) / "gateway")]
         env = {

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from gateway.cli.chosen_settings import refuse_unknown_variables
 from gateway.cli.exits import CliError, Exit, NoAnswer
 from gateway.data_dir import default_data_dir
 from gateway.services.auth import read_local_access
@@ -34,7 +35,11 @@ class AdminAccess:
 
 
 def find_server(data_dir: Path | None) -> AdminAccess:
-    """Find a running server. Raises: `CliError`: none is there, or the token is missing."""
+    """Find a running server.
+
+    Raises: `CliError`: none is there, the token is missing, or a variable was misspelled.
+    """
+    refuse_unknown_variables()
     url = os.environ.get("SLUICE_ADMIN_URL")
     if url and data_dir is None:
         token = os.environ.get("SLUICE_ADMIN_TOKEN")

@@ -8,7 +8,7 @@ import typer
 
 from gateway.cli.admin_client import call, call_all, find_server
 from gateway.cli.exits import CliError
-from gateway.cli.options import AsJson, DataDir
+from gateway.cli.options import AsJson, DataDir, NoHeader
 from gateway.cli.output import note, print_json, print_table
 
 app = typer.Typer(help="The audit log.", no_args_is_help=True)
@@ -23,6 +23,7 @@ def list_(
     to: Annotated[str | None, typer.Option(help="Up to this time, as 2026-11-30T08:00Z.")] = None,
     last: Annotated[int, typer.Option(min=1, max=1000, help="So many records at most.")] = 50,
     every: Annotated[bool, typer.Option("--all", help="All records.")] = False,
+    no_header: NoHeader = False,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -38,7 +39,7 @@ def list_(
         print_json(rows)
         return
     columns = ("seq", "at", "actor", "actor_role", "ip", "action", "object_kind", "object_id")
-    print_table(rows, columns, none="Nothing was changed.")
+    print_table(rows, columns, none="Nothing was changed.", no_header=no_header)
 
 
 @app.command()

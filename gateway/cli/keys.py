@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli.admin_client import call, call_all, find_server
-from gateway.cli.options import AsJson, DataDir, IfVersion, duration_s, names, segment
+from gateway.cli.options import AsJson, DataDir, IfVersion, NoHeader, duration_s, names, segment
 from gateway.cli.output import note, print_fields, print_json, print_table
 from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, new_token
 from gateway.domain import Tier
@@ -92,6 +92,7 @@ def draw(
 @app.command("list")
 def list_(
     tenant: Annotated[str | None, typer.Option(help="Only keys of this tenant.")] = None,
+    no_header: NoHeader = False,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -103,7 +104,7 @@ def list_(
         return
     times = ("created_at", "expires_at", "last_used_at")
     columns = ("kid", "tenant", "name", "max_tier", "status", *times)
-    print_table(rows, columns, none="There are no keys.")
+    print_table(rows, columns, none="There are no keys.", no_header=no_header)
 
 
 @app.command()

@@ -14,6 +14,9 @@ DataDir = Annotated[
     Path | None, typer.Option(help="The data directory of a server on this machine.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+NoHeader = Annotated[
+    bool, typer.Option("--no-header", help="Print no line with the columns' names.")
+]
 IfVersion = Annotated[
     int | None,
     typer.Option(help="Change only what still has this version; otherwise a conflict."),

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from gateway.cli.admin_client import call, call_all, find_server
-from gateway.cli.options import AsJson, DataDir, IfVersion, segment
+from gateway.cli.options import AsJson, DataDir, IfVersion, NoHeader, segment
 from gateway.cli.output import note, print_fields, print_json, print_table
 
 app = typer.Typer(help="Orgs: whose tenants share one share of the machine.", no_args_is_help=True)
@@ -58,13 +58,18 @@ def update(
 
 
 @app.command("list")
-def list_(as_json: AsJson = False, data_dir: DataDir = None) -> None:
+def list_(no_header: NoHeader = False, as_json: AsJson = False, data_dir: DataDir = None) -> None:
     """List all orgs. Example: sluice orgs list --json"""
     rows = call_all(find_server(data_dir), "/orgs")
     if as_json:
         print_json(rows)
         return
-    print_table(rows, _COLUMNS, none="There are no orgs: every tenant stands by itself.")
+    print_table(
+        rows,
+        _COLUMNS,
+        none="There are no orgs: every tenant stands by itself.",
+        no_header=no_header,
+    )
 
 
 @app.command()

@@ -13,23 +13,31 @@ def print_json(document: Any) -> None:  # whatever the server answered
     print(json.dumps(document, ensure_ascii=False))
 
 
-def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, none: str) -> None:
+def print_table(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    *,
+    none: str,
+    no_header: bool = False,
+) -> None:
     """Print chosen fields of `rows`; `none` goes to stderr where there are no rows.
 
-    Piped, it is one line a row with tabs between, for `cut` and `awk`; on a terminal, a table
-    with times in UTC.
+    Piped, it is one line a row with tabs between, for `cut` and `awk`, below one with the fields'
+    names unless there is to be `no_header`; on a terminal, a table with times in UTC.
     """
     if not rows:
         note(none)
         return
     if not sys.stdout.isatty():
+        if not no_header:
+            print("\t".join(columns))
         for row in rows:
             print("\t".join(_cell(row[column]) for column in columns))
         return
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold", show_header=not no_header)
     for column in columns:
         table.add_column(column.replace("_", " "), overflow="fold")
     for row in rows:

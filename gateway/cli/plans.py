@@ -8,7 +8,7 @@ import typer
 
 from gateway.cli.admin_client import call, call_all, find_server
 from gateway.cli.limits import Unset, readable_quota, unset_fields, with_limits
-from gateway.cli.options import AsJson, DataDir, IfVersion, segment
+from gateway.cli.options import AsJson, DataDir, IfVersion, NoHeader, segment
 from gateway.cli.output import note, print_fields, print_json, print_table
 
 app = typer.Typer(help="Plans: limits by name, for many tenants.", no_args_is_help=True)
@@ -17,14 +17,16 @@ Name = Annotated[str, typer.Argument(help="The plan's name.")]
 
 
 @app.command("list")
-def list_(as_json: AsJson = False, data_dir: DataDir = None) -> None:
+def list_(no_header: NoHeader = False, as_json: AsJson = False, data_dir: DataDir = None) -> None:
     """List all plans. Example: sluice plans list"""
     rows = call_all(find_server(data_dir), "/plans")
     if as_json:
         print_json(rows)
         return
     table = [{"name": row["name"], **readable_quota(row["quota"])} for row in rows]
-    print_table(table, tuple(table[0]) if table else (), none="There are no plans.")
+    print_table(
+        table, tuple(table[0]) if table else (), none="There are no plans.", no_header=no_header
+    )
 
 
 @app.command()

@@ -13,7 +13,7 @@ import typer
 
 from gateway.cli.admin_client import call, call_all, find_server
 from gateway.cli.exits import CliError, Exit
-from gateway.cli.options import AsJson, DataDir
+from gateway.cli.options import AsJson, DataDir, NoHeader
 from gateway.cli.output import note, print_json, print_table
 
 app = typer.Typer(help="Prices of models, in US dollars.", no_args_is_help=True)
@@ -31,6 +31,7 @@ def list_(
     every: Annotated[
         bool, typer.Option("--all", help="Every version, not only those in force.")
     ] = False,
+    no_header: NoHeader = False,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -40,7 +41,9 @@ def list_(
         print_json(rows)
         return
     columns = ("model", "version", *USD, *MULTIPLIERS, "effective_at")
-    print_table(rows, columns, none="There are no prices: tokens cost nothing.")
+    print_table(
+        rows, columns, none="There are no prices: tokens cost nothing.", no_header=no_header
+    )
 
 
 @app.command("set")

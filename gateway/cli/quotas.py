@@ -10,7 +10,7 @@ import typer
 
 from gateway.cli.admin_client import call, find_server
 from gateway.cli.limits import FIELDS, Unset, label, readable, with_limits
-from gateway.cli.options import AsJson, DataDir, IfVersion, duration_s, segment
+from gateway.cli.options import AsJson, DataDir, IfVersion, NoHeader, duration_s, segment
 from gateway.cli.output import note, print_json, print_table
 from gateway.cli.plans import changed_limits
 
@@ -41,6 +41,7 @@ def get(
     plan: Plan = None,
     organisation: Organisation = False,
     platform: Platform = False,
+    no_header: NoHeader = False,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -49,7 +50,7 @@ def get(
     Example: sluice quotas get --tenant acme
     """
     scope = _scope(tenant, key, plan, organisation, platform)
-    _print(call(find_server(data_dir), "GET", scope.path), as_json)
+    _print(call(find_server(data_dir), "GET", scope.path), as_json, no_header)
 
 
 @app.command("set")
@@ -118,6 +119,7 @@ def usage(
     key: Key = None,
     organisation: Organisation = False,
     platform: Platform = False,
+    no_header: NoHeader = False,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -137,7 +139,7 @@ def usage(
         for one in found["limits"]
     ]
     columns = ("metric", *amounts, "resets_at")
-    print_table(rows, columns, none=f"Nothing limits {scope.text}.")
+    print_table(rows, columns, none=f"Nothing limits {scope.text}.", no_header=no_header)
 
 
 def _scope(
@@ -165,7 +167,7 @@ def _scope(
     return _Scope(f"/quotas/{kind}/{segment(name)}", text)
 
 
-def _print(state: Mapping[str, Any], as_json: bool) -> None:
+def _print(state: Mapping[str, Any], as_json: bool, no_header: bool = False) -> None:
     if as_json:
         print_json(state)
         return
@@ -179,7 +181,7 @@ def _print(state: Mapping[str, Any], as_json: bool) -> None:
         }
         for field in FIELDS
     ]
-    print_table(rows, ("limit", "set", "override", "effective"), none="")
+    print_table(rows, ("limit", "set", "override", "effective"), none="", no_header=no_header)
     if override:
         reason = f": {override['reason']}" if override["reason"] else ""
         note(f"The override ends at {override['ends_at']}{reason}.")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli.admin_client import call, find_server
-from gateway.cli.options import AsJson, DataDir
+from gateway.cli.options import AsJson, DataDir, NoHeader
 from gateway.cli.output import note, print_json, print_table
 
 Row = dict[str, Any]
@@ -21,14 +21,14 @@ app = typer.Typer(help="What runs next: policies, queues and shares.", no_args_i
 
 
 @app.command()
-def show(as_json: AsJson = False, data_dir: DataDir = None) -> None:
+def show(no_header: NoHeader = False, as_json: AsJson = False, data_dir: DataDir = None) -> None:
     """Show policy, queues and shares. Example: sluice scheduler show --json"""
     schedulers = call(find_server(data_dir), "GET", "/scheduler")["data"]
     if as_json:
         print_json(schedulers)
         return
     for scheduler in schedulers:
-        _print(scheduler)
+        _print(scheduler, no_header)
 
 
 @app.command("set")
@@ -67,15 +67,15 @@ def set_(
     note("From the next step on.")
 
 
-def _print(scheduler: Mapping[str, Any]) -> None:
+def _print(scheduler: Mapping[str, Any], no_header: bool) -> None:
     """Print single values by their paths, then the bands, then their tenants."""
     bands: list[Row] = scheduler["state"].pop("bands")
-    print_table(list(_values(scheduler, "")), ("name", "value"), none="")
+    print_table(list(_values(scheduler, "")), ("name", "value"), none="", no_header=no_header)
     print()
-    print_table(bands, _BAND_COLUMNS, none="No band has had work yet.")
+    print_table(bands, _BAND_COLUMNS, none="No band has had work yet.", no_header=no_header)
     print()
     tenants = [{"band": band["band"]} | tenant for band in bands for tenant in band["tenants"]]
-    print_table(tenants, _TENANT_COLUMNS, none="No tenant has work.")
+    print_table(tenants, _TENANT_COLUMNS, none="No tenant has work.", no_header=no_header)
 
 
 def _values(document: Mapping[str, Any], path: str) -> Iterator[Row]:

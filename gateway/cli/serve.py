@@ -96,6 +96,7 @@ def _run(flags: dict[str, Any], banner: Banner) -> int:
 def _print_json(ready: Ready) -> None:
     document: dict[str, Any] = {"api": ready.api, "admin": ready.admin, "model": ready.model}
     document["max_model_len"] = ready.max_model_len
+    document["sampling_defaults"] = dict(ready.sampling)
     if ready.admin_token is not None:
         document["admin_token"] = ready.admin_token
         document["keys"] = [
@@ -116,8 +117,11 @@ def _print_text(ready: Ready) -> None:
         f"  Admin    {ready.admin}",
         f"  Model    {ready.model} ({ready.engine})",
         f"  Context  {ready.max_model_len:,} tokens{_why(ready.why_shorter)}",
-        f"  Data     {ready.data_dir}",
     ]
+    if ready.sampling:
+        said = ", ".join(f"{name} {value:g}" for name, value in ready.sampling.items())
+        lines.append(f"  Sampling {said} (generation_config.json) where a request does not say")
+    lines.append(f"  Data     {ready.data_dir}")
     key = "$SLUICE_API_KEY"
     if ready.admin_token is not None:
         lines += ["", "Shown this once; keep what you need:", ""]

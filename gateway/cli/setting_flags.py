@@ -27,6 +27,7 @@ FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "model": ("--model",),
     "model_name": ("--model-name", "--served-model-name"),
     "load_format": ("--load-format",),
+    "generation_config": ("--generation-config",),
     "engine": ("--engine",),
     "engine_profile": ("--engine-profile",),
     "dtype": ("--dtype",),

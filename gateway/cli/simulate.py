@@ -115,6 +115,7 @@ def _run_suite(name: str, out: Path | None, *, as_json: bool) -> None:
     found = suites().get(name)
     if found is None:
         raise CliError(f"no suite {name!r}: choose one of {', '.join(suites())}", Exit.USAGE)
+    note(f"suite {name}: {found.num_runs} runs, {_about(found.about_s)}")
     with Progress(found.num_runs, label=f"suite {name}", unit="runs") as progress:
         try:
             result = found.run(lambda _: progress.advance(1, amount=1))
@@ -136,6 +137,14 @@ def _run_suite(name: str, out: Path | None, *, as_json: bool) -> None:
         print(table(("figure", "value", "unit", "goal", ""), rows))
     if not all(figure.met in (None, True) for figure in result.figures.values()):
         sys.exit(Exit.FAILED)
+
+
+def _about(seconds: float | None) -> str:
+    """Say roughly how long a suite takes."""
+    if seconds is None:
+        return "some minutes on a core of its own; what is left is told after the first"
+    rough = f"{seconds:.0f} s" if seconds < 90 else f"{round(seconds / 60)} min"
+    return f"about {rough} on a core of its own"
 
 
 def _verdict(met: bool | None) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from gateway.cli.admin_client import call, call_all, find_server
-from gateway.cli.options import AsJson, DataDir, IfVersion, segment
+from gateway.cli.options import AsJson, DataDir, IfVersion, NoHeader, segment
 from gateway.cli.output import note, print_fields, print_json, print_table
 from gateway.domain import Tier
 
@@ -127,13 +127,13 @@ def update(
 
 
 @app.command("list")
-def list_(as_json: AsJson = False, data_dir: DataDir = None) -> None:
+def list_(no_header: NoHeader = False, as_json: AsJson = False, data_dir: DataDir = None) -> None:
     """List all tenants. Example: sluice tenants list --json"""
     rows = call_all(find_server(data_dir), "/tenants")
     if as_json:
         print_json(rows)
         return
-    print_table(rows, _COLUMNS, none="There are no tenants.")
+    print_table(rows, _COLUMNS, none="There are no tenants.", no_header=no_header)
 
 
 @app.command()
@@ -148,6 +148,29 @@ def show(
         print_json(tenant)
         return
     print_fields(tenant)
+
+
+@app.command()
+def delete(
+    name: Annotated[str, typer.Argument(help="The tenant's name.")],
+    if_version: IfVersion = None,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Archive a tenant for good: its keys end, its ledger stays.
+
+    Its keys and admin tokens are revoked and what it has running ends; its name is free again.
+
+    Example: sluice tenants delete research
+    """
+    path = f"/tenants/{segment(name)}"
+    gone = call(find_server(data_dir), "DELETE", path, version=if_version)
+    if as_json:
+        print_json(gone)
+        return
+    print(gone["name"])
+    ended = f"{gone['revoked_keys']} keys and {gone['revoked_tokens']} admin tokens"
+    note(f"Archived; {ended} are revoked. Its ledger: sluice usage --tenant {gone['name']}")
 
 
 def _ceilings(

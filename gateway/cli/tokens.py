@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli.admin_client import call, call_all, find_server
-from gateway.cli.options import AsJson, DataDir, duration_s, segment
+from gateway.cli.options import AsJson, DataDir, NoHeader, duration_s, segment
 from gateway.cli.output import note, print_json, print_table
 from gateway.domain.admin import AdminRole
 
@@ -15,14 +15,14 @@ app = typer.Typer(help="Tokens of the admin API.", no_args_is_help=True)
 
 
 @app.command("list")
-def list_(as_json: AsJson = False, data_dir: DataDir = None) -> None:
+def list_(no_header: NoHeader = False, as_json: AsJson = False, data_dir: DataDir = None) -> None:
     """List tokens, without their secrets. Example: sluice tokens list"""
     rows = call_all(find_server(data_dir), "/tokens")
     if as_json:
         print_json(rows)
         return
     columns = ("kid", "name", "role", "tenant", "created_at", "expires_at", "revoked_at")
-    print_table(rows, columns, none="There are no tokens.")
+    print_table(rows, columns, none="There are no tokens.", no_header=no_header)
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli.admin_client import call, download, find_server
-from gateway.cli.options import AsJson, DataDir, nano_to_usd
+from gateway.cli.options import AsJson, DataDir, NoHeader, nano_to_usd
 from gateway.cli.output import note, print_json, print_table
 
 _SUMS = ("input_tokens", "cached_tokens", "output_tokens", "usd", "requests")
@@ -26,6 +26,7 @@ def usage(
         str | None, typer.Option(help="day, hour, tenant, model, key, tier; by commas.")
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for a spreadsheet.")] = False,
+    no_header: NoHeader = False,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -45,7 +46,7 @@ def usage(
         return
     rows = [_readable(row) for row in found["rows"]]
     groups = [name for name in (rows[0] if rows else ()) if name not in _SUMS]
-    print_table(rows, (*groups, *_SUMS), none="Nothing was used.")
+    print_table(rows, (*groups, *_SUMS), none="Nothing was used.", no_header=no_header)
     total = _readable(found["total"])
     note("In all: " + ", ".join(f"{total[name]} {name.replace('_', ' ')}" for name in _SUMS))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gateway.app.model_loading import engine_config
+from gateway.app.model_loading import engine_config, sampling_defaults
 from gateway.doctor.finding import Finding, broken, ok
 from gateway.settings import Settings
 
@@ -24,6 +24,7 @@ def check_model(settings: Settings) -> tuple[Finding, int]:
         config = load_model_config(directory)
         if needs_weights or (directory / "tokenizer.json").exists():
             Tokenizer.from_dir(directory)
+        sampling_defaults(settings)
     except EngineError as exc:
         return broken("model", str(exc), mend), 0
     size_bytes = _weights_bytes(directory)

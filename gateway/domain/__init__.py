@@ -73,6 +73,7 @@ class Tenant:
     ceilings: Ceilings = NO_CEILINGS
     org_id: UUID | None = None
     org: str | None = None
+    archived_at: datetime | None = None
 
 
 class KeyStatus(StrEnum):

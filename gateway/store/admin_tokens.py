@@ -21,6 +21,7 @@ from gateway.domain.page import Page, PageRequest
 from gateway.store.audit_chain import AuditChain
 from gateway.store.database import Database
 from gateway.store.keyset import Keyset
+from gateway.store.organisations import hold_tenant
 from gateway.store.tables import admin_tokens, tenants
 
 _ORDER: Final = Keyset((admin_tokens.c.created_at, admin_tokens.c.id))
@@ -35,35 +36,37 @@ class SqlAdminTokens:
 
     async def find(self, kid: str) -> AdminTokenRecord | None:
         async with self._database.platform() as connection:
-            query = _described().where(admin_tokens.c.kid == kid)
+            query = described_tokens().where(admin_tokens.c.kid == kid)
             row = (await connection.execute(query)).one_or_none()
-        return None if row is None else AdminTokenRecord(_token_of(row), row.pepper_id, row.mac)
+        return None if row is None else AdminTokenRecord(token_of(row), row.pepper_id, row.mac)
 
     async def page(self, request: PageRequest) -> Page[AdminToken]:
         async with self._database.platform() as connection:
-            return await _ORDER.page(connection, _described(), request, _token_of)
+            return await _ORDER.page(connection, described_tokens(), request, token_of)
 
     async def add(self, actor: Actor, organisation_id: UUID, draft: AdminTokenDraft) -> AdminToken:
         async with self._database.platform() as connection:
+            if draft.tenant_id is not None:
+                await hold_tenant(connection, draft.tenant_id)
             return await insert_admin_token(connection, self._audit, actor, organisation_id, draft)
 
     async def revoke(
         self, actor: Actor, organisation_id: UUID, token: UUID | str
     ) -> AdminToken | None:
         named = admin_tokens.c.id if isinstance(token, UUID) else admin_tokens.c.kid
-        query = _described().where(named == token)
+        query = described_tokens().where(named == token)
         async with self._database.platform() as connection:
             locked = query.with_for_update(of=admin_tokens)
             row = (await connection.execute(locked)).one_or_none()
             if row is None or row.revoked_at is not None:
-                return None if row is None else _token_of(row)
-            before = _token_of(row)
+                return None if row is None else token_of(row)
+            before = token_of(row)
             await connection.execute(
                 update(admin_tokens)
                 .where(admin_tokens.c.id == before.id)
                 .values(revoked_at=func.now())
             )
-            after = _token_of((await connection.execute(query)).one())
+            after = token_of((await connection.execute(query)).one())
             await _audit(
                 connection, self._audit, actor, "token.revoke", organisation_id, before, after
             )
@@ -80,19 +83,21 @@ async def insert_admin_token(
     """Insert a token in the caller's transaction, and say so in the audit log."""
     values = asdict(draft) | {"id": uuid4(), "role": draft.role.value}
     await connection.execute(insert(admin_tokens).values(values))
-    query = _described().where(admin_tokens.c.kid == draft.kid)
-    token = _token_of((await connection.execute(query)).one())
+    query = described_tokens().where(admin_tokens.c.kid == draft.kid)
+    token = token_of((await connection.execute(query)).one())
     await _audit(connection, audit, actor, "token.create", organisation_id, None, token)
     return token
 
 
-def _described() -> Select[*tuple[Any, ...]]:
+def described_tokens() -> Select[*tuple[Any, ...]]:
+    """Select what `token_of` reads."""
     return select(*admin_tokens.c, tenants.c.name.label("tenant")).join_from(
         admin_tokens, tenants, admin_tokens.c.tenant_id == tenants.c.id, isouter=True
     )
 
 
-def _token_of(row: Row[*tuple[Any, ...]]) -> AdminToken:
+def token_of(row: Row[*tuple[Any, ...]]) -> AdminToken:
+    """Read a token from a row of `described_tokens`."""
     return AdminToken(
         id=row.id,
         kid=row.kid,
@@ -115,7 +120,15 @@ async def _audit(
     before: AdminToken | None,
     after: AdminToken,
 ) -> None:
-    entry = AuditEntry(
+    entry = token_entry(action, organisation_id, before, after)
+    await audit.append(connection, actor, entry)
+
+
+def token_entry(
+    action: str, organisation_id: UUID, before: AdminToken | None, after: AdminToken
+) -> AuditEntry:
+    """Describe a change of a token."""
+    return AuditEntry(
         action=action,
         object_kind="token",
         object_id=str(after.id),
@@ -124,7 +137,6 @@ async def _audit(
         before=None if before is None else _public(before),
         after=_public(after),
     )
-    await audit.append(connection, actor, entry)
 
 
 def _public(token: AdminToken) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from gateway.store.key_rows import (
     key_record,
 )
 from gateway.store.keyset import Keyset
+from gateway.store.organisations import hold_tenant
 from gateway.store.pools import Purpose
 from gateway.store.quota_rows import quotas_in_force
 from gateway.store.tables import key_secrets, keys, tenants
@@ -162,9 +163,11 @@ class SqlKeys:
 
 
 async def _check_room(connection: AsyncConnection, tenant: Tenant) -> None:
-    """Let one key of a tenant be added at a time, up to its ceiling. Raises: `AboveCeiling`."""
-    mine = select(tenants.c.max_keys).where(tenants.c.id == tenant.id)
-    max_keys = await connection.scalar(mine.with_for_update(key_share=True))
+    """Let one key of a tenant be added at a time, up to its ceiling.
+
+    Raises: `AboveCeiling`; `NotFound`: it was archived meanwhile.
+    """
+    max_keys = await hold_tenant(connection, tenant.id)
     if max_keys is None:
         return
     lives = or_(keys.c.expires_at.is_(None), keys.c.expires_at > func.now())

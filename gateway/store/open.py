@@ -46,6 +46,7 @@ from gateway.store.redis_pipe import RedisPipe
 from gateway.store.retention import Retention
 from gateway.store.secrets import open_secrets
 from gateway.store.settings import SqlSettings
+from gateway.store.tenant_archive import SqlTenantArchive
 from gateway.store.untagged import SqlUntaggedTokens
 from gateway.store.usage_queries import SqlUsage
 
@@ -64,6 +65,7 @@ class Store:
     redis: Redis
     secrets: Secrets = field(repr=False)
     organisations: SqlOrganisations
+    tenant_archive: SqlTenantArchive
     orgs: SqlOrgs
     tenants: SqlTenants
     keys: SqlKeys
@@ -146,6 +148,7 @@ async def open_store(
             redis=redis,
             secrets=secrets,
             organisations=SqlOrganisations(database),
+            tenant_archive=SqlTenantArchive(database, audit),
             orgs=SqlOrgs(database, audit),
             tenants=SqlTenants(database, audit),
             keys=SqlKeys(database, audit),

@@ -131,18 +131,14 @@ class SqlTenants:
         return after
 
     async def list(self, organisation_id: UUID) -> Sequence[Tenant]:
-        query = (
-            described_tenants()
-            .where(tenants.c.organisation_id == organisation_id)
-            .order_by(tenants.c.name)
-        )
+        query = _living(organisation_id).order_by(tenants.c.name)
         async with self._database.platform() as connection:
             return [tenant_of(row) for row in await connection.execute(query)]
 
     async def page(
         self, organisation_id: UUID, tenant_id: UUID | None, request: PageRequest
     ) -> Page[Tenant]:
-        query = described_tenants().where(tenants.c.organisation_id == organisation_id)
+        query = _living(organisation_id)
         if tenant_id is None:
             async with self._database.platform() as connection:
                 return await _ORDER.page(connection, query, request, tenant_of)
@@ -206,6 +202,7 @@ def tenant_of(row: Row[*tuple[Any, ...]]) -> Tenant:
         ),
         org_id=row.org_id,
         org=row.org,
+        archived_at=row.archived_at,
     )
 
 
@@ -220,6 +217,25 @@ def described_tenants() -> Select[*tuple[Any, ...]]:
         select(*tenants.c, plans.c.name.label("plan"), orgs.c.name.label("org"))
         .join_from(tenants, plans, tenants.c.plan_id == plans.c.id, isouter=True)
         .join(orgs, tenants.c.org_id == orgs.c.id, isouter=True)
+    )
+
+
+async def hold_tenant(connection: AsyncConnection, tenant_id: UUID) -> int | None:
+    """Keep a tenant from being changed by others; return how many keys it may have.
+
+    Raises: `NotFound`: it is archived.
+    """
+    query = select(tenants.c.max_keys, tenants.c.archived_at).where(tenants.c.id == tenant_id)
+    row = (await connection.execute(query.with_for_update(key_share=True))).one()
+    if row.archived_at is not None:
+        raise NotFound("There is no tenant of that name.", param="tenant")
+    max_keys: int | None = row.max_keys
+    return max_keys
+
+
+def _living(organisation_id: UUID) -> Select[*tuple[Any, ...]]:
+    return described_tenants().where(
+        tenants.c.organisation_id == organisation_id, tenants.c.archived_at.is_(None)
     )
 
 

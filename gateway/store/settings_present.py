@@ -178,11 +178,13 @@ class PresentReader:
         """Name what is not wanted to be anything, up to a number of each."""
         desired, connection = self._desired, self._connection
         organised = plans.c.organisation_id == self._organisation.id
-        in_file = tenants.c.organisation_id == self._organisation.id
+        mine = tenants.c.organisation_id == self._organisation.id
         named = sorted(tenant.name for tenant in desired.tenants)
         of_plans = select(plans.c.name).where(organised, ~_among(plans.c.name, desired.plans))
         of_prices = select(prices.c.model).where(~_among(prices.c.model, desired.prices)).distinct()
-        of_tenants = select(tenants.c.name).where(in_file, ~_among(tenants.c.name, named))
+        of_tenants = select(tenants.c.name).where(
+            mine, tenants.c.archived_at.is_(None), ~_among(tenants.c.name, named)
+        )
         others = []
         for kind, query in (("plan", of_plans), ("price", of_prices), ("tenant", of_tenants)):
             names = await connection.scalars(query.order_by(text("1")).limit(_OTHERS))

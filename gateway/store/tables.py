@@ -85,6 +85,7 @@ tenants = Table(
     Column("cidrs", ARRAY(Text)),
     Column("max_keys", Integer),
     Column("org_id", ForeignKey("orgs.id"), index=True),
+    Column("archived_at", _TIME),
     UniqueConstraint("organisation_id", "name"),
     CheckConstraint("max_tier IN ('priority', 'default', 'flex')", name="max_tier"),
     CheckConstraint("max_keys >= 0", name="max_keys"),

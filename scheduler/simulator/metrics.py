@@ -87,7 +87,13 @@ def quantiles(values: Iterable[float]) -> Mapping[str, float | None]:
 
 
 def attainment(records: Iterable[Record]) -> float | None:
-    """Tell which share of the requests that were taken in, and not cancelled, met all promises."""
+    """Tell which share of the requests that were taken in, and not cancelled, met all promises.
+
+    None: none of them was promised anything.
+    """
+    records = list(records)
+    if not any(record.is_promised for record in records):
+        return None
     taken = [record for record in records if record.reject is None and not record.is_cancelled]
     return ratio(sum(record.meets_slo for record in taken), len(taken))
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from scheduler.config import FairnessConfig, Prices
 from scheduler.order import Tokens, Unit
-from scheduler.request import Band, FinishReason, RejectCode
+from scheduler.request import Band, FinishReason, RejectCode, Slo
 from scheduler.simulator.workload import Arrival, Workload
 
 _DONE = (FinishReason.STOP, FinishReason.LENGTH)
@@ -92,6 +92,11 @@ class Record:
         slo = self.arrival.slo
         promises = (slo.ttft_s, slo.tpot_s, slo.max_gap_s, self.arrival.ttlt_s)
         return any(promise is not None for promise in promises)
+
+    @property
+    def is_promised(self) -> bool:
+        """Tell whether anything was promised of it."""
+        return self.arrival.slo != Slo() or self.arrival.ttlt_s is not None
 
     @property
     def meets_slo(self) -> bool:

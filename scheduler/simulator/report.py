@@ -55,6 +55,11 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
 
+def _kept(share: float | None) -> str:
+    """Write which share of promises was kept; where none was made, none was broken either."""
+    return "none promised" if share is None else percent(share)
+
+
 def number(value: float | None) -> str:
     if value is None:
         return "–"
@@ -80,7 +85,7 @@ def _totals(figures: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("tokens/s, in and out", number(figures["tokens_per_s"])),
         ("goodput, requests/s", number(figures["goodput_rps"])),
-        ("promises kept", percent(figures["slo_attainment"])),
+        ("promises kept", _kept(figures["slo_attainment"])),
         ("refused", number(figures["rejected"])),
         *((f"  for {cause}", number(count)) for cause, count in figures["refusals"].items()),
         ("expired while waiting", number(figures["expired"])),
@@ -103,7 +108,7 @@ def _tenants(tenants: Sequence[Mapping[str, Any]]) -> str:
             number(tenant["rejected"]),
             percent(tenant["service_share"]),
             percent(tenant["entitled_share"]),
-            percent(tenant["slo_attainment"]),
+            _kept(tenant["slo_attainment"]),
             seconds(tenant["ttft_s"]["p50"]),
             seconds(tenant["ttft_s"]["p99"]),
             seconds(tenant["tpot_s"]["p50"]),
@@ -122,7 +127,7 @@ def _deciles(deciles: Sequence[Mapping[str, Any]]) -> str:
             f"up to {part['max_prompt_tokens']:,}",
             number(part["requests"]),
             number(part["rejected"]),
-            percent(part["slo_attainment"]),
+            _kept(part["slo_attainment"]),
             seconds(part["ttft_p99_s"]),
         )
         for part in deciles

@@ -25,9 +25,11 @@ class SuiteResult:
 class Suite:
     """Run with `run`, which tells of each of its `num_runs` runs as it is done.
 
-    `report` names the file of its figures among the benchmarks.
+    `report` names the file of its figures among the benchmarks. `about_s` is the processor's time
+    that it was measured to take, all on one core; None where nobody has measured it.
     """
 
     num_runs: int
     run: Callable[[OnRun], SuiteResult]
     report: str
+    about_s: float | None = None

@@ -27,5 +27,7 @@ def suites() -> Mapping[str, Suite]:
         "preemption": Suite(preemption_suite.NUM_RUNS, preemption_suite.run, "simulate-preemption"),
         "harvest": Suite(harvest_suite.NUM_RUNS, harvest_suite.run, "harvest"),
         "isolation": Suite(isolation_suite.NUM_RUNS, isolation_suite.run, "simulate-isolation"),
-        "batching": Suite(batching_suite.NUM_RUNS, batching_suite.run, "simulate-batching"),
+        "batching": Suite(
+            batching_suite.NUM_RUNS, batching_suite.run, "simulate-batching", about_s=43
+        ),
     }

@@ -30,6 +30,7 @@ SPELLED = {
     "model": "/models/m",
     "model_name": "m",
     "load_format": "dummy",
+    "generation_config": "none",
     "engine": "simulated",
     "engine_profile": "p",
     "dtype": "bfloat16",

@@ -49,6 +49,23 @@ def test_texts_tokens_and_chats_in_order(llm: LLM) -> None:
     assert [c.text for c in together] == [llm.tokenizer.decode(c.token_ids) for c in together]
 
 
+def test_a_models_own_sampling_is_the_default(tmp_path: Path) -> None:
+    """Without parameters the model's generation_config.json holds, unless it is left out."""
+    for file in MODEL_DIR.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "generation_config.json").unlink()
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0, "max_new_tokens": 5}')
+    with LLM(tmp_path) as llm:
+        assert llm.default_params == SamplingParams(max_tokens=5, temperature=0)
+        [told, asked] = (
+            llm.generate([QUESTION], params, progress=False)[0] for params in (None, GREEDY)
+        )
+        assert told.token_ids == asked.token_ids[:5]
+        assert len(told.token_ids) == 5
+    with LLM(tmp_path, generation_config="none") as llm:
+        assert llm.default_params == SamplingParams(max_tokens=16)
+
+
 def test_params_for_each_prompt(llm: LLM) -> None:
     """Each prompt may have its own parameters, and says why and where it ended."""
     params = [replace(GREEDY, max_tokens=n, ignore_eos=True) for n in (1, 5, 30)]

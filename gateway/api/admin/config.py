@@ -1,12 +1,13 @@
 """The admin API of the process's settings: `GET /admin/v1/config`.
 
-It answers with every setting by its name, as it holds in this process, and with the context that is
-served of each model. Secrets are not shown, and
+It answers with every setting by its name, as it holds in this process, and with the context and the
+sampling defaults that are served of each model. Secrets are not shown, and
 of a store's URL the password is not; of other URLs the host alone is.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -35,12 +36,13 @@ def config_route(settings: Settings, models: ModelRegistry, auth: AuthenticatesA
 
 
 def _served(model: ServedModel) -> dict[str, Any]:
-    """Say what context came of the settings."""
+    """Say what context came of the settings, and how requests are sampled that do not say."""
     info = model.info
     return {
         "max_model_len": info.max_model_len,
         "model_max_len": info.model_max_len,
         "why_shorter": info.why_shorter,
+        "sampling_defaults": asdict(model.sampling_defaults),
     }
 
 

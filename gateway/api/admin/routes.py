@@ -28,6 +28,7 @@ from gateway.services.admin import (
     OrgService,
     PlanService,
     QuotaSettingsService,
+    TenantArchive,
     TenantService,
 )
 from gateway.services.ledger import PriceService
@@ -38,6 +39,7 @@ class AdminServices:
     """Hold what the admin API calls."""
 
     tenants: TenantService
+    tenant_archive: TenantArchive
     orgs: OrgService
     keys: KeyService
     plans: PlanService
@@ -51,7 +53,7 @@ class AdminServices:
 def admin_routes(services: AdminServices, auth: AuthenticatesAdmins) -> list[Route]:
     """Declare the routes; mount them in an application that handles `GatewayError`."""
     return [
-        *tenant_routes(services.tenants, auth),
+        *tenant_routes(services.tenants, services.tenant_archive, auth),
         *org_routes(services.orgs, auth),
         *key_routes(services.keys, auth),
         *plan_routes(services.plans, auth),

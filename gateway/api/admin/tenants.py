@@ -30,7 +30,8 @@ from gateway.api.admin.routing import (
 )
 from gateway.api.body import JsonBody
 from gateway.domain import Tenant, TenantSlo, Tier
-from gateway.services.admin import TenantService
+from gateway.domain.tenant_archive import ArchivedTenant
+from gateway.services.admin import TenantArchive, TenantService
 
 
 class NewTenant(msgspec.Struct, forbid_unknown_fields=True):
@@ -80,7 +81,19 @@ class TenantView(msgspec.Struct):
     created_at: datetime
 
 
-def tenant_routes(tenants: TenantService, auth: AuthenticatesAdmins) -> list[Route]:
+class ArchivedView(msgspec.Struct):
+    """Show a tenant that was archived: what its records are found by, and what it ended."""
+
+    id: str
+    name: str
+    archived_at: datetime
+    revoked_keys: int
+    revoked_tokens: int
+
+
+def tenant_routes(
+    tenants: TenantService, archive: TenantArchive, auth: AuthenticatesAdmins
+) -> list[Route]:
     """Declare the routes; mount them in an application that handles `GatewayError`."""
     new_tenant, tenant_changes = JsonBody(NewTenant), JsonBody(TenantChanges)
 
@@ -120,12 +133,30 @@ def tenant_routes(tenants: TenantService, auth: AuthenticatesAdmins) -> list[Rou
             )
         return admin_answer(tenant_view(tenant))
 
+    async def remove(request: Request) -> Response:
+        name, version = request.path_params["name"], wanted_version(request)
+        with conflicts_shown(tenant_view):
+            done = await archive.archive(actor_of(request), name, version=version)
+        return admin_answer(_archived_view(done))
+
     return [
         admin_route("/tenants", "GET", page, auth, allows=EVERYONE),
         admin_route("/tenants", "POST", create, auth, allows=OPERATORS),
         admin_route("/tenants/{name}", "GET", show, auth, allows=EVERYONE),
         admin_route("/tenants/{name}", "PATCH", update, auth, allows=OPERATORS),
+        admin_route("/tenants/{name}", "DELETE", remove, auth, allows=OPERATORS),
     ]
+
+
+def _archived_view(done: ArchivedTenant) -> ArchivedView:
+    assert done.tenant.archived_at is not None, "it has just been archived"
+    return ArchivedView(
+        id=str(done.tenant.id),
+        name=done.tenant.name,
+        archived_at=done.tenant.archived_at,
+        revoked_keys=len(done.ended_keys),
+        revoked_tokens=len(done.ended_tokens),
+    )
 
 
 def tenant_view(tenant: Tenant) -> TenantView:

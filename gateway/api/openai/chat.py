@@ -15,6 +15,7 @@ from gateway.api.openai.parameters import CHAT, MESSAGE, PART, Fates
 from gateway.api.openai.reading import Ignored, Reader
 from gateway.api.openai.sampling import (
     choice_params,
+    default_max_tokens,
     num_choices,
     requested_max_tokens,
     requested_salt,
@@ -59,7 +60,9 @@ class Chat:
         for name in _BODY.taken(body):
             ignored.add(name)
         bound = requested_max_tokens(body)
-        params = sampling_params(body, model.info, max_tokens=bound or model.info.max_model_len)
+        info, defaults = model.info, model.sampling_defaults
+        most = bound or default_max_tokens(body, info, defaults)
+        params = sampling_params(body, info, defaults, max_tokens=most)
         turns = _Turns(model, ignored, ignores_unknown=self.reader.ignores_unknown)
         prompt, stop = turns.messages(body.messages), stop_strings(body)
         variables, salt = turns.variables(body), requested_salt(body)

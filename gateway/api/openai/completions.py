@@ -56,7 +56,9 @@ class Completions:
             ignored.add(name)
         is_prompt_alone = bool(body.echo) and body.max_tokens == 0
         bound = 1 if is_prompt_alone else requested_max_tokens(body)
-        params = sampling_params(body, model.info, max_tokens=bound or DEFAULT_MAX_TOKENS)
+        params = sampling_params(
+            body, model.info, model.sampling_defaults, max_tokens=bound or DEFAULT_MAX_TOKENS
+        )
         prompts, stop = _prompts(body.prompt, n, model.info), stop_strings(body)
         return [
             Job(

@@ -31,7 +31,8 @@ it), or it asks for nothing that changes an answer here and is *taken without ef
 model's template does not look at is named there too. At most 32 names are listed; `...` says that
 there were more, or names that are long or not plain.
 
-null asks for nothing, whatever the parameter. A parameter that is not in these tables is refused
+null asks for nothing, whatever the parameter: of the sampling, what `sampling_defaults` of
+`GET /v1/models/{id}` tells holds then. A parameter that is not in these tables is refused
 with the code `unknown_parameter`; with `SLUICE_UNKNOWN_PARAMETERS=ignore` it is taken and named.
 """
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from engine.contract import Capability, EngineInfo, SamplingParams
+from engine.generation_config import BOUNDS, SamplingDefaults
 from gateway.api.openai.schemas import ChatRequest, CompletionRequest, SamplingFields
 from gateway.api.ranges import in_range, int_in_range, shown
 from gateway.domain import Tier
@@ -42,14 +43,19 @@ _FIELDS: Final = {
 }
 
 
-def sampling_params(body: SamplingFields, info: EngineInfo, *, max_tokens: int) -> SamplingParams:
+def sampling_params(
+    body: SamplingFields, info: EngineInfo, defaults: SamplingDefaults, *, max_tokens: int
+) -> SamplingParams:
     """Build the engine's parameters of a request's first choice.
 
+    What it does not say is as the model's `defaults` have it; `max_tokens` is decided before.
     Raises: `InvalidRequest` for a value out of range, `UnsupportedParameter` for a feature that
     the engine does not list among its capabilities.
     """
-    temperature = in_range("temperature", body.temperature, 0.0, 2.0, default=1.0)
-    top_p = in_range("top_p", body.top_p, 0.0, 1.0, default=1.0)
+    temperature, top_p, min_p, repetition_penalty = (
+        in_range(name, getattr(body, name), *BOUNDS[name], default=getattr(defaults, name))
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty")
+    )
     if top_p == 0.0:
         # The nucleus of 0 holds the likeliest token alone, which is greedy decoding.
         temperature, top_p = 0.0, 1.0
@@ -58,18 +64,16 @@ def sampling_params(body: SamplingFields, info: EngineInfo, *, max_tokens: int) 
     params = SamplingParams(
         max_tokens=max_tokens,
         temperature=temperature,
-        top_k=int_in_range("top_k", body.top_k, -1, info.vocab_size, default=0, off=-1),
+        top_k=_top_k(body.top_k, info.vocab_size, defaults.top_k),
         top_p=top_p,
-        min_p=in_range("min_p", body.min_p, 0.0, 1.0, default=0.0),
+        min_p=min_p,
         seed=_seed(body.seed),
         stop_token_ids=_stop_token_ids(body.stop_token_ids, info.vocab_size),
         ignore_eos=bool(body.ignore_eos),
         min_tokens=int_in_range("min_tokens", body.min_tokens, 0, max_tokens, default=0),
         presence_penalty=in_range("presence_penalty", body.presence_penalty, -2, 2, default=0),
         frequency_penalty=in_range("frequency_penalty", body.frequency_penalty, -2, 2, default=0),
-        repetition_penalty=in_range(
-            "repetition_penalty", body.repetition_penalty, 0.01, 10, default=1
-        ),
+        repetition_penalty=repetition_penalty,
         logit_bias=_logit_bias(body.logit_bias, info.vocab_size),
         logprobs=logprobs,
         prompt_logprobs=logprobs if echo else None,
@@ -90,6 +94,15 @@ def choice_params(params: SamplingParams, choice: int, *, prompt: int = 0) -> Sa
 def num_choices(body: SamplingFields) -> int:
     """Return `n`. Raises: `InvalidRequest`."""
     return int_in_range("n", body.n, 1, MAX_CHOICES, default=1)
+
+
+def default_max_tokens(body: ChatRequest, info: EngineInfo, defaults: SamplingDefaults) -> int:
+    """Return how many tokens a chat may have that sets no bound: the model's, or its context.
+
+    What the client does ask for wins: a default below its `min_tokens` is none.
+    """
+    most = defaults.max_tokens
+    return info.max_model_len if most is None or most < (body.min_tokens or 0) else most
 
 
 def requested_max_tokens(body: ChatRequest | CompletionRequest) -> int | None:
@@ -186,6 +199,11 @@ def _num_logprobs(body: SamplingFields) -> int | None:
             param="top_logprobs",
         )
     return top if body.logprobs else None
+
+
+def _top_k(value: int | None, vocab_size: int, default: int) -> int:
+    """Read `top_k`; -1 is another word for 0, which is off, whatever the default."""
+    return max(0, int_in_range("top_k", value, -1, vocab_size, default=default))
 
 
 def _seed(value: int | None) -> int:

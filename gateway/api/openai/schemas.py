@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from engine.generation_config import SamplingDefaults
 from gateway.api.openai.logprobs import ChatLogprobs, TextLogprobs
 from gateway.api.token_usage import Usage
 from gateway.domain import Tier
@@ -162,11 +163,16 @@ class TextCompletion(msgspec.Struct):
 
 
 class ModelCard(msgspec.Struct):
-    """Describe a model; `max_model_len`, as vLLM has it, is the context that is served."""
+    """Describe a model; `max_model_len`, as vLLM has it, is the context that is served.
+
+    `sampling_defaults` hold where a request does not say; without `max_tokens` among them, a chat
+    may have what is left of the context.
+    """
 
     id: str
     created: int
     max_model_len: int
+    sampling_defaults: SamplingDefaults
     object: Literal["model"] = "model"
     owned_by: str = "sluice"
 

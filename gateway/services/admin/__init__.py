@@ -9,6 +9,7 @@ from gateway.services.admin.plans import PlanService
 from gateway.services.admin.quota_settings import QuotaSettingsService
 from gateway.services.admin.scheduler_config import changed
 from gateway.services.admin.scheduler_control import SchedulerControl
+from gateway.services.admin.tenant_archive import TenantArchive
 from gateway.services.admin.tenants import HoldsTenants, TenantService
 from gateway.services.admin.tokens import AdminTokenService
 from gateway.services.admin.wanted import placed, wanted, wanted_key, wanted_tenant
@@ -28,6 +29,7 @@ __all__ = [
     "PlanService",
     "QuotaSettingsService",
     "SchedulerControl",
+    "TenantArchive",
     "TenantService",
     "changed",
     "placed",

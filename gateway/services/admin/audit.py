@@ -45,7 +45,7 @@ class AuditService:
         organisation = await self._tenants.organisation()
         tenant_id = within
         if tenant is not None:
-            tenant_id = (await self._tenants.get(tenant, within=within)).id
+            tenant_id = await self._tenants.id_of(tenant, within=within)
         return await self._log.page(organisation.id, replace(chosen, tenant_id=tenant_id), request)
 
     async def head(self) -> AuditHead | None:

@@ -16,6 +16,7 @@ from uuid import UUID
 from gateway.domain import Ceilings, Organisation, Tenant, TenantSlo, is_name
 from gateway.domain.admin import Actor
 from gateway.domain.page import Page, PageRequest
+from gateway.domain.tenant_archive import is_past_name
 from gateway.errors import InvalidRequest, NotFound
 from gateway.ports import AuthEpoch, OrganisationStore, TenantStore
 from gateway.services.admin.ceilings import checked_ceilings
@@ -126,6 +127,18 @@ class TenantService:
         if tenant is None or within not in (None, tenant.id):
             raise no_tenant()
         return tenant
+
+    async def id_of(self, name: str, *, within: UUID | None = None) -> UUID:
+        """Return whose the records of that name are; archived tenants have records too.
+
+        Raises: `NotFound`.
+        """
+        tenant = None
+        if is_past_name(name):
+            tenant = await self._tenants.by_name((await self.organisation()).id, name)
+        if tenant is None or within not in (None, tenant.id):
+            raise no_tenant()
+        return tenant.id
 
     async def organisation(self) -> Organisation:
         """Return the organisation that tenants are made in."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.contract import EngineInfo
+from engine.generation_config import SamplingDefaults
 from engine.text import ChatTemplate, Tokenizer
 from gateway.errors import ModelNotFound
 from scheduler.service import EngineService
@@ -23,6 +24,7 @@ class ServedModel:
     created_s: int
     fingerprint: str
     aliases: Sequence[str] = ()
+    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
 
 
 class ModelRegistry:

@@ -20,7 +20,8 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from gateway.credentials import is_kid
-from gateway.domain import KeyRef, is_name
+from gateway.domain import KeyRef
+from gateway.domain.tenant_archive import is_past_name
 from gateway.domain.usage import UsageBy, UsageQuestion, UsageSum, UsageTotals
 from gateway.errors import InvalidRequest, NotFound, Overloaded
 from gateway.ports import Clock, KeyStore, TenantStore, UsageStore
@@ -177,7 +178,7 @@ class UsageService:
         return start, end
 
     async def _tenant_id(self, organisation_id: UUID, name: str) -> UUID | None:
-        if not is_name(name):
+        if not is_past_name(name):
             return None
         tenant = await self._tenants.by_name(organisation_id, name)
         return None if tenant is None else tenant.id

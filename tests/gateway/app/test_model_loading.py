@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
+from engine.demo import MODEL_DIR
+from engine.errors import ModelError
+from engine.generation_config import SamplingDefaults
 from gateway.app.model_loading import load_model
 from gateway.errors import StartupFailed
 from gateway.settings import Settings
@@ -42,3 +48,25 @@ def test_a_policy_that_does_not_exist_stops_the_start(name: str) -> None:
     settings = Settings(engine="simulated", **{f"scheduler_{name}": "nope"})
     with pytest.raises(StartupFailed, match=rf"SLUICE_SCHEDULER_{name.upper()}: .*(vtc|mixed)"):
         load_model(settings, version="test")
+
+
+def test_a_models_own_sampling_is_served_unless_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`auto` reads generation_config.json, `none` (vLLM's `vllm`) does not even look at it.
+
+    What this engine has no means for is left out, and said.
+    """
+    shutil.copy(MODEL_DIR / "config.json", tmp_path)
+    file = tmp_path / "generation_config.json"
+    file.write_text('{"temperature": 0.6, "top_k": 20, "repetition_penalty": 1.05}')
+    asked = {"engine": "simulated", "model": tmp_path}
+    served = load_model(Settings(**asked), version="test")
+    assert served.sampling_defaults == SamplingDefaults(temperature=0.6, top_k=20)
+    assert "repetition_penalty of 1.05 is left out" in caplog.text
+    file.write_text('{"temperature": "warm"}')
+    with pytest.raises(ModelError, match=r'generation_config\.json: temperature is "warm"'):
+        load_model(Settings(**asked), version="test")
+    for word in ("none", "vllm"):
+        plain = load_model(Settings(**asked, generation_config=word), version="test")
+        assert plain.sampling_defaults == SamplingDefaults()

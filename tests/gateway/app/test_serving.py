@@ -11,11 +11,13 @@ from gateway.app.serving import listening
 def test_a_busy_port_is_told_with_the_flag_that_chooses_another(flags: str, flag: str) -> None:
     """Two servers on one port are the commonest mistake: the line ends with the way out."""
     variable = "SLUICE_" + flag[2:].replace("-", "_").upper()
+    whose = "the admin API " if flags else ""
     with listening("127.0.0.1", 0) as taken:
         taken.listen()
         port = taken.getsockname()[1]
         said = (
-            rf"cannot listen on 127.0.0.1:{port}: Address already in use; .*{flag}, or {variable}$"
+            rf"^{whose}cannot listen on 127.0.0.1:{port}: Address already in use; "
+            rf"choose another with {flag}, or {variable} \(0: any free\)$"
         )
         with pytest.raises(OSError, match=said), listening("127.0.0.1", port, flags):
             pass

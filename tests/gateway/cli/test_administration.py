@@ -33,7 +33,8 @@ def test_a_plan_is_made_changed_used_and_removed(server: Server) -> None:
     assert (changed["quota"]["budget_nano_usd"], changed["version"]) == (None, 2)
     assert server.ask("plans", "show", "basic") == changed
     assert server.ask("plans", "list") == [changed]
-    assert server.lines("plans", "list")[0].startswith("basic\t61\t-\t")
+    assert server.lines("plans", "list")[0].startswith("name\trpm\t")
+    assert server.lines("plans", "list", "--no-header")[0].startswith("basic\t61\t-\t")
 
     assert server.ask("tenants", "update", "acme", "--plan", "basic")["plan"] == "basic"
     assert server.ask("quotas", "get", "--tenant", "acme")["effective"]["rpm"] == 61
@@ -184,7 +185,7 @@ def test_admin_tokens_and_the_audit_log(server: Server) -> None:
     assert (newest["action"], newest["object_id"]) == ("token.revoke", listed["id"])
     assert len(server.ask("audit", "list", "--all")) == newest["seq"]
     assert server.ask("audit", "list", "--action", "token.create", "--all")
-    assert server.lines("audit", "list", "--last", "2")[1].split("\t")[0] == str(newest["seq"] - 1)
+    assert server.lines("audit", "list", "--last", "2")[2].split("\t")[0] == str(newest["seq"] - 1)
     seq, head = server.lines("audit", "verify")[0].split("\t")
     assert (seq, len(head)) == (str(newest["seq"]), 64)
     kept = server.lines("audit", "head")[0].split("\t")[0]
@@ -273,6 +274,7 @@ def test_use_of_limits_is_a_table_in_dollars(canned_url: str) -> None:
     there = {"SLUICE_ADMIN_URL": canned_url, "SLUICE_ADMIN_TOKEN": "x"}
     done = sluice_here("quotas", "usage", "--tenant", "acme", **there)
     assert done.stdout.splitlines() == [
+        "metric\tlimit\tused\theld\tremaining\tresets_at",
         "budget_usd\t1.5\t0.500000001\t0\t0.999999999\t2026-12-01T00:00:00Z",
         "rpm\t60\t3\t1\t56\t-",
     ]
@@ -325,3 +327,62 @@ def test_dollars_are_written_exactly(nano: int, usd: str) -> None:
     """No digit is lost between billionths and dollars, in either direction."""
     assert nano_to_usd(nano) == usd
     assert usd_to_nano(Decimal(usd)) == nano
+
+
+LISTS = ("tenants", "orgs", "keys", "plans", "prices", "tokens", "audit")
+
+
+@pytest.mark.parametrize("what", LISTS)
+def test_a_piped_list_begins_with_its_columns(server: Server, what: str) -> None:
+    """Whoever reads it need not count columns; `--no-header` leaves the line out."""
+    server.ask("orgs", "create", "umbrella")
+    server.ask("plans", "create", "basic")
+    server.ask("prices", "set", "other", "--input-usd-per-mtok", "1", "--output-usd-per-mtok", "2")
+    header, *rows = server.lines(what, "list")
+    assert rows == server.lines(what, "list", "--no-header")
+    assert rows
+    assert all(row.count("\t") == header.count("\t") for row in rows)
+    assert header not in rows
+    assert {"name", "model", "seq", "kid"} & set(header.split("\t"))
+
+
+def test_a_deleted_tenant_is_gone_and_its_usage_is_not(server: Server) -> None:
+    """Its name is printed as its records have it from then on; the note says what ended."""
+    server.ask("tenants", "create", "new")
+    server.ask("keys", "create", "--tenant", "new")
+    done = server.sluice("tenants", "delete", "new")
+    assert done.returncode == 0, done.stderr
+    name = done.stdout.strip()
+    assert name.startswith("new~")
+    assert "1 keys and 0 admin tokens are revoked" in done.stderr
+    assert server.sluice("tenants", "delete", "new").returncode == 3
+    assert server.sluice("keys", "create", "--tenant", "new").returncode == 3
+    assert name not in [one["name"] for one in server.ask("tenants", "list")]
+    assert server.sluice("usage", "--tenant", name).returncode == 0
+    assert server.ask("audit", "list", "--tenant", name)[0]["action"] == "tenant.delete"
+    assert server.ask("tenants", "create", "new")["version"] == 1
+    assert server.ask("keys", "list", "--tenant", "new") == []
+    gone = server.ask("tenants", "delete", "new", "--if-version", "1")
+    assert (gone["revoked_keys"], gone["revoked_tokens"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("SLUICE_ADMIN_TOKN", "did you mean SLUICE_ADMIN_TOKEN?"),
+        ("SLUICE_DATADIR", "did you mean SLUICE_DATA_DIR?"),
+        ("SLUICE_MAX_NUM_SEQ", "did you mean SLUICE_MAX_NUM_SEQS?"),
+    ],
+)
+def test_a_variable_that_is_none_ends_administration_too(
+    server: Server, variable: str, meant: str
+) -> None:
+    """A server that was named in a misspelled variable is not the one that would be changed.
+
+    What is a server's own setting is no mistake in the shell that starts it.
+    """
+    mine = {"SLUICE_DATA_DIR": str(server.data_dir), "SLUICE_PORT": "8000"}
+    assert sluice_here("tenants", "list", **mine).returncode == 0
+    done = sluice_here("tenants", "list", **mine, **{variable: "x"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"sluice: {variable}: no such setting; {meant}\n"

@@ -98,3 +98,23 @@ def test_a_mistake_is_told_where_it_was_made(
     assert found["sluice.toml, line 4"].endswith(
         "max_num_seq: no such setting; did you mean max_num_seqs?"
     )
+
+
+def test_the_two_ports_are_two(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The admin API has a port of its own by default, which a server's API cannot have as well."""
+    settings = read_settings({})
+    assert settings is not None
+    assert (settings.port, settings.admin_port) == (8000, 8001)
+    [line] = told(capsys, port="8001")
+    assert "both have port 8001: choose another with --admin-port, or SLUICE_ADMIN_PORT" in line
+    assert read_settings({"port": "0", "admin_port": "0"}) is not None
+
+
+@pytest.mark.parametrize("size", ["4x", "1.5K", "-4k", "four"])
+def test_a_size_that_is_none_names_its_flag(size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The line shows how sizes are written."""
+    [line] = told(capsys, max_model_len=size)
+    assert line.startswith("sluice: --max-model-len: ")
+    assert "whole number" in line or "unit of 1024" in line

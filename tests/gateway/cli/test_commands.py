@@ -120,7 +120,11 @@ def test_data_is_on_stdout_and_notes_are_on_stderr(server: Server) -> None:
     assert parse_token(made.stdout.rstrip("\n"), KEY_PREFIX) is not None
     assert "shown this once" in made.stderr
     rows = sluice("tenants", "list", **here).stdout.splitlines()
-    assert [row.split("\t")[:2] for row in rows] == [["acme", "1"], ["globex", "1"]]
+    assert [row.split("\t")[:2] for row in rows] == [
+        ["name", "weight"],
+        ["acme", "1"],
+        ["globex", "1"],
+    ]
 
 
 def test_a_server_is_reached_by_url_and_token(server: Server) -> None:

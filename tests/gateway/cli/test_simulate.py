@@ -129,10 +129,14 @@ def test_suite_fails_where_a_goal_is_missed(
         figures = {"wait_s": at_most(value, 2.0, "s"), "rate": Figure(5.0, "requests/s")}
         return SuiteResult(figures, {"raw": [value]}, ("", "wait"), [("only", f"{value} s")])
 
-    monkeypatch.setattr(suites, "suites", lambda: {"small": Suite(1, run, "small")})
+    monkeypatch.setattr(suites, "suites", lambda: {"small": Suite(1, run, "small", about_s=150)})
     for args in ([], ["--json", "--out", str(tmp_path)]):
         result = CliRunner().invoke(app, ["simulate", "--suite", "small", *args])
         assert result.exit_code == code
+        first, *_, last = result.stderr.splitlines()
+        assert first == "suite small: 1 runs, about 2 min on a core of its own"
+        if not args:
+            assert last.startswith("suite small 100% 1/1, ")
         if not args:
             assert f"only  {value} s" in result.stdout
             assert ("met" if code == 0 else "missed") in result.stdout

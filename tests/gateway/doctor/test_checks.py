@@ -251,3 +251,7 @@ def test_a_model_directory_must_be_whole(tmp_path: Path) -> None:
     assert "safetensors" in bare.found
     dummy = settings_of(tmp_path, model=tmp_path, load_format="dummy")
     assert check_model(dummy)[0].level is Level.OK
+    (tmp_path / "generation_config.json").write_text('{"top_p": 7}')
+    warm = check_model(dummy)[0]
+    assert warm.level is Level.BROKEN
+    assert "top_p is 7" in warm.found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -95,6 +96,27 @@ def test_run_of_nothing_has_figures_too() -> None:
     assert figures["slo_attainment"] is None
     assert figures["ttft_s"] == {"p50": None, "p90": None, "p99": None}
     assert "NaN" not in json.dumps(figures)
+
+
+def test_where_nothing_is_promised_nothing_is_kept() -> None:
+    """A tenant of no promises has none to keep, beside one that has; the report says so."""
+    run = make_run()
+    for record in run.records[1::2]:
+        record.arrival = replace(record.arrival, slo=Slo())
+    figures = measure(run)
+    kept = {tenant["tenant"]: tenant["slo_attainment"] for tenant in figures["tenants"]}
+    assert kept["b"] is None
+    assert kept["a"] is not None
+    context = {"trace": "w", "policy": "vtc", "load": 1.2, "machine": "cpu-demo"}
+    [row] = [one for one in render_run({**context, **figures}).splitlines() if one[:2] == "b "]
+    assert "none promised" in row
+    for record in run.records:
+        record.arrival = replace(record.arrival, slo=Slo())
+    figures = measure(run)
+    assert figures["slo_attainment"] is None
+    text = render_run({**context, **figures})
+    [row] = [one for one in text.splitlines() if one.startswith("promises kept")]
+    assert row.endswith("none promised")
 
 
 def test_quantiles_interpolate() -> None:
