@@ -72,6 +72,8 @@ batches = Table(
     Column("num_items", Integer, nullable=False, server_default="0"),
     Column("num_done", Integer, nullable=False, server_default="0"),
     Column("num_failed", Integer, nullable=False, server_default="0"),
+    # Cancelled and expired.
+    Column("num_dropped", Integer, nullable=False, server_default="0"),
     Column("input_tokens", BigInteger, nullable=False, server_default="0"),
     Column("cached_tokens", BigInteger, nullable=False, server_default="0"),
     Column("output_tokens", BigInteger, nullable=False, server_default="0"),
@@ -86,7 +88,7 @@ batches = Table(
         "'cancelling', 'cancelled')",
         name="state",
     ),
-    CheckConstraint("num_done + num_failed <= num_items", name="num_items"),
+    CheckConstraint("num_done + num_failed + num_dropped <= num_items", name="num_items"),
     Index("ix_batches_tenant_id_created_at", "tenant_id", "created_at", "id"),
     Index("ix_batches_open", "id", postgresql_where=text("ended_at IS NULL")),
 )

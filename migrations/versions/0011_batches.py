@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql as pg
 
-revision = "0010"
-down_revision = "0009"
+revision = "0011"
+down_revision = "0010"
 branch_labels = None
 depends_on = None
 
@@ -91,14 +91,14 @@ def _create_batches() -> None:
         sa.Column("price_ids", pg.JSONB(), nullable=False, server_default="{}"),
         *(
             sa.Column(name, sa.Integer(), nullable=False, server_default="0")
-            for name in ("num_items", "num_done", "num_failed")
+            for name in ("num_items", "num_done", "num_failed", "num_dropped")
         ),
         *(_count(name) for name in ("input_tokens", "cached_tokens", "output_tokens")),
         _created_at(),
         _time("expires_at", nullable=False),
         *(_time(f"{step}_at") for step in ("in_progress", "finalizing", "cancelling", "ended")),
         sa.CheckConstraint(_BATCH_STATES, name="state"),
-        sa.CheckConstraint("num_done + num_failed <= num_items", name="num_items"),
+        sa.CheckConstraint("num_done + num_failed + num_dropped <= num_items", name="num_items"),
     )
     op.create_index("ix_batches_tenant_id_created_at", "batches", ["tenant_id", "created_at", "id"])
     op.create_index(
