@@ -41,6 +41,7 @@ from gateway.domain.admin import (
     AuditRecord,
     AuditVerdict,
 )
+from gateway.domain.batch import ClaimedItem, ItemRun
 from gateway.domain.counters import CounterReply, Op
 from gateway.domain.desired import Desired, Present, Write
 from gateway.domain.idempotency import Claim, KeyedRecord, SealedAnswer
@@ -479,6 +480,33 @@ class IdempotencyStore(Protocol):
 
     async def sweep(self, limit: int) -> int:
         """Delete expired records, at most so many, and return how many."""
+        ...
+
+
+class BatchQueue(Protocol):
+    """Hand out the items of batches. Methods that take runs return those that still hold."""
+
+    async def claim(
+        self, batch_id: UUID, worker_id: UUID, *, limit: int, lease_s: float
+    ) -> Sequence[ClaimedItem]:
+        """Hand out the next items of a batch that is in progress, at most so many, in order."""
+        ...
+
+    async def renew(self, runs: Collection[ItemRun], *, lease_s: float) -> Collection[ItemRun]:
+        """Prolong leases, also ones that have passed if nobody has taken the items back."""
+        ...
+
+    async def give_back(
+        self, runs: Collection[ItemRun], *, is_unharmed: bool, after_s: float = 0.0
+    ) -> Collection[ItemRun]:
+        """Put items back into the queue, to be handed out after a while.
+
+        `is_unharmed`: that they were handed out does not count as an attempt.
+        """
+        ...
+
+    async def take_back(self, limit: int) -> int:
+        """Put items back whose leases have passed, at most so many, and return how many."""
         ...
 
 

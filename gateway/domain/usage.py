@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+from gateway.domain.batch import ItemResult
 from gateway.domain.idempotency import KeyedAnswer
 from gateway.domain.tier import Tier
 
@@ -51,6 +52,10 @@ class UsageRow:
     ttft_ms: float | None = None
     rate_tokens: int | None = None
 
+    def bill(self) -> UsageRow:
+        """Return what the ledger has of it."""
+        return self
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedRow(UsageRow):
@@ -61,6 +66,21 @@ class KeyedRow(UsageRow):
     @classmethod
     def of(cls, row: UsageRow, keyed: KeyedAnswer) -> KeyedRow:
         return cls(**_values(row), keyed=keyed)
+
+    def bill(self) -> UsageRow:
+        """Return what the ledger has of it."""
+        return UsageRow(**_values(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemRow(UsageRow):
+    """Bill an item of a batch, and carry its result: both are stored, or none."""
+
+    item: ItemResult
+
+    @classmethod
+    def of(cls, row: UsageRow, item: ItemResult) -> ItemRow:
+        return cls(**_values(row), item=item)
 
     def bill(self) -> UsageRow:
         """Return what the ledger has of it."""

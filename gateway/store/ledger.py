@@ -47,8 +47,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.domain.limits import Sums, Told
 from gateway.domain.quota import Scope
-from gateway.domain.usage import KeyedRow, Outcome, UsageRow
+from gateway.domain.usage import ItemRow, KeyedRow, Outcome, UsageRow
 from gateway.errors import InternalFailure
+from gateway.store.batch_queue import item_results
 from gateway.store.database import Database
 from gateway.store.idempotency import answer_records
 from gateway.store.pools import Purpose
@@ -130,13 +131,20 @@ class SqlLedger:
 async def _bills(connection: AsyncConnection, rows: Sequence[UsageRow]) -> Sequence[UsageRow]:
     """Store the answers that come with rows, and return what is to be billed."""
     keyed = [row for row in rows if isinstance(row, KeyedRow)]
-    if not keyed:
-        return rows
-    late = await answer_records(connection, keyed)
+    items = [row for row in rows if isinstance(row, ItemRow)]
+    late = await answer_records(connection, keyed) if keyed else set()
+    late |= await _late_items(connection, items)
     for request_id in late:
         logger.warning("request %s was answered by another run: not billed", request_id.hex)
-    bills = [row.bill() if isinstance(row, KeyedRow) else row for row in rows]
+    bills = [row.bill() for row in rows]
     return [_unbilled(bill) if bill.request_id in late else bill for bill in bills]
+
+
+async def _late_items(connection: AsyncConnection, rows: Sequence[ItemRow]) -> set[UUID]:
+    """Store results of items; return the requests whose runs were not theirs any longer."""
+    results = [(row.item, (row.input_tokens, row.cached_tokens, row.output_tokens)) for row in rows]
+    stored = await item_results(connection, results)
+    return {row.request_id for row in rows if row.item.run not in stored}
 
 
 def _unbilled(bill: UsageRow) -> UsageRow:

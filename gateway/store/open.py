@@ -17,6 +17,7 @@ from gateway.settings import Settings
 from gateway.store.admin_tokens import SqlAdminTokens
 from gateway.store.audit import SqlAudit
 from gateway.store.audit_chain import AuditChain
+from gateway.store.batch_queue import SqlBatchQueue
 from gateway.store.database import Database, connect_patiently, database_place
 from gateway.store.embedded import EmbeddedServers
 from gateway.store.first_start import first_start, plan_first_start
@@ -80,6 +81,7 @@ class Store:
     auth_epoch: RedisAuthEpoch
     admin_epoch: RedisAuthEpoch
     idempotency: SqlIdempotency
+    batch_queue: SqlBatchQueue
     quota_events: SqlQuotaEvents
     ledger: SqlLedger
     usage: SqlUsage
@@ -163,6 +165,7 @@ async def open_store(
             auth_epoch=RedisAuthEpoch(redis, AUTH_EPOCH),
             admin_epoch=RedisAuthEpoch(redis, ADMIN_EPOCH),
             idempotency=SqlIdempotency(database),
+            batch_queue=SqlBatchQueue(database),
             quota_events=SqlQuotaEvents(database),
             ledger=SqlLedger(database),
             usage=SqlUsage(database),

@@ -27,7 +27,7 @@ from typing import Final
 import msgspec
 
 from gateway.background import Background
-from gateway.domain.usage import KeyedRow, UsageRow
+from gateway.domain.usage import UsageRow
 from gateway.ports import Clock
 from gateway.services.ledger.spool_segment import NAMELESS_SUFFIX, SUFFIX, Segment
 
@@ -140,8 +140,7 @@ class Spool:
         path = self._directory / REFUSED_NAME
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         with os.fdopen(descriptor, "ab") as file:
-            bill = row.bill() if isinstance(row, KeyedRow) else row
-            file.write(msgspec.json.encode(bill) + b"\n")
+            file.write(msgspec.json.encode(row.bill()) + b"\n")
 
     def tidy(self) -> None:
         """Take over the files of processes that died, and drop an old file that is through."""

@@ -4,8 +4,8 @@ A line is `<CRC32 of the JSON, 8 hexadecimal digits> <JSON>\\n`, written in one 
 can leave is therefore a last line without its end: it is ignored, as nobody was told that it had
 been written. A line in the middle whose checksum is wrong was damaged later; it is passed over,
 the lines after it are read, and the file stays for an operator under the name `*.corrupt`. The
-line of a keyed request holds its answer too, so that neither is there without the other; a release
-that knows of no answers reads it as a row.
+line of a keyed request, or of an item of a batch, holds its answer too, so that neither is there
+without the other; a release that knows of no answers reads it as a row.
 
 The lock (flock) lives as long as the process that wrote the file. A new file gets its name only
 once it is locked, so whoever can lock a file by that name knows its process dead.
@@ -18,13 +18,13 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 from zlib import crc32
 
 import msgspec
 
-from gateway.domain.usage import KeyedRow, UsageRow
+from gateway.domain.usage import ItemRow, KeyedRow, UsageRow
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +35,11 @@ _READ_BYTES: Final = 1 << 18
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(UsageRow)
-_keyed_decoder = msgspec.json.Decoder(KeyedRow)
-# No string can hold it: its quotes would be escaped.
-_KEYED: Final = b'"keyed":{'
+# By what no string can hold, as its quotes would be escaped.
+_DECODERS_BY_MARK: Final[dict[bytes, msgspec.json.Decoder[Any]]] = {
+    b'"keyed":{': msgspec.json.Decoder(KeyedRow),
+    b'"item":{': msgspec.json.Decoder(ItemRow),
+}
 
 
 class Segment:
@@ -197,6 +199,13 @@ def _decode(line: bytes) -> UsageRow | None:
     if checksum != b"%08x" % crc32(body):
         return None
     try:
-        return (_keyed_decoder if _KEYED in body else _decoder).decode(body)
+        return _decoder_of(body).decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+def _decoder_of(body: bytes) -> msgspec.json.Decoder[UsageRow]:
+    for mark, decoder in _DECODERS_BY_MARK.items():
+        if mark in body:
+            return decoder
+    return _decoder
