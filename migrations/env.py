@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from alembic import context
 
-from gateway.store.tables import metadata
+from gateway.store.batch_tables import batches
 
 connection = context.config.attributes["connection"]
-context.configure(connection=connection, target_metadata=metadata)
+context.configure(connection=connection, target_metadata=batches.metadata)
 with context.begin_transaction():
     context.run_migrations()

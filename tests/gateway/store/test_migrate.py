@@ -18,12 +18,16 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 import migrations
 from gateway.domain.quota import MAX_AMOUNT, Metric
 from gateway.errors import StartupFailed
+from gateway.store.batch_tables import batches
 from gateway.store.database import Database
 from gateway.store.migrate import HEAD, downgrade, upgrade
-from gateway.store.tables import metadata, quotas
+from gateway.store.tables import quotas
 from gateway.store.untagged import SqlUntaggedTokens
 
 pytestmark = pytest.mark.anyio
+
+# Of all modules that declare tables.
+metadata = batches.metadata
 
 
 @pytest.fixture
