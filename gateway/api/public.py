@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from starlette.types import ASGIApp
 
 from gateway.api import openapi
 from gateway.api.access import Authenticates, public, tenant_only
+from gateway.api.cors import with_cors
 from gateway.api.entrance import Entrance
 from gateway.api.errors import (
     OnAuthenticationFailed,
@@ -54,13 +56,15 @@ def public_app(
     reads: ReadRate | None = None,
     loop_share: LoopShare | None = None,
     ignores_unknown: bool = False,
+    cors_origins: Sequence[str] = (),
 ) -> ASGIApp:
     """Assemble the API. Every route says who may reach it.
 
     Without `usage` there is no route that tells it; without `idempotency` the header
     `Idempotency-Key` is not looked at; without `reads` nobody reads too often,
     and without `loop_share` nobody uses too much of the event loop. `ignores_unknown`: fields that
-    nobody knows are named in the answer's head, not refused.
+    nobody knows are named in the answer's head, not refused. `cors_origins`: whose web pages may
+    call it.
     """
     catalogue = Catalogue(models)
     bodies = bodies or HeldBytes()
@@ -87,13 +91,16 @@ def public_app(
     ]
     own = Route("/openapi.json", lambda request: None)
     routes.append(public(own.path, openapi.endpoint([*routes, own], version=version)))
-    return with_errors(routes, failures)
+    return with_errors(routes, failures, cors_origins=cors_origins)
 
 
-def with_errors(routes: list[Route], failures: Failures | None = None) -> ASGIApp:
+def with_errors(
+    routes: list[Route], failures: Failures | None = None, *, cors_origins: Sequence[str] = ()
+) -> ASGIApp:
     """Wrap routes so that every answer has an id and every error OpenAI's shape.
 
     `failures` counts what no key opened, of several applications together; without it nobody does.
+    Pages of `cors_origins` may read the answers.
     """
     handlers: dict[type[Exception], Any] = {
         GatewayError: on_gateway_error,
@@ -105,4 +112,4 @@ def with_errors(routes: list[Route], failures: Failures | None = None) -> ASGIAp
     app = Starlette(routes=routes, exception_handlers=handlers)
     # A redirect would be answered before the key is checked, to a place the Host header names.
     app.router.redirect_slashes = False
-    return RequestId(app)
+    return RequestId(with_cors(app, cors_origins))
