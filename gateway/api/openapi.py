@@ -16,9 +16,14 @@ from gateway.api.openai.schemas import (
     ChatCompletion,
     ChatRequest,
     CompletionRequest,
+    DetokenizeAnswer,
+    DetokenizeRequest,
     ModelCard,
     ModelList,
     TextCompletion,
+    TokenizeAnswer,
+    TokenizeRequest,
+    TokenizerInfo,
 )
 from gateway.api.usage import UsageView
 
@@ -40,6 +45,21 @@ _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] 
         "Sum what the key's tenant has used; `from`, `to` and `group_by` choose.",
         None,
         UsageView,
+    ),
+    ("post", "/tokenize"): (
+        "Spell a text or a chat as tokens, as vLLM has it.",
+        TokenizeRequest,
+        TokenizeAnswer,
+    ),
+    ("post", "/detokenize"): (
+        "Spell tokens as text, as vLLM has it.",
+        DetokenizeRequest,
+        DetokenizeAnswer,
+    ),
+    ("get", "/tokenizer_info"): (
+        "Describe the tokenizer, as vLLM has it.",
+        None,
+        TokenizerInfo,
     ),
     ("get", "/livez"): ("Tell whether the process lives.", None, None),
     ("get", "/readyz"): ("Tell whether the process can serve.", None, None),
@@ -103,7 +123,7 @@ def _operation(
             {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
         ]
     if request is not None:
-        operation["parameters"] = [_IDEMPOTENCY_KEY]
+        operation["parameters"] = [_IDEMPOTENCY_KEY] if path.startswith("/v1/") else []
         operation["requestBody"] = {"required": True, "content": _content(request)}
     if response is not None:
         operation["security"] = [{"key": []}]

@@ -29,6 +29,7 @@ from gateway.api.openai.catalogue import Catalogue
 from gateway.api.openai.chat import Chat
 from gateway.api.openai.completions import Completions
 from gateway.api.openai.endpoint import AnswerKind, InferenceEndpoint
+from gateway.api.openai.tokens import Desk, Tokens, token_routes
 from gateway.api.request_id import RequestId
 from gateway.api.usage import usage_routes
 from gateway.errors import AuthenticationFailed, GatewayError
@@ -78,6 +79,8 @@ def public_app(
 
     chat = Chat(ignores_unknown=ignores_unknown)
     completions = Completions(ignores_unknown=ignores_unknown)
+    tokens = Tokens(models, ignores_unknown=ignores_unknown)
+    desk = Desk(inference.pool, bodies, answers, overload, reads)
     keyed = partial(tenant_only, auth=auth, loop_share=loop_share)
     routes = [
         keyed("/v1/chat/completions", endpoint(chat), method="POST"),
@@ -85,6 +88,7 @@ def public_app(
         keyed("/v1/models", catalogue.list, method="GET", reads=reads),
         # A model's name may hold slashes.
         keyed("/v1/models/{model:path}", catalogue.show, method="GET", reads=reads),
+        *token_routes(tokens, desk, keyed),
         *health.routes(),
         *FrontPage([model.name for model in models], version).routes(),
         *(usage_routes(usage, auth, reads, loop_share) if usage is not None else ()),
