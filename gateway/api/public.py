@@ -28,6 +28,7 @@ from gateway.api.idempotent import Idempotent
 from gateway.api.openai.catalogue import Catalogue
 from gateway.api.openai.chat import Chat
 from gateway.api.openai.completions import Completions
+from gateway.api.openai.described import Served
 from gateway.api.openai.endpoint import AnswerKind, InferenceEndpoint
 from gateway.api.openai.tokens import Desk, Tokens, token_routes
 from gateway.api.request_id import RequestId
@@ -94,7 +95,9 @@ def public_app(
         *(usage_routes(usage, auth, reads, loop_share) if usage is not None else ()),
     ]
     own = Route("/openapi.json", lambda request: None)
-    routes.append(public(own.path, openapi.endpoint([*routes, own], version=version)))
+    served = Served.of(models)
+    described = openapi.endpoint([*routes, own], version=version, served=served)
+    routes.append(public(own.path, described))
     return with_errors(routes, failures, cors_origins=cors_origins)
 
 
