@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -24,6 +25,9 @@ from gateway.environment import PREFIX, is_service_link
 from gateway.readable_number import read_number
 
 Network = IPv4Network | IPv6Network
+
+# As browsers spell it: no capitals, no path, no slash at the end.
+_ORIGIN: Final = re.compile(r"https?://[a-z0-9._\-\[\]:]+", re.ASCII)
 
 
 class Settings(BaseSettings):
@@ -73,6 +77,10 @@ class Settings(BaseSettings):
     trusted_proxies: Annotated[tuple[Network, ...], NoDecode] = Field(
         default=(),
         description="Networks whose `x-forwarded-for` is believed, as `10.0.0.0/8`, by commas.",
+    )
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="Whose web pages may call the API: `https://a.example` by commas, or `*`.",
     )
     max_connections: int = Field(
         default=4096,
@@ -278,6 +286,13 @@ class Settings(BaseSettings):
         # vLLM's word for not reading the file.
         return "none" if value == "vllm" else value
 
+    @field_validator("cors_origins")
+    @classmethod
+    def _check_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if value != ("*",) and not all(map(_ORIGIN.fullmatch, value)):
+            raise ValueError("an origin is https://HOST or http://HOST:PORT, no path; or * alone")
+        return value
+
     @field_validator("quota_thresholds")
     @classmethod
     def _check_thresholds(cls, value: tuple[int, ...]) -> tuple[int, ...]:
@@ -299,7 +314,12 @@ class Settings(BaseSettings):
         return value
 
     @field_validator(
-        "init_tenants", "init_keys", "trusted_proxies", "quota_thresholds", mode="before"
+        "init_tenants",
+        "init_keys",
+        "trusted_proxies",
+        "quota_thresholds",
+        "cors_origins",
+        mode="before",
     )
     @classmethod
     def _split_commas(cls, value: object) -> object:

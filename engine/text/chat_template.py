@@ -48,6 +48,7 @@ class ChatTemplate:
             environment = _environment()
             self._template = environment.from_string(source)
             self.names = _names_in(environment.parse(source))
+            self.source = source
         except (jinja2.TemplateError, RecursionError) as error:
             raise ChatTemplateError(f"the chat template is broken: {_reason(error)}") from error
 
@@ -78,12 +79,16 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, str]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the prompt for `messages` (`role`, `content`), special tokens written out.
 
-        `variables` are a caller's own; none replaces what every template is given.
-        Raises: `ChatTemplateError`: the template rejects the messages or runs out of bounds.
+        With `continue_final_message` it ends where the last message's content does, so that a
+        model goes on with that. `variables` are a caller's own; none replaces what every template
+        is given.
+        Raises: `ChatTemplateError`: the template rejects the messages or runs out of bounds, or
+        does not write the last message.
         """
         names = {**(variables or {}), **self._variables} | {
             "messages": messages,
@@ -104,7 +109,30 @@ class ChatTemplate:
         except Exception as error:  # foreign code: any exception is its answer to the messages
             message = f"the chat template rejects the messages: {_reason(error)}"
             raise ChatTemplateError(message) from error
-        return "".join(pieces)
+        text = "".join(pieces)
+        return _up_to(messages[-1]["content"], text) if continue_final_message else text
+
+    def standalone(self) -> str:
+        """Return the source with the special tokens that it names set in it.
+
+        A client that renders it needs to know of none of them.
+        """
+        named = {name: value for name, value in self._variables.items() if name in self.names}
+        sets = (
+            f"{{% set {name} = {json.dumps(value, ensure_ascii=False)} %}}"
+            for name, value in sorted(named.items())
+            if name.isidentifier()
+        )
+        return "".join(sets) + self.source
+
+
+def _up_to(content: str, text: str) -> str:
+    """Cut a rendered chat behind its last message, of which a template may have cut spaces."""
+    start = text.rfind(content.strip())
+    if start < 0:
+        raise ChatTemplateError("the chat template does not write the last message as it is")
+    whole, bare = content.lstrip(), content.strip()
+    return text[: start + len(whole if text.startswith(whole, start) else bare)]
 
 
 def _names_in(tree: jinja2.nodes.Template) -> frozenset[str]:

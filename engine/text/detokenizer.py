@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 
 import tokenizers
@@ -34,15 +34,20 @@ _Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class TokenText:
-    """Know what the tokens of one tokenizer read as; make a `Detokenizer` for each sequence."""
+    """Know what the tokens of one tokenizer read as; make a `Detokenizer` for each sequence.
 
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+    Special tokens are dropped, or with `spells_special` read as they are spelled.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, *, spells_special: bool = False) -> None:
         self.backend = backend
         added = backend.get_added_tokens_decoder()
-        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        special = {i: token.content.encode() for i, token in added.items() if token.special}
+        self.special_ids = frozenset() if spells_special else frozenset(special)
         steps = set(_decoder_steps(backend))
         self.byte_level = "ByteLevel" in steps and steps <= {"ByteLevel", "Fuse"}
-        self.token_bytes = _TokenBytes(backend, self.special_ids)
+        known = special if spells_special else dict.fromkeys(special, b"")
+        self.token_bytes = _TokenBytes(backend, known)
         self.fallback_bytes = _fallback_bytes(backend) if "ByteFallback" in steps else {}
         self._usable_contexts: dict[int, bool] = {}
 
@@ -173,8 +178,8 @@ class Detokenizer:
 class _TokenBytes(dict[int, bytes]):
     """Map the ids of a ByteLevel tokenizer to their bytes, filled as ids are met."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> None:
-        super().__init__(dict.fromkeys(special_ids, b""))
+    def __init__(self, backend: tokenizers.Tokenizer, known: Mapping[int, bytes]) -> None:
+        super().__init__(known)
         self._backend = backend
 
     def __missing__(self, token_id: int) -> bytes:

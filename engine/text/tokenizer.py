@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +37,21 @@ class Tokenizer:
     """Encode prompts and decode output for one model."""
 
     def __init__(
-        self, backend: tokenizers.Tokenizer, *, eos_token_ids: frozenset[int] = frozenset()
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        eos_token_ids: frozenset[int] = frozenset(),
+        special_tokens: Mapping[str, str] | None = None,
     ) -> None:
         # A file may ask for truncation or padding, which would change prompts without a word.
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
         self._text = TokenText(backend)
+        self._spelled_text = TokenText(backend, spells_special=True)
         self.eos_token_ids = eos_token_ids
+        # By what they are for: `bos_token`, `eos_token`, …
+        self.special_tokens = dict(special_tokens or {})
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
 
     @classmethod
@@ -62,7 +69,11 @@ class Tokenizer:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises plain Exception for every fault
             raise ModelError(f"{path}: not a readable tokenizer: {_one_line(error)}") from error
-        return cls(backend, eos_token_ids=_eos_token_ids(model_dir, backend))
+        return cls(
+            backend,
+            eos_token_ids=_eos_token_ids(model_dir, backend),
+            special_tokens=special_tokens(model_dir),
+        )
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> array[int]:
         """Return the token ids of `text`.
@@ -79,9 +90,16 @@ class Tokenizer:
         [encoding] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return array("i", encoding.ids)
 
-    def decode(self, token_ids: Iterable[int]) -> str:
-        """Return the text of `token_ids` without special tokens, as a `Detokenizer` would."""
-        return self._text.decode(token_ids)
+    def decode(self, token_ids: Iterable[int], *, spells_special: bool = False) -> str:
+        """Return the text of `token_ids` without special tokens, as a `Detokenizer` would.
+
+        With `spells_special` they are in it, so that encoding it gives them again.
+        """
+        return (self._spelled_text if spells_special else self._text).decode(token_ids)
+
+    def names(self, token_ids: Iterable[int]) -> Iterator[str]:
+        """Spell each token as the vocabulary does; one that only the model knows is empty."""
+        return (self._backend.id_to_token(token_id) or "" for token_id in token_ids)
 
     def detokenizer(self) -> Detokenizer:
         """Make the incremental decoder of one sequence."""

@@ -8,6 +8,8 @@ application that they came to.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,11 +25,12 @@ class Front:
 
     What is written to a client that has gone is dropped, as uvicorn does once it knows. With
     `closing` set, every answer that begins says `Connection: close`, so that a client's next
-    request goes where the balancer sends it now.
+    request goes where the balancer sends it now. Pages of `cors_origins` may read refusals.
     """
 
-    def __init__(self, health: Health) -> None:
+    def __init__(self, health: Health, *, cors_origins: Sequence[str] = ()) -> None:
         self._health = health
+        self._cors_origins = cors_origins
         self.app = self._only_probes(_refuse_early)
         self.closing = False
         self.num_requests = 0
@@ -63,7 +66,8 @@ class Front:
             pass
 
     def _only_probes(self, refuse: ASGIApp) -> ASGIApp:
-        return with_errors([*self._health.routes(), Route("/{path:path}", _Endpoint(refuse))])
+        routes = [*self._health.routes(), Route("/{path:path}", _Endpoint(refuse))]
+        return with_errors(routes, cors_origins=self._cors_origins)
 
 
 class _Endpoint:

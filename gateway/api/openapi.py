@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
@@ -10,17 +11,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.api.errors import ErrorBody
+from gateway import errors
+from gateway.api.errors import STATUS, ErrorBody
 from gateway.api.idempotent import MAX_KEY_CHARS
+from gateway.api.openai.described import Served, bounded
 from gateway.api.openai.schemas import (
     ChatCompletion,
     ChatRequest,
     CompletionRequest,
+    DetokenizeAnswer,
+    DetokenizeRequest,
     ModelCard,
     ModelList,
     TextCompletion,
+    TokenizeAnswer,
+    TokenizeRequest,
+    TokenizerInfo,
 )
-from gateway.api.usage import UsageView
+from gateway.api.usage import BY, UsageView
+from gateway.api.usage_params import described_usage_params
 
 # (method, path) → summary, request type, response type
 _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] = {
@@ -41,6 +50,21 @@ _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] 
         None,
         UsageView,
     ),
+    ("post", "/tokenize"): (
+        "Spell a text or a chat as tokens, as vLLM has it.",
+        TokenizeRequest,
+        TokenizeAnswer,
+    ),
+    ("post", "/detokenize"): (
+        "Spell tokens as text, as vLLM has it.",
+        DetokenizeRequest,
+        DetokenizeAnswer,
+    ),
+    ("get", "/tokenizer_info"): (
+        "Describe the tokenizer, as vLLM has it.",
+        None,
+        TokenizerInfo,
+    ),
     ("get", "/livez"): ("Tell whether the process lives.", None, None),
     ("get", "/readyz"): ("Tell whether the process can serve.", None, None),
     ("get", "/startupz"): ("Tell whether the process has started.", None, None),
@@ -52,32 +76,51 @@ _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] 
 }
 
 
-def document(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
+# What an answer's `type` is where it is no JSON document.
+_STREAMS: Final = ("/v1/chat/completions", "/v1/completions")
+_PLAIN: Final = {"text/plain": {"schema": {"type": "string"}}}
+_OPEN: Final = {
+    "/": {"text/html": {"schema": {"type": "string"}}},
+    "/version": {},
+    "/openapi.json": {},
+}
+# What any request with a key may be answered; one with a body, and one that computes, more.
+_KEYED: Final = (
+    errors.InvalidRequest,
+    errors.AuthenticationFailed,
+    errors.PermissionDenied,
+    errors.TenantLimited,
+    errors.InternalFailure,
+    errors.Overloaded,
+)
+_NAMING: Final = (errors.ModelNotFound,)
+_READING: Final = (errors.RequestTimedOut, errors.BodyTooLarge)
+_COMPUTING: Final = (errors.IdempotencyConflict, errors.IdempotencyMismatch)
+
+
+def document(routes: Sequence[Route], *, version: str, served: Served) -> dict[str, Any]:
     """Build the OpenAPI 3.1 document of `routes`. Raises: KeyError for an undescribed route."""
     types = [t for op in _OPERATIONS.values() for t in op[1:] if t is not None]
-    _, components = msgspec.json.schema_components(
-        [*types, ErrorBody], ref_template="#/components/schemas/{name}"
-    )
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         path = route.path.replace(":path}", "}")
         for method in sorted((route.methods or set()) - {"HEAD"}):
-            operation = _operation(path, *_OPERATIONS[method.lower(), path])
+            operation = _operation(path, *_OPERATIONS[method.lower(), path], served)
             paths.setdefault(path, {})[method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": "Sluice", "version": version, "license": {"name": "Apache-2.0"}},
         "paths": paths,
         "components": {
-            "schemas": components,
+            "schemas": bounded([*types, ErrorBody], served),
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
 
 
-def endpoint(routes: Sequence[Route], *, version: str) -> Any:
+def endpoint(routes: Sequence[Route], *, version: str, served: Served) -> Any:
     """Return the handler of `/openapi.json`, its body encoded once."""
-    body = msgspec.json.encode(document(routes, version=version))
+    body = msgspec.json.encode(document(routes, version=version, served=served))
 
     async def show(request: Request) -> Response:
         return Response(body, media_type="application/json")
@@ -89,29 +132,61 @@ _IDEMPOTENCY_KEY: Final = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARS},
+    # As it is, but for spaces around it, which no server sees.
+    "schema": {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": MAX_KEY_CHARS,
+        "pattern": "^[!-~]([ -~]*[!-~])?$",
+    },
     "description": "Runs and bills once: a retry with the same key and body gets the same answer.",
 }
 
 
 def _operation(
-    path: str, summary: str, request: type | None, response: type | None
+    path: str, summary: str, request: type | None, response: type | None, served: Served
 ) -> dict[str, Any]:
-    operation: dict[str, Any] = {"summary": summary, "responses": {"200": {"description": "OK"}}}
-    if "{model}" in path:
-        operation["parameters"] = [
-            {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
-        ]
+    operation: dict[str, Any] = {"summary": summary}
+    if parameters := _parameters(path, served):
+        operation["parameters"] = parameters
     if request is not None:
-        operation["parameters"] = [_IDEMPOTENCY_KEY]
         operation["requestBody"] = {"required": True, "content": _content(request)}
-    if response is not None:
-        operation["security"] = [{"key": []}]
-        operation["responses"] = {
-            "200": {"description": "OK", "content": _content(response)},
-            "default": {"description": "Error", "content": _content(ErrorBody)},
-        }
+    if response is None:
+        operation["responses"] = _open_responses(path)
+        return operation
+    operation["security"] = [{"key": []}]
+    answer = _content(response)
+    if path in _STREAMS:
+        answer |= {"text/event-stream": {}}
+    refusals = [*_KEYED]
+    refusals += _READING if request is not None else ()
+    refusals += _NAMING if path != "/v1/models" else ()
+    refusals += _COMPUTING if path in _STREAMS else ()
+    operation["responses"] = {"200": {"description": "OK", "content": answer}} | {
+        str(status): {"description": HTTPStatus(status).phrase, "content": _content(ErrorBody)}
+        for status in sorted({STATUS[kind][0] for kind in refusals})
+    }
     return operation
+
+
+def _open_responses(path: str) -> dict[str, Any]:
+    """Describe the answers of a route that needs no key."""
+    if path in _OPEN:
+        content = {"application/json": {"schema": {"type": "object"}}} | _OPEN[path]
+        return {"200": {"description": "OK", "content": content}}
+    unwell = {"description": "The first part that is not well.", "content": _PLAIN}
+    return {"200": {"description": "OK", "content": _PLAIN}, "503": unwell}
+
+
+def _parameters(path: str, served: Served) -> list[dict[str, Any]]:
+    names = {"type": "string", "enum": list(served.names)}
+    if path in _STREAMS:
+        return [_IDEMPOTENCY_KEY]
+    if path == "/v1/models/{model}":
+        return [{"name": "model", "in": "path", "required": True, "schema": names}]
+    if path == "/tokenizer_info":
+        return [{"name": "model", "in": "query", "required": False, "schema": names}]
+    return described_usage_params(BY) if path == "/v1/usage" else []
 
 
 def _content(kind: type) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from starlette.types import ASGIApp
 
 from gateway.api import openapi
 from gateway.api.access import Authenticates, public, tenant_only
+from gateway.api.cors import with_cors
 from gateway.api.entrance import Entrance
 from gateway.api.errors import (
     OnAuthenticationFailed,
@@ -26,7 +28,9 @@ from gateway.api.idempotent import Idempotent
 from gateway.api.openai.catalogue import Catalogue
 from gateway.api.openai.chat import Chat
 from gateway.api.openai.completions import Completions
+from gateway.api.openai.described import Served
 from gateway.api.openai.endpoint import AnswerKind, InferenceEndpoint
+from gateway.api.openai.tokens import Desk, Tokens, token_routes
 from gateway.api.request_id import RequestId
 from gateway.api.usage import usage_routes
 from gateway.errors import AuthenticationFailed, GatewayError
@@ -54,13 +58,15 @@ def public_app(
     reads: ReadRate | None = None,
     loop_share: LoopShare | None = None,
     ignores_unknown: bool = False,
+    cors_origins: Sequence[str] = (),
 ) -> ASGIApp:
     """Assemble the API. Every route says who may reach it.
 
     Without `usage` there is no route that tells it; without `idempotency` the header
     `Idempotency-Key` is not looked at; without `reads` nobody reads too often,
     and without `loop_share` nobody uses too much of the event loop. `ignores_unknown`: fields that
-    nobody knows are named in the answer's head, not refused.
+    nobody knows are named in the answer's head, not refused. `cors_origins`: whose web pages may
+    call it.
     """
     catalogue = Catalogue(models)
     bodies = bodies or HeldBytes()
@@ -74,6 +80,8 @@ def public_app(
 
     chat = Chat(ignores_unknown=ignores_unknown)
     completions = Completions(ignores_unknown=ignores_unknown)
+    tokens = Tokens(models, ignores_unknown=ignores_unknown)
+    desk = Desk(inference.pool, bodies, answers, overload, reads)
     keyed = partial(tenant_only, auth=auth, loop_share=loop_share)
     routes = [
         keyed("/v1/chat/completions", endpoint(chat), method="POST"),
@@ -81,19 +89,25 @@ def public_app(
         keyed("/v1/models", catalogue.list, method="GET", reads=reads),
         # A model's name may hold slashes.
         keyed("/v1/models/{model:path}", catalogue.show, method="GET", reads=reads),
+        *token_routes(tokens, desk, keyed),
         *health.routes(),
         *FrontPage([model.name for model in models], version).routes(),
         *(usage_routes(usage, auth, reads, loop_share) if usage is not None else ()),
     ]
     own = Route("/openapi.json", lambda request: None)
-    routes.append(public(own.path, openapi.endpoint([*routes, own], version=version)))
-    return with_errors(routes, failures)
+    served = Served.of(models)
+    described = openapi.endpoint([*routes, own], version=version, served=served)
+    routes.append(public(own.path, described))
+    return with_errors(routes, failures, cors_origins=cors_origins)
 
 
-def with_errors(routes: list[Route], failures: Failures | None = None) -> ASGIApp:
+def with_errors(
+    routes: list[Route], failures: Failures | None = None, *, cors_origins: Sequence[str] = ()
+) -> ASGIApp:
     """Wrap routes so that every answer has an id and every error OpenAI's shape.
 
     `failures` counts what no key opened, of several applications together; without it nobody does.
+    Pages of `cors_origins` may read the answers.
     """
     handlers: dict[type[Exception], Any] = {
         GatewayError: on_gateway_error,
@@ -105,4 +119,4 @@ def with_errors(routes: list[Route], failures: Failures | None = None) -> ASGIAp
     app = Starlette(routes=routes, exception_handlers=handlers)
     # A redirect would be answered before the key is checked, to a place the Host header names.
     app.router.redirect_slashes = False
-    return RequestId(app)
+    return RequestId(with_cors(app, cors_origins))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from starlette.datastructures import QueryParams
@@ -16,6 +16,8 @@ from gateway.services.ledger import UsageAsked
 
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _YEARS: Final = range(1970, 9000)
+# Those, as the first of a date.
+_YEAR: Final = "^(19[7-9][0-9]|[2-8][0-9]{3})-"
 _MODEL_CHARS_MAX: Final = 256
 
 
@@ -44,6 +46,27 @@ def read_usage_params(
         key=params.get("key"),
         model=_read_model(params.get("model")),
     )
+
+
+def described_usage_params(by: Sequence[UsageBy]) -> list[dict[str, Any]]:
+    """Describe the parameters of a tenant's usage, as JSON Schema has it."""
+    group = {"type": "string", "enum": [which.value for which in by]}
+    moment = {
+        "anyOf": [
+            {"type": "string", "format": kind, "pattern": _YEAR} for kind in ("date", "date-time")
+        ]
+    }
+    schemas: dict[str, dict[str, Any]] = {
+        "from": moment,
+        "to": moment,
+        "group_by": {"type": "array", "items": group, "minItems": 1, "uniqueItems": True},
+        "key": {"type": "string"},
+        "model": {"type": "string", "maxLength": _MODEL_CHARS_MAX, "pattern": "^[ -~]*$"},
+    }
+    return [
+        {"name": name, "in": "query", "required": False, "schema": schema, "explode": False}
+        for name, schema in schemas.items()
+    ]
 
 
 def _read_group_by(

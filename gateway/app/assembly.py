@@ -168,6 +168,7 @@ async def _public(stack: AsyncExitStack, common: _Common, version: str) -> ASGIA
         reads=common.reads,
         loop_share=loop_share,
         ignores_unknown=common.settings.unknown_parameters == "ignore",
+        cors_origins=common.settings.cors_origins,
     )
 
 

@@ -66,7 +66,8 @@ async def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     """
     heartbeat = Heartbeat()
     probes = Probes(Lifecycle(), heartbeat)
-    public, admin = Front(Health(probes)), Front(DetailedHealth(probes))
+    public = Front(Health(probes), cors_origins=settings.cors_origins)
+    admin = Front(DetailedHealth(probes))
     room = make_room(settings.max_connections)
     if (shortage := room.shortage(settings.max_connections)) is not None:
         log.warning(shortage)

@@ -19,6 +19,8 @@ from gateway.ports import Clock
 
 # A minute's worth may come at once.
 _BURST_S: Final = 60.0
+# How long a paced read waits at most for its turn.
+PATIENCE_S: Final = 5.0
 # After which a refusal is answered.
 HOLD_S: Final = 0.25
 _MAX_HELD: Final = 1024
@@ -37,7 +39,20 @@ class ReadRate:
         # When each tenant has all of its reads again.
         self._whole_at: dict[UUID, float] = {}
 
-    async def admit(self, tenant_id: UUID, reads: int = 1) -> None:
+    async def pace(self, tenant_id: UUID, reads: float) -> None:
+        """Count so many reads and wait until there are, or raise `TenantLimited` as `admit`.
+
+        For clients that ask one thing after another and cannot come back later.
+        """
+        try:
+            wait_s = self._book(tenant_id, reads, patience_s=PATIENCE_S)
+        except TenantLimited:
+            await self._hold()
+            raise
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+
+    async def admit(self, tenant_id: UUID, reads: float = 1) -> None:
         """Count so many reads, or wait a little and raise `TenantLimited`."""
         try:
             self.charge(tenant_id, reads)
@@ -54,13 +69,17 @@ class ReadRate:
         finally:
             self._num_held -= 1
 
-    def charge(self, tenant_id: UUID, reads: int = 1) -> None:
+    def charge(self, tenant_id: UUID, reads: float = 1) -> None:
         """Count so many reads, or raise `TenantLimited`, which counts nothing."""
+        self._book(tenant_id, reads, patience_s=0.0)
+
+    def _book(self, tenant_id: UUID, reads: float, *, patience_s: float) -> float:
+        """Count reads that are there within `patience_s`, and return in how many seconds."""
         now = self._clock.monotonic()
         whole_at = max(self._whole_at.get(tenant_id, now), now) + reads * self._interval_s
         wait_s = whole_at - now - _BURST_S
         # What is a rounding error above is no read above.
-        if wait_s > self._interval_s / 1000:
+        if wait_s > patience_s + self._interval_s / 1000:
             raise TenantLimited(
                 f"This tenant reads too often. Try again in {wait_s:.3g} s.",
                 code="too_many_reads",
@@ -69,3 +88,4 @@ class ReadRate:
         self._whole_at[tenant_id] = whole_at
         if len(self._whole_at) > _MAX_KNOWN:
             self._whole_at = {one: at for one, at in self._whole_at.items() if at > now}
+        return max(0.0, wait_s)

@@ -16,6 +16,8 @@ from gateway.api.body import MAX_BODY_BYTES, SHORT_BODY_BYTES
 
 COMPLETIONS: Final = "/v1/completions"
 CHAT: Final = "/v1/chat/completions"
+TOKENIZE: Final = "/tokenize"
+DETOKENIZE: Final = "/detokenize"
 CONTEXT: Final = 2048
 
 SIZES: Final = {
@@ -39,6 +41,7 @@ _FILLED: Final = {
     "stop_ids": (COMPLETIONS, '"prompt":"x","stop_token_ids":[%s]', "7"),
     "logit_bias": (COMPLETIONS, '"prompt":"x","logit_bias":{%s}', '"#":1'),
     "metadata": (COMPLETIONS, '"prompt":"x","metadata":{%s}', '"#":""'),
+    "tokens": (DETOKENIZE, '"tokens":[%s]', "519"),
 }
 # name → path, what stands around the text, and what it is made of.
 _LONG: Final = {
@@ -48,6 +51,9 @@ _LONG: Final = {
     "emoji": (CHAT, '"messages":[{"role":"user","content":"%s"}]', "🦀"),
     "name": (COMPLETIONS, '"prompt":"x","%s":0', "n"),
     "role": (CHAT, '"messages":[{"role":"%s","content":""}]', "r"),
+    "to_tokens": (TOKENIZE, '"prompt":"%s"', " word"),
+    "to_bytes": (TOKENIZE, '"return_token_strs":true,"prompt":"%s"', "🦀"),
+    "to_chat": (TOKENIZE, '"messages":[{"role":"user","content":"%s"}]', "a"),
     "number": (COMPLETIONS, '"prompt":"x","seed":%s', "9"),
 }
 
@@ -60,6 +66,13 @@ def worst_bodies(model: str) -> Iterator[tuple[str, str, bytes]]:
         for name, (path, around, text) in _LONG.items():
             room = (size_bytes - len(_object(model, around % ""))) // len(text.encode())
             yield f"{name}-{size}", path, _object(model, around % (text * room))
+    for name, text in (
+        ("words", " word" * 52_000),
+        ("one", "a" * 262_000),
+        ("emoji", "🦀" * 65_000),
+    ):
+        body = _object(model, f'"prompt":{json.dumps(text, ensure_ascii=False)}')
+        yield f"most-{name}", TOKENIZE, body
     for depth in (32, 100, 1_000, 100_000):
         yield f"deep-{depth}", COMPLETIONS, _object(model, f'"prompt":{"[" * depth}{"]" * depth}')
     for name, path, asked in (*_asking(), *_prompts()):

@@ -21,6 +21,7 @@ SPELLED = {
     "tls_cert": "/etc/sluice/cert.pem",
     "tls_key": "/etc/sluice/key.pem",
     "trusted_proxies": "10.0.0.0/8, fd00::/8",
+    "cors_origins": "https://a.example, http://127.0.0.1:3000",
     "max_connections": "9",
     "max_connections_per_address": "8",
     "body_memory_mib": "32",
@@ -122,6 +123,9 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 @pytest.mark.parametrize(
     ("given", "says"),
     [
+        ({"cors_origins": "https://a.example/"}, "no path"),
+        ({"cors_origins": "*,https://a.example"}, "alone"),
+        ({"cors_origins": "a.example"}, "origin"),
         ({"webhook_url": "https://hooks.example"}, "webhook_secret"),
         ({"webhook_url": "http://hooks.example", "webhook_secret": SECRET}, "https"),
         ({"webhook_url": "https://", "webhook_secret": SECRET}, "host"),

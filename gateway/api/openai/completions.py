@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from engine.contract import EngineInfo
+from gateway.api.openai.bounds import MAX_PROMPTS
 from gateway.api.openai.chunks import Tail, TextChunks
 from gateway.api.openai.endpoint import Answer
 from gateway.api.openai.logprobs import TextLogprobsWriter
@@ -28,7 +29,6 @@ from gateway.services.inference import Job, Piece, ServedModel, check_prompt_len
 
 # OpenAI's default for this endpoint.
 DEFAULT_MAX_TOKENS: Final = 16
-MAX_PROMPTS: Final = 128
 _INT32_MAX: Final = (1 << 31) - 1
 _FATES: Final = Fates(COMPLETIONS)
 

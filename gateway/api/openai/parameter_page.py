@@ -10,9 +10,11 @@ from gateway.api.openai.parameters import (
     CHAT,
     COMMON,
     COMPLETIONS,
+    DETOKENIZE,
     MESSAGE,
     PART,
     STREAM_OPTIONS,
+    TOKENIZE,
     Parameter,
 )
 
@@ -46,6 +48,8 @@ def page() -> str:
         ("`/v1/chat/completions` alone", of_chat),
         ("`/v1/completions` alone", of_text),
         ("`stream_options`", STREAM_OPTIONS),
+        ("`/tokenize`", TOKENIZE),
+        ("`/detokenize`", DETOKENIZE),
         ("A message of `messages`", MESSAGE),
         ("A text part of a message's `content`", PART),
     )

@@ -129,6 +129,29 @@ COMPLETIONS: Final = (
     Parameter("suffix", R, "end", neutral=(None, "")),
 )
 
+TOKENIZE: Final = (
+    Parameter("model", H, "gpt-4o-mini", "may be left out where one is served"),
+    Parameter(
+        "prompt", H, "Hi", "or `messages`; up to 256 KiB, or 8 bytes a token of a longer context"
+    ),
+    Parameter("messages", H, [{"role": "user", "content": "hi"}], "as a chat's"),
+    Parameter("add_special_tokens", H, True, "default: true for texts, false for chats"),
+    Parameter("add_generation_prompt", H, True, "chats; default: true, unless the next is"),
+    Parameter("continue_final_message", H, True, "chats; ends within the last message"),
+    Parameter(
+        "chat_template_kwargs", P, {"enable_thinking": False}, "as a chat's", neutral=(None, {})
+    ),
+    Parameter("return_token_strs", H, True, "`token_strs`: as the vocabulary spells them"),
+    Parameter("chat_template", R, "{{ messages }}", "the model's own is used"),
+    Parameter("tools", R, [{}], neutral=(None, [])),
+    Parameter("mm_processor_kwargs", R, {"a": 1}, neutral=(None, {})),
+)
+
+DETOKENIZE: Final = (
+    Parameter("model", H, "gpt-4o-mini", "may be left out where one is served"),
+    Parameter("tokens", H, [5], "of the model's vocabulary"),
+)
+
 STREAM_OPTIONS: Final = (
     Parameter("include_usage", H, True),
     Parameter("continuous_usage_stats", H, True, "each chunk has the usage so far"),

@@ -13,10 +13,10 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from gateway.api.body import JsonBody
-from gateway.api.openai.schemas import ChatMessage, SamplingFields, StreamOptions
+from gateway.api.openai.schemas import ChatMessage, StreamOptions
 from gateway.errors import InvalidRequest
 
-Body = TypeVar("Body", bound=SamplingFields)
+Body = TypeVar("Body", bound=msgspec.Struct)
 
 HEADER: Final = b"x-sluice-ignored"
 # A client chooses these names: of what is long or not plain only their number is told.

@@ -11,24 +11,29 @@ from dataclasses import replace
 from typing import Final
 
 from engine.contract import Capability, EngineInfo, SamplingParams
+<<<<<<< HEAD
 from engine.generation_config import BOUNDS, SamplingDefaults
+=======
+from gateway.api.openai.bounds import (
+    INTEGERS,
+    MAX_CHOICES,
+    MAX_LOGIT_BIASES,
+    MAX_METADATA_NAME_CHARS,
+    MAX_METADATA_PAIRS,
+    MAX_METADATA_VALUE_CHARS,
+    MAX_SALT_CHARS,
+    MAX_STOP_CHARS,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+    MAX_TOKEN_ID_DIGITS,
+    NUMBERS,
+)
+>>>>>>> tokens
 from gateway.api.openai.schemas import ChatRequest, CompletionRequest, SamplingFields
 from gateway.api.ranges import in_range, int_in_range, shown
 from gateway.domain import Tier
 from gateway.errors import InvalidRequest, UnsupportedParameter
 
-MAX_CHOICES: Final = 8
-MAX_LOGPROBS: Final = 20
-# OpenAI's bound on text completions.
-MAX_TEXT_LOGPROBS: Final = 5
-MAX_LOGIT_BIASES: Final = 300
-MAX_STOP_STRINGS: Final = 4
-MAX_STOP_CHARS: Final = 256
-MAX_STOP_TOKEN_IDS: Final = 64
-MAX_SALT_CHARS: Final = 256
-MAX_METADATA_PAIRS: Final = 16
-MAX_METADATA_NAME_CHARS: Final = 64
-MAX_METADATA_VALUE_CHARS: Final = 512
 _SEED_MASK: Final = (1 << 64) - 1
 # An odd constant of large order keeps the seeds of a request's choices apart.
 _SEED_STEP: Final = 0x9E3779B97F4A7C15
@@ -52,10 +57,15 @@ def sampling_params(
     Raises: `InvalidRequest` for a value out of range, `UnsupportedParameter` for a feature that
     the engine does not list among its capabilities.
     """
+<<<<<<< HEAD
     temperature, top_p, min_p, repetition_penalty = (
         in_range(name, getattr(body, name), *BOUNDS[name], default=getattr(defaults, name))
         for name in ("temperature", "top_p", "min_p", "repetition_penalty")
     )
+=======
+    temperature = _number("temperature", body.temperature, default=1.0)
+    top_p = _number("top_p", body.top_p, default=1.0)
+>>>>>>> tokens
     if top_p == 0.0:
         # The nucleus of 0 holds the likeliest token alone, which is greedy decoding.
         temperature, top_p = 0.0, 1.0
@@ -66,14 +76,24 @@ def sampling_params(
         temperature=temperature,
         top_k=_top_k(body.top_k, info.vocab_size, defaults.top_k),
         top_p=top_p,
+<<<<<<< HEAD
         min_p=min_p,
+=======
+        min_p=_number("min_p", body.min_p, default=0.0),
+>>>>>>> tokens
         seed=_seed(body.seed),
         stop_token_ids=_stop_token_ids(body.stop_token_ids, info.vocab_size),
         ignore_eos=bool(body.ignore_eos),
         min_tokens=int_in_range("min_tokens", body.min_tokens, 0, max_tokens, default=0),
+<<<<<<< HEAD
         presence_penalty=in_range("presence_penalty", body.presence_penalty, -2, 2, default=0),
         frequency_penalty=in_range("frequency_penalty", body.frequency_penalty, -2, 2, default=0),
         repetition_penalty=repetition_penalty,
+=======
+        presence_penalty=_number("presence_penalty", body.presence_penalty, default=0),
+        frequency_penalty=_number("frequency_penalty", body.frequency_penalty, default=0),
+        repetition_penalty=_number("repetition_penalty", body.repetition_penalty, default=1),
+>>>>>>> tokens
         logit_bias=_logit_bias(body.logit_bias, info.vocab_size),
         logprobs=logprobs,
         prompt_logprobs=logprobs if echo else None,
@@ -93,7 +113,7 @@ def choice_params(params: SamplingParams, choice: int, *, prompt: int = 0) -> Sa
 
 def num_choices(body: SamplingFields) -> int:
     """Return `n`. Raises: `InvalidRequest`."""
-    return int_in_range("n", body.n, 1, MAX_CHOICES, default=1)
+    return _integer("n", body.n, default=1)
 
 
 def default_max_tokens(body: ChatRequest, info: EngineInfo, defaults: SamplingDefaults) -> int:
@@ -107,10 +127,12 @@ def default_max_tokens(body: ChatRequest, info: EngineInfo, defaults: SamplingDe
 
 def requested_max_tokens(body: ChatRequest | CompletionRequest) -> int | None:
     """Return the bound the client set on output tokens, or None. Raises: `InvalidRequest`."""
-    param, value = "max_tokens", body.max_tokens
+    bound = body.max_tokens
+    if bound is not None:
+        _integer("max_tokens", bound, default=1)
     if isinstance(body, ChatRequest) and body.max_completion_tokens is not None:
-        param, value = "max_completion_tokens", body.max_completion_tokens
-    return None if value is None else int_in_range(param, value, 1, (1 << 31) - 1, default=1)
+        bound = _integer("max_completion_tokens", body.max_completion_tokens, default=1)
+    return bound
 
 
 def stop_strings(body: SamplingFields) -> tuple[str, ...]:
@@ -173,6 +195,14 @@ def requested_tier(body: SamplingFields) -> Tier | None:
         ) from None
 
 
+def _number(param: str, value: float | None, *, default: float) -> float:
+    return in_range(param, value, *NUMBERS[param], default=default)
+
+
+def _integer(param: str, value: int | None, *, default: int) -> int:
+    return int_in_range(param, value, *INTEGERS[param], default=default)
+
+
 def _refuse_incapable(params: SamplingParams, info: EngineInfo) -> None:
     plain = SamplingParams(max_tokens=1)
     for capability, fields in _FIELDS.items():
@@ -190,9 +220,9 @@ def _num_logprobs(body: SamplingFields) -> int | None:
     if isinstance(body, CompletionRequest):
         if body.logprobs is None:
             return None
-        return int_in_range("logprobs", body.logprobs, 0, MAX_TEXT_LOGPROBS, default=0)
+        return _integer("logprobs", body.logprobs, default=0)
     assert isinstance(body, ChatRequest)
-    top = int_in_range("top_logprobs", body.top_logprobs, 0, MAX_LOGPROBS, default=0)
+    top = _integer("top_logprobs", body.top_logprobs, default=0)
     if top and not body.logprobs:
         raise InvalidRequest(
             "'top_logprobs' needs 'logprobs' to be true.",
@@ -209,7 +239,8 @@ def _top_k(value: int | None, vocab_size: int, default: int) -> int:
 def _seed(value: int | None) -> int:
     if value is None:
         return secrets.randbits(64)
-    if not -(1 << 63) <= value < 1 << 63:
+    low, high = INTEGERS["seed"]
+    if not low <= value <= high:
         raise InvalidRequest("'seed' must fit 64 bits.", param="seed")
     return value
 
@@ -242,10 +273,11 @@ def _logit_bias(biases: dict[str, float] | None, vocab_size: int) -> tuple[tuple
         )
     read = {}
     for key, bias in biases.items():
-        if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocab_size):
+        is_id = key.isascii() and key.isdigit() and len(key) <= MAX_TOKEN_ID_DIGITS
+        if not is_id or int(key) >= vocab_size:
             raise InvalidRequest(
                 f"'logit_bias' names tokens by ids from 0 to {vocab_size - 1}.",
                 param="logit_bias",
             )
-        read[int(key)] = in_range("logit_bias", bias, -100, 100, default=0)
+        read[int(key)] = _number("logit_bias", bias, default=0)
     return tuple(read.items())

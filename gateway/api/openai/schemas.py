@@ -117,6 +117,57 @@ class CompletionRequest(SamplingFields, forbid_unknown_fields=True, kw_only=True
     suffix: str | None = None
 
 
+class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Decode the body of `POST /tokenize`: a `prompt`, or `messages` and what goes with them."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[ChatMessage] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, str | int | float | bool | None] | None = None
+    return_token_strs: bool | None = None
+    chat_template: Any = None
+    tools: Any = None
+    mm_processor_kwargs: Any = None
+
+
+class TokenizeAnswer(msgspec.Struct):
+    """Spell a prompt's tokens; `token_strs` as the vocabulary has them."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Decode the body of `POST /detokenize`."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+class DetokenizeAnswer(msgspec.Struct):
+    """Spell tokens as text, special ones too."""
+
+    prompt: str
+
+
+class TokenizerInfo(msgspec.Struct):
+    """Describe a tokenizer as its `tokenizer_config.json` would; the template stands alone."""
+
+    tokenizer_class: str
+    model_max_length: int
+    vocab_size: int
+    bos_token: str | None = None
+    eos_token: str | None = None
+    pad_token: str | None = None
+    unk_token: str | None = None
+    chat_template: str | None = None
+
+
 class AssistantMessage(msgspec.Struct):
     content: str
     role: Literal["assistant"] = "assistant"

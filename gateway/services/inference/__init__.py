@@ -1,5 +1,6 @@
 """From a request to text: rendered, tokenised, leased, submitted, read."""
 
+from gateway.services.inference.chat_text import Message, chat_text, num_chars
 from gateway.services.inference.generation import Echo, Generation, Piece
 from gateway.services.inference.idempotency import IdempotencyService
 from gateway.services.inference.key_watch import KeyWatch
@@ -8,7 +9,6 @@ from gateway.services.inference.models import ModelRegistry, ServedModel
 from gateway.services.inference.service import (
     InferenceService,
     Job,
-    Message,
     check_prompt_length,
     served_tier,
 )
@@ -26,6 +26,8 @@ __all__ = [
     "Piece",
     "Run",
     "ServedModel",
+    "chat_text",
     "check_prompt_length",
+    "num_chars",
     "served_tier",
 ]

@@ -31,6 +31,7 @@ from gateway.errors import (
 )
 from gateway.services.fair_pool import FairPool
 from gateway.services.inference.cache_salt import cache_salt
+from gateway.services.inference.chat_text import Message, chat_text, num_chars
 from gateway.services.inference.generation import Echo, Generation
 from gateway.services.inference.models import ServedModel
 from scheduler.errors import Rejected
@@ -52,15 +53,6 @@ _BANDS: Final = {
     Tier.DEFAULT: Band.DEFAULT,
     Tier.FLEX: Band.FLEX,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """Hold one turn of a chat, its content already text."""
-
-    role: str
-    content: str
-    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,9 +226,7 @@ def _is_short(prompt: Sequence[Message] | str) -> bool:
 
 
 def _num_chars(prompt: Sequence[Message] | str) -> int:
-    if isinstance(prompt, str):
-        return len(prompt)
-    return sum(len(message.content) + len(message.name or "") for message in prompt)
+    return len(prompt) if isinstance(prompt, str) else num_chars(prompt)
 
 
 def _encode(model: ServedModel, job: Job) -> array[int]:
@@ -248,20 +238,8 @@ def _encode(model: ServedModel, job: Job) -> array[int]:
         return model.tokenizer.encode(job.prompt, add_special_tokens=adds)
     assert not isinstance(job.prompt, array)
     _check_length(_num_chars(job.prompt), limit, model, job.prompt_param)
-    if model.chat_template is None:
-        raise InvalidRequest(
-            f"The model '{model.name}' has no chat template; use /v1/completions.", param="model"
-        )
-    text = model.chat_template.render(
-        [_shown(message) for message in job.prompt], variables=job.template_variables
-    )
+    text = chat_text(model, job.prompt, variables=job.template_variables)
     return model.tokenizer.encode(text, add_special_tokens=bool(job.adds_special_tokens))
-
-
-def _shown(message: Message) -> dict[str, str]:
-    """Return what a template sees of a message."""
-    shown = {"role": message.role, "content": message.content}
-    return shown if message.name is None else shown | {"name": message.name}
 
 
 def _check_length(num_chars: int, limit: int, model: ServedModel, param: str) -> None:

@@ -7,6 +7,7 @@ import os
 import resource
 from pathlib import Path
 
+import jinja2
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -277,3 +278,27 @@ def test_an_unreadable_template_is_named(tmp_path: Path) -> None:
     path.mkdir()
     with pytest.raises(ModelError, match=r"chat_template\.jinja"):
         ChatTemplate.from_dir(tmp_path)
+
+
+def test_a_chat_ends_within_its_last_message() -> None:
+    """The last message is gone on with, its spaces as the template has them."""
+    source = "{% for m in messages %}[{{ m.role }}]{{ m.content CUT }}<end>{% endfor %}"
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": " a b "}]
+    whole = ChatTemplate(source.replace(" CUT", ""))
+    assert whole.render(chat, continue_final_message=True) == "[user]a<end>[assistant] a b "
+    cut = ChatTemplate(source.replace("CUT", "| trim"))
+    assert cut.render(chat, continue_final_message=True) == "[user]a<end>[assistant]a b"
+    silent = ChatTemplate("{{ messages[0].content }}")
+    with pytest.raises(ChatTemplateError, match="last message"):
+        silent.render(chat, continue_final_message=True)
+
+
+def test_a_template_that_stands_alone() -> None:
+    """Special tokens that it names are set in it, whatever their letters."""
+    tokens = {"bos_token": '<｜"é🦀>', "eos_token": "</s>", "odd name": "x"}
+    template = ChatTemplate("{{ bos_token }}{{ messages[0].content }}", variables=tokens)
+    alone = jinja2.Environment(undefined=jinja2.StrictUndefined)
+    chat = [{"role": "user", "content": "a"}]
+    text = alone.from_string(template.standalone()).render(messages=chat)
+    assert text == template.render(chat)
+    assert "eos_token" not in template.standalone()

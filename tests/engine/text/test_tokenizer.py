@@ -49,6 +49,17 @@ def test_raw_prompts_get_the_post_processors_special_tokens(model_dir: Path) -> 
     assert tokenizer.token_bytes(10**6) == b""
 
 
+def test_special_tokens_are_spelled_where_asked(model_dir: Path) -> None:
+    """Text with its special tokens gives the same tokens again; names are the vocabulary's."""
+    tokenizer = Tokenizer.from_dir(model_dir)
+    token_ids = tokenizer.encode("é<|eot|> x<|eos|>")
+    spelled = tokenizer.decode(token_ids, spells_special=True)
+    assert spelled == "<|bos|>é<|eot|> x<|eos|>"
+    assert tokenizer.encode(spelled, add_special_tokens=False) == token_ids
+    assert list(tokenizer.names([256, token_ids[-2], 10**6])) == ["<|bos|>", "x", ""]
+    assert tokenizer.special_tokens == {"bos_token": "<|bos|>", "eos_token": "<|eos|>"}
+
+
 def test_a_files_truncation_and_padding_are_off(model_dir: Path) -> None:
     """Prompts are neither cut nor padded, whatever tokenizer.json says."""
     tokenizer = Tokenizer.from_dir(model_dir)

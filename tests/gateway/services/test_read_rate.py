@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from gateway.errors import TenantLimited
-from gateway.services.read_rate import ReadRate
+from gateway.services.read_rate import PATIENCE_S, ReadRate
 
 ACME, GLOBEX = UUID(int=1), UUID(int=2)
 
@@ -96,3 +96,18 @@ async def test_who_is_refused_is_told_slowly() -> None:
     assert loop.time() - began_s < 0.05
     await flood
     assert num_refused <= 4 * 5
+
+
+@pytest.mark.anyio
+async def test_a_paced_read_waits_for_its_turn() -> None:
+    """Beyond a minute's worth each is later, up to some seconds; then they are refused."""
+    clock = Clock()
+    rate = ReadRate(600_000, clock, hold_s=0.0)
+    await rate.pace(ACME, 600_000)
+    clock.now_s += 0.02
+    await rate.pace(ACME, 220)
+    with pytest.raises(TenantLimited):
+        await rate.pace(ACME, 10_000 * PATIENCE_S)
+    with pytest.raises(TenantLimited):
+        rate.charge(ACME)
+    await rate.pace(GLOBEX, 1)

@@ -15,14 +15,23 @@ from gateway.api.openai.parameter_page import page
 from gateway.api.openai.parameters import (
     CHAT,
     COMPLETIONS,
+    DETOKENIZE,
     MESSAGE,
     PART,
     STREAM_OPTIONS,
+    TOKENIZE,
     Fate,
     Parameter,
 )
 from gateway.api.openai.reading import HEADER, Ignored, Reader
-from gateway.api.openai.schemas import ChatMessage, ChatRequest, CompletionRequest, StreamOptions
+from gateway.api.openai.schemas import (
+    ChatMessage,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    StreamOptions,
+    TokenizeRequest,
+)
 from gateway.errors import InvalidRequest
 from gateway.services.inference.cache_salt import cache_salt
 from gateway.services.inference.models import ServedModel
@@ -127,6 +136,8 @@ def test_the_tables_hold_what_is_decoded() -> None:
         (COMPLETIONS, CompletionRequest),
         (STREAM_OPTIONS, StreamOptions),
         (MESSAGE, ChatMessage),
+        (TOKENIZE, TokenizeRequest),
+        (DETOKENIZE, DetokenizeRequest),
     ):
         names = [each.name for each in table]
         assert sorted(names) == sorted(kind.__struct_fields__)

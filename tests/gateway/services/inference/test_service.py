@@ -12,8 +12,9 @@ import pytest
 
 from engine.contract import SamplingParams
 from gateway.services.fair_pool import FairPool
+from gateway.services.inference.chat_text import Message
 from gateway.services.inference.models import ServedModel
-from gateway.services.inference.service import InferenceService, Job, Message
+from gateway.services.inference.service import InferenceService, Job
 
 pytestmark = pytest.mark.anyio
 

@@ -1,0 +1,256 @@
+"""The bodies of the inference endpoints as JSON Schema: types from what decodes them, bounds from
+what refuses them.
+
+What no schema of one field can say is not here: that a prompt and `max_tokens` fit the context
+together, or which parameters go with which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from gateway.api.openai.bounds import (
+    INTEGERS,
+    MAX_EFFORT_CHARS,
+    MAX_LOGIT_BIASES,
+    MAX_MESSAGES,
+    MAX_METADATA_NAME_CHARS,
+    MAX_METADATA_PAIRS,
+    MAX_METADATA_VALUE_CHARS,
+    MAX_NAME_CHARS,
+    MAX_PROMPTS,
+    MAX_SALT_CHARS,
+    MAX_STOP_CHARS,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+    MAX_TEMPLATE_KWARG_CHARS,
+    MAX_TEMPLATE_KWARGS,
+    MAX_TOKEN_ID_DIGITS,
+    NUMBERS,
+    ROLES,
+    TEMPLATE_KWARG,
+)
+from gateway.api.openai.parameters import (
+    CHAT,
+    COMPLETIONS,
+    DETOKENIZE,
+    MESSAGE,
+    PART,
+    STREAM_OPTIONS,
+    TOKENIZE,
+    Fate,
+    Parameter,
+)
+from gateway.api.openai.schemas import ResponseFormat
+from gateway.domain import Tier
+from gateway.services.inference import ServedModel
+
+Schema = dict[str, Any]
+
+# What asks for nothing, whatever its name.
+_UNKNOWN: Final = {"type": "null"}
+_TABLES: Final = {
+    "ChatRequest": CHAT,
+    "CompletionRequest": COMPLETIONS,
+    "TokenizeRequest": TOKENIZE,
+    "DetokenizeRequest": DETOKENIZE,
+    "StreamOptions": STREAM_OPTIONS,
+    "ChatMessage": MESSAGE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Hold what of the models goes into the bounds."""
+
+    names: Sequence[str]
+    vocab_size: int
+    max_model_len: int
+    takes_empty_prompts: bool
+
+    @classmethod
+    def of(cls, models: Iterable[ServedModel]) -> Served:
+        """Gather it: what one of them takes is in bounds."""
+        several = list(models)
+        return cls(
+            [name for model in several for name in (model.name, *model.aliases)],
+            max(model.info.vocab_size for model in several),
+            max(model.info.max_model_len for model in several),
+            # Where a tokenizer puts a token before a text, there is always one to go on from.
+            any(model.tokenizer.encode("") for model in several),
+        )
+
+
+def tighten(components: Mapping[str, Schema], served: Served) -> None:
+    """Put the bounds of requests into the schemas of their types."""
+    for name, table in _TABLES.items():
+        schema = components[name]
+        schema["additionalProperties"] = _UNKNOWN
+        for each in table:
+            _tighten(schema["properties"], each, served, of=name)
+    _describe_turns(components["ChatMessage"])
+    _require_one(components["TokenizeRequest"])
+
+
+def _tighten(fields: Schema, parameter: Parameter, served: Served, *, of: str) -> None:
+    name = parameter.name
+    if parameter.note:
+        fields[name]["description"] = parameter.note
+    if parameter.fate is Fate.REFUSED and name != "best_of":
+        fields[name] = {"description": parameter.note or "Not done here."} | _only(parameter)
+        return
+    for kind, bounds in _bounds(name, served, of=of).items():
+        for schema in _of_kind(fields[name], kind):
+            schema |= bounds
+
+
+def _only(parameter: Parameter) -> Schema:
+    """Describe a parameter that takes nothing but what asks for nothing."""
+    text = {"type": "object", "properties": {"type": {"const": "text"}}, "required": ["type"]}
+    if any(isinstance(value, ResponseFormat) for value in parameter.neutral):
+        return {"anyOf": [{"type": "null"}, text]}
+    return {"enum": list(parameter.neutral)}
+
+
+def _bounds(name: str, served: Served, *, of: str) -> dict[str, Schema]:
+    """Return what each type that a parameter may have is held to."""
+    token_id = {"type": "integer", "minimum": 0, "maximum": served.vocab_size - 1}
+    if name in NUMBERS and name != "logit_bias":
+        low, high = NUMBERS[name]
+        return {"number": {"minimum": low, "maximum": high}}
+    if name in INTEGERS:
+        low, high = INTEGERS[name]
+        # A prompt alone is echoed with none.
+        low = 0 if (name, of) == ("max_tokens", "CompletionRequest") else low
+        high = min(high, served.max_model_len - 1) if "tokens" in name else high
+        return {"integer": {"minimum": low, "maximum": high}}
+    if (name, of) == ("prompt", "CompletionRequest"):
+        text = {"type": "string", "minLength": 0 if served.takes_empty_prompts else 1}
+        ids = {"items": token_id, "minItems": 1, "maxItems": served.max_model_len - 1}
+        many = {"minItems": 1, "maxItems": MAX_PROMPTS}
+        lists = [ids, {"items": text} | many, {"items": {"type": "array"} | ids} | many]
+        return {"array": {"anyOf": lists}, "string": text}
+    bounds: dict[str, dict[str, Schema]] = {
+        "model": {"string": {"enum": list(served.names)}},
+        "messages": {"array": {"minItems": 1, "maxItems": MAX_MESSAGES}},
+        "tokens": {"array": {"items": token_id}},
+        "top_k": {"integer": {"minimum": -1, "maximum": served.vocab_size}},
+        "best_of": {"integer": dict(zip(("minimum", "maximum"), INTEGERS["n"], strict=True))},
+        "stop": {
+            "string": {"minLength": 1, "maxLength": MAX_STOP_CHARS},
+            "array": {
+                "maxItems": MAX_STOP_STRINGS,
+                "items": {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS},
+            },
+        },
+        "stop_token_ids": {"array": {"maxItems": MAX_STOP_TOKEN_IDS, "items": token_id}},
+        "logit_bias": {"object": _biases(served.vocab_size)},
+        "service_tier": {"string": {"enum": ["auto", *sorted(Tier)]}},
+        "cache_salt": {"string": {"minLength": 1, "maxLength": MAX_SALT_CHARS}},
+        "metadata": {"object": _METADATA},
+        "name": {"string": {"maxLength": MAX_NAME_CHARS}},
+        "role": {"string": {"enum": list(ROLES)}},
+        "reasoning_effort": {"string": {"maxLength": MAX_EFFORT_CHARS}},
+        "chat_template_kwargs": {"object": _TEMPLATE_KWARGS},
+    }
+    return bounds.get(name, {})
+
+
+def _biases(vocab_size: int) -> Schema:
+    low, high = NUMBERS["logit_bias"]
+    return {
+        "maxProperties": MAX_LOGIT_BIASES,
+        "propertyNames": {"pattern": at_most(vocab_size - 1, MAX_TOKEN_ID_DIGITS)},
+        "additionalProperties": {"type": "number", "minimum": low, "maximum": high},
+    }
+
+
+_METADATA: Final[Schema] = {
+    "maxProperties": MAX_METADATA_PAIRS,
+    "propertyNames": {"maxLength": MAX_METADATA_NAME_CHARS},
+    "additionalProperties": {"type": "string", "maxLength": MAX_METADATA_VALUE_CHARS},
+}
+_TEMPLATE_KWARGS: Final[Schema] = {
+    "maxProperties": MAX_TEMPLATE_KWARGS,
+    "propertyNames": {"pattern": f"^{TEMPLATE_KWARG}$"},
+    "additionalProperties": {
+        "anyOf": [
+            {"type": "string", "maxLength": MAX_TEMPLATE_KWARG_CHARS},
+            {"type": ["number", "boolean", "null"]},
+        ]
+    },
+}
+
+
+def _describe_turns(message: Schema) -> None:
+    """Say what a text part is, and who may say nothing."""
+    known: Schema = {each.name: {} for each in PART}
+    part = {
+        "type": "object",
+        "properties": known | {"type": {"const": "text"}, "text": {"type": "string"}},
+        "required": ["type", "text"],
+        "additionalProperties": _UNKNOWN,
+    }
+    said = {"anyOf": [{"type": "string"}, {"type": "array", "items": part}]}
+    message["properties"]["content"] = {"anyOf": [*said["anyOf"], {"type": "null"}]}
+    message["anyOf"] = [
+        {"properties": {"role": {"const": "assistant"}}},
+        {"properties": {"content": said}, "required": ["content"]},
+    ]
+
+
+def _require_one(tokenize: Schema) -> None:
+    """Say that it is a text or a chat, and what goes with a chat alone."""
+    null = {"type": "null"}
+    no_kwargs: Schema = {"enum": [None, {}]}
+    text = {"messages": null, "continue_final_message": {"enum": [None, False]}}
+    # A template need not write what a message has.
+    chat = {"prompt": null, "continue_final_message": {"enum": [None, False]}}
+    going_on = {"prompt": null, "add_generation_prompt": {"enum": [None, False]}}
+    fields = tokenize["properties"]
+    tokenize["anyOf"] = [
+        {
+            "properties": text
+            | {"prompt": fields["prompt"]["anyOf"][0], "chat_template_kwargs": no_kwargs},
+            "required": ["prompt"],
+        },
+        *(
+            {
+                "properties": properties | {"messages": {"type": "array"}},
+                "required": ["messages"],
+            }
+            for properties in (chat, going_on)
+        ),
+    ]
+
+
+def _of_kind(schema: Schema, kind: str) -> Iterator[Schema]:
+    for branch in schema.get("anyOf", [schema]):
+        if branch.get("type") == kind:
+            yield branch
+
+
+def at_most(number: int, max_digits: int) -> str:
+    """Return a pattern of the numbers from 0 to `number`, with zeros before them or without."""
+    digits = str(number)
+    rest = len(digits) - 1
+    smaller = [
+        f"{digits[:place]}[0-{int(digit) - 1}][0-9]{{{rest - place}}}"
+        for place, digit in enumerate(digits)
+        if digit != "0"
+    ]
+    fewer = [f"[0-9]{{1,{rest}}}"] if rest else []
+    return f"^0{{0,{max_digits - rest - 1}}}(?:{'|'.join([*fewer, *smaller, digits])})$"
+
+
+def bounded(types: Sequence[type], served: Served) -> dict[str, Schema]:
+    """Return the schemas of types by name, those of requests with their bounds."""
+    _, components = msgspec.json.schema_components(
+        types, ref_template="#/components/schemas/{name}"
+    )
+    tighten(components, served)
+    return components

@@ -1,0 +1,87 @@
+"""What no schema says of one request: which of its fields fit together, and what was sent before.
+
+Schemathesis loads this. Only requests that are meant to be good are changed.
+"""
+
+import uuid
+
+import schemathesis
+
+# What an answer of the demo model may take, so that thousands of them end soon.
+MAX_TOKENS = 4
+COMPUTING = ("/v1/chat/completions", "/v1/completions")
+
+
+@schemathesis.hook
+def before_call(context, case, kwargs):
+    if case.meta is None or not case.meta.generation.mode.is_positive:
+        return
+    case.body = with_integers(case.body)
+    if case.path == "/v1/usage":
+        fit_times(case)
+    if case.path in COMPUTING and isinstance(case.body, dict):
+        name = next(
+            (name for name in case.headers or {} if name.lower() == "idempotency-key"), None
+        )
+        if name is not None:
+            # The same key with another body is refused, and which keys there were is no schema's.
+            case.headers[name] = str(uuid.uuid4())
+        fit(case.body, is_chat=case.path == COMPUTING[0])
+
+
+def with_integers(value):
+    """Spell integers as such: to JSON Schema 5.0 is one too."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [with_integers(item) for item in value]
+    if isinstance(value, dict):
+        return {name: with_integers(item) for name, item in value.items()}
+    return value
+
+
+def fit_times(case):
+    """Let a report begin before it ends: most drawn times are not in the past."""
+    for name in ("from", "to"):
+        if name in (case.query or {}):
+            case.query[name] = {"from": "2026-01-01", "to": "2026-12-31"}[name]
+
+
+def fit(body, *, is_chat):
+    """Have the prompt fit the context, and parameters fit each other."""
+    for name in ("max_tokens", "max_completion_tokens"):
+        if body.get(name) is not None:
+            body[name] = min(body[name], MAX_TOKENS)
+    if is_chat:
+        fit_chat(body)
+    else:
+        fit_text(body)
+    if body.get("min_tokens") is not None:
+        body["min_tokens"] = min(body["min_tokens"], 1)
+    if body.get("stream_options") is not None:
+        body["stream"] = True
+
+
+def fit_chat(body):
+    if body.get("max_tokens") is None and body.get("max_completion_tokens") is None:
+        body["max_completion_tokens"] = MAX_TOKENS
+    body["messages"] = body["messages"][:64]
+    for message in body["messages"]:
+        if isinstance(message.get("content"), str):
+            message["content"] = message["content"][:40]
+    if body.get("top_logprobs"):
+        body["logprobs"] = True
+
+
+def fit_text(body):
+    if body.get("max_tokens") == 0:
+        body["echo"] = True
+    if body.get("best_of") is not None:
+        body["best_of"] = body.get("n") or 1
+    if body.get("add_special_tokens") is False:
+        del body["add_special_tokens"]
+    prompt = body["prompt"]
+    if isinstance(prompt, list) and not isinstance(prompt[0], int):
+        body["prompt"] = prompt[:16]
+    elif isinstance(prompt, list):
+        body["prompt"] = prompt[:256]
