@@ -30,7 +30,12 @@ class Catalogue:
 
 
 def _card(model: ServedModel) -> ModelCard:
-    return ModelCard(id=model.name, created=model.created_s, max_model_len=model.info.max_model_len)
+    return ModelCard(
+        id=model.name,
+        created=model.created_s,
+        max_model_len=model.info.max_model_len,
+        root=model.name,
+    )
 
 
 def _json(body: msgspec.Struct) -> Response:

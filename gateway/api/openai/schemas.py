@@ -39,6 +39,7 @@ class ChatMessage(msgspec.Struct, forbid_unknown_fields=True):
     tool_call_id: Any = None
     reasoning_content: Any = None
     id: Any = None
+    type: Any = None
     provider_specific_fields: Any = None
 
 
@@ -162,11 +163,15 @@ class TextCompletion(msgspec.Struct):
 
 
 class ModelCard(msgspec.Struct):
-    """Describe a model; `max_model_len`, as vLLM has it, is the context that is served."""
+    """Describe a model; `max_model_len`, as vLLM has it, is the context that is served.
+
+    `root` is the model's name here: vLLM's is a path, which is no tenant's business.
+    """
 
     id: str
     created: int
     max_model_len: int
+    root: str
     object: Literal["model"] = "model"
     owned_by: str = "sluice"
 
