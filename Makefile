@@ -10,7 +10,7 @@ LOCKED := $(PIP) install --quiet --require-hashes --no-deps --requirement
 SLUICE := $(PIP) install --quiet --no-build-isolation --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test soak lint format audit lock clean
+.PHONY: help install serve test clients soak lint format audit lock clean
 
 help:            ## List the targets
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/: *.*## */\t/' | expand -t 12
@@ -32,6 +32,9 @@ else
 	  $(PYTEST) -m alone || status=1; \
 	  exit $$status
 endif
+
+clients: $(VENV)/.tested     ## Run other projects' clients against Sluice (installs 1 GB into .venv/clients)
+	@$(PYTEST) -n 2 --dist loadfile --timeout 900 tests/clients $(ARGS)
 
 soak: $(VENV)/.tested        ## Run the promises at full size; writes docs/benchmarks/*.json
 	@$(BIN)/python -m tests.soak $(ARGS)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.clients.environments import (
+    HERE,
+    ClientEnvironment,
+    NotInstallable,
+    npm_environment,
+    python_environment,
+)
 from tests.live_server import Server, start_server
 from tests.passable import passable_directory
-
-HERE = Path(__file__).parent
-KEPT = Path(sys.prefix) / "clients"
 
 
 @pytest.fixture(scope="session")
@@ -27,21 +30,43 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def client_environment() -> Callable[[str], SimpleNamespace]:
-    """Give a client's environment by its name; its commands are in `bin`."""
-    return installed
+def client_environment() -> Callable[[str], ClientEnvironment]:
+    """Give a Python client's environment by its name; skip where it cannot be installed."""
+    return _or_skip(python_environment)
 
 
-def installed(name: str) -> SimpleNamespace:
-    """Install what `requirements/NAME.txt` pins, once."""
-    directory = KEPT / name
-    requirements = HERE / "requirements" / f"{name}.txt"
-    if not directory.exists():
-        pip = [sys.executable, "-m", "pip", "--python", str(directory / "bin" / "python")]
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
-        install = subprocess.run(
-            [*pip, "install", "--quiet", "--no-deps", "--requirement", requirements], check=False
+@pytest.fixture(scope="session")
+def npm_client() -> Callable[[str], ClientEnvironment]:
+    """Give an npm client's environment by its name; skip where it cannot be installed."""
+    return _or_skip(npm_environment)
+
+
+def _or_skip(make: Callable[[str], ClientEnvironment]) -> Callable[[str], ClientEnvironment]:
+    def give(name: str) -> ClientEnvironment:
+        try:
+            return make(name)
+        except NotInstallable as exc:
+            pytest.skip(f"{name} could not be installed: {exc}")
+
+    return give
+
+
+@pytest.fixture
+def answers(server: Server, tmp_path: Path) -> Callable[..., Any]:
+    """Run one of `programs/` in a client's environment and return the JSON of its last line."""
+
+    def run(
+        client: ClientEnvironment, program: str, *, interpreter: str = "python", **env: str
+    ) -> Any:
+        done = client.run(
+            interpreter,
+            HERE / "programs" / program,
+            cwd=tmp_path,
+            SLUICE_BASE_URL=server.api,
+            SLUICE_API_KEY=server.key,
+            **env,
         )
-        if install.returncode:
-            pytest.skip(f"{name} could not be installed")
-    return SimpleNamespace(bin=directory / "bin")
+        assert done.returncode == 0, done.stderr[-4000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run

@@ -35,6 +35,7 @@ def _card(model: ServedModel) -> ModelCard:
         created=model.created_s,
         max_model_len=model.info.max_model_len,
         sampling_defaults=model.sampling_defaults,
+        root=model.name,
     )
 
 

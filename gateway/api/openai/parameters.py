@@ -166,6 +166,7 @@ MESSAGE: Final = (
     Parameter("annotations", T, [{}], neutral=(None, [])),
     Parameter("reasoning_content", T, "hm"),
     Parameter("id", T, "m1"),
+    Parameter("type", T, "note", "`text` and `message` are not named", (None, "text", "message")),
     Parameter("provider_specific_fields", T, {"a": 1}, neutral=(None, {})),
     Parameter("audio", R, {"id": "a"}),
     Parameter("function_call", R, {"name": "f"}),

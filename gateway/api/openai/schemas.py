@@ -40,6 +40,7 @@ class ChatMessage(msgspec.Struct, forbid_unknown_fields=True):
     tool_call_id: Any = None
     reasoning_content: Any = None
     id: Any = None
+    type: Any = None
     provider_specific_fields: Any = None
 
 
@@ -218,12 +219,14 @@ class ModelCard(msgspec.Struct):
 
     `sampling_defaults` hold where a request does not say; without `max_tokens` among them, a chat
     may have what is left of the context.
+    `root` is the model's name here: vLLM's is a path, which is no tenant's business.
     """
 
     id: str
     created: int
     max_model_len: int
     sampling_defaults: SamplingDefaults
+    root: str
     object: Literal["model"] = "model"
     owned_by: str = "sluice"
 

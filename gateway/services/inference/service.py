@@ -246,7 +246,7 @@ def _check_length(num_chars: int, limit: int, model: ServedModel, param: str) ->
     if num_chars > limit:
         raise ContextLengthExceeded(
             f"This model's maximum context length is {model.info.max_model_len} tokens. However, "
-            f"your prompt has {num_chars} characters, which cannot fit.",
+            f"your prompt has {num_chars} characters: the prompt is too long.",
             param=param,
         )
 
@@ -256,7 +256,7 @@ def check_prompt_length(num_tokens: int, info: EngineInfo, param: str) -> None:
     if num_tokens > info.max_model_len:
         raise ContextLengthExceeded(
             f"This model's maximum context length is {info.max_model_len} tokens. However, "
-            f"your prompt has {num_tokens} tokens, which cannot fit.",
+            f"your prompt has {num_tokens} tokens: the prompt is too long.",
             param=param,
         )
 

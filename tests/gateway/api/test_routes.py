@@ -18,6 +18,7 @@ async def test_models_are_listed_in_openais_shape(client: httpx.AsyncClient) -> 
         "id": "sim",
         "created": 1_700_000_000,
         "max_model_len": CONTEXT,
+        "root": "sim",
         "object": "model",
         "owned_by": "sluice",
     }

@@ -286,6 +286,6 @@ async def test_a_large_body_is_read_on_a_thread(
 
 async def test_a_list_of_prompts_is_counted_before_it_is_read(client: httpx.AsyncClient) -> None:
     """Too many are refused whatever they hold; token ids longer than the context, too."""
-    for prompt, text in (([[1]] * 129, "128"), ([["x"]] * 129, "128"), ([1] * 5_000, "cannot fit")):
+    for prompt, text in (([[1]] * 129, "128"), ([["x"]] * 129, "128"), ([1] * 5_000, "too long")):
         refused = await client.post("/v1/completions", json={"model": "sim", "prompt": prompt})
         assert text in check(refused, 400)["message"]
