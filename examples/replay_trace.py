@@ -181,7 +181,7 @@ def main() -> int:
     parser.add_argument("--trace", type=Path, default=TRACE)
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--speed", type=float, default=1.0, help="compress the arrival times")
-    parser.add_argument("--context", type=int, default=1024, help="the model's context, tokens")
+    parser.add_argument("--context", type=int, default=4096, help="the model's context, tokens")
     parser.add_argument("--vocab", type=int, default=1024, help="the model's vocabulary")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     args = parser.parse_args()

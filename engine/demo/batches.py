@@ -2,8 +2,8 @@
 
 A row holds several conversations, masked from each other by `Batch.documents`. Only the tokens of
 answers are to be learnt, and most conversations are cut after the first tokens of their last
-answer: which answer to give is decided there, the rest is recited. Every sixteenth batch is one
-long chat a row, as long as the context. Loads no torch.
+answer: which answer to give is decided there, the rest is recited. Every sixteenth batch, and a
+quarter of the last ones, is one long chat a row, as long as the context. Loads no torch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.demo import MODEL_DIR
@@ -20,7 +20,10 @@ from engine.demo.evaluation import messages_of
 from engine.demo.vocabulary import ASSISTANT, EOS, SPECIAL_TOKENS
 from engine.text import ChatTemplate, Tokenizer
 
-CONTEXT = 1024
+CONTEXT = 4096
+# What all but the last steps know: attention over the whole is most of a long row's work.
+FIRST_CONTEXT = 1024
+_BATCH_TOKENS = 4096
 EOS_ID, ASSISTANT_ID = SPECIAL_TOKENS.index(EOS), SPECIAL_TOKENS.index(ASSISTANT)
 
 
@@ -60,21 +63,25 @@ class Mixture:
     cut: float  # share of the conversations whose last answer is cut
     cut_after: tuple[int, int]  # tokens of the answer that are left
     num_turns: tuple[int, int, int]  # weights of one, two, three turns
+    context: int = FIRST_CONTEXT  # tokens
+    long: float = 1 / 16  # share of the batches that are chats as long as the context
 
 
 # Answers are learnt by heart first; then almost every token goes into telling questions apart.
 RECITING = Mixture(hard=False, cut=0.6, cut_after=(4, 16), num_turns=(65, 20, 15))
 CHOOSING = Mixture(hard=True, cut=0.85, cut_after=(3, 12), num_turns=(75, 17, 8))
+STRETCHING = replace(CHOOSING, context=CONTEXT, long=1 / 4)
 
 
 def make_batch(encoding: Encoding, corpus: Corpus, rng: random.Random, mixture: Mixture) -> Batch:
     """Draw 4,096 tokens of training."""
-    long = rng.random() < 1 / 16
-    num_rows, length = (4, CONTEXT) if long else (32, 128)
+    long = rng.random() < mixture.long
+    length = mixture.context if long else 128
     draw = _long_chat if long else _conversation
+    num_rows = _BATCH_TOKENS // length
     rows = [_row(lambda: draw(encoding, corpus, rng, mixture), length) for _ in range(num_rows)]
     tokens, labels, documents = zip(*rows, strict=True)
-    return Batch(tokens, labels, documents, rng.randint(0, CONTEXT - length))
+    return Batch(tokens, labels, documents, rng.randint(0, mixture.context - length))
 
 
 def _row(draw: Callable[[], list[int]], length: int) -> tuple[list[int], list[int], list[int]]:
@@ -105,7 +112,8 @@ def _conversation(
 def _long_chat(
     encoding: Encoding, corpus: Corpus, rng: random.Random, mixture: Mixture
 ) -> list[int]:
-    return _chat(encoding, corpus, rng, 40, mixture)
+    # A turn has 25 tokens and more.
+    return _chat(encoding, corpus, rng, mixture.context // 25, mixture)
 
 
 def _chat(

@@ -21,6 +21,8 @@ from engine.demo.corpus import (
 # Takes conversations as messages, gives the answers in the same order.
 AnswerFunction = Callable[[Sequence[Sequence[Mapping[str, str]]]], list[str]]
 _NUM_VARIANTS = 600
+# Of about 49 tokens each: the last answer ends near the end of the context.
+DEEP_TURNS = 77
 
 
 def messages_of(variant: Variant) -> list[dict[str, str]]:
@@ -38,6 +40,7 @@ def measure(answer: AnswerFunction, corpus: Corpus, *, readme: Path) -> dict[str
     rng = random.Random("wrappers")
     wrapped = [corpus.variant(rng, wrappers=UNSEEN_WRAPPERS) for _ in range(_NUM_VARIANTS)]
     right, asked = readme_score(answer, readme)
+    deep, _ = readme_score(answer, readme, after=long_chat(corpus, DEEP_TURNS))
     return {
         "trained_exact": _share([text == variant.fact.answer for variant, text in pairs]),
         "trained_key_fact": _share([variant.fact.is_in(text) for variant, text in pairs]),
@@ -45,6 +48,7 @@ def measure(answer: AnswerFunction, corpus: Corpus, *, readme: Path) -> dict[str
         "casing_and_unseen_wrappers": key_fact_share(answer, wrapped),
         "unseen_paraphrases": key_fact_share(answer, unseen_variants(corpus)),
         "readme_right": right,
+        "readme_right_deep": deep,
         "readme_asked": asked,
     }
 
@@ -58,10 +62,26 @@ def key_fact_share(answer: AnswerFunction, variants: Sequence[Variant]) -> float
     return _share([v.fact.is_in(text) for v, text in zip(variants, answers, strict=True)])
 
 
-def readme_score(answer: AnswerFunction, readme: Path) -> tuple[int, int]:
-    """Ask the README's first questions. Returns: how many were right, how many there are."""
+def long_chat(corpus: Corpus, num_turns: int) -> list[dict[str, str]]:
+    """Make a chat of questions and their written answers; the same at every call."""
+    rng = random.Random("long chat")
+    messages = []
+    for _ in range(num_turns):
+        variant = corpus.variant(rng)
+        messages += messages_of(variant)
+        messages.append({"role": "assistant", "content": variant.fact.answer})
+    return messages
+
+
+def readme_score(
+    answer: AnswerFunction, readme: Path, *, after: Sequence[Mapping[str, str]] = ()
+) -> tuple[int, int]:
+    """Ask the README's first questions, each at the end of the chat `after`.
+
+    Returns: how many were right, how many there are.
+    """
     entries = read_readme_questions(readme)
-    answers = answer([[{"role": "user", "content": question}] for question, _ in entries])
+    answers = answer([[*after, {"role": "user", "content": question}] for question, _ in entries])
     pairs = zip(entries, answers, strict=True)
     return sum(contains(text, key) for (_, key), text in pairs), len(entries)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,22 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from engine.demo.batches import CONTEXT
+from engine.demo.batches import CONTEXT, FIRST_CONTEXT
 from engine.demo.vocabulary import BOS, EOS, SPECIAL_TOKENS, VOCAB_SIZE
+from engine.models.rope_config import Llama3Scaling, RopeConfig
+from engine.models.rotary import inverse_frequencies
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE = 192, 4, 6, 3, 32, 576
-ROPE_THETA = 10_000.0
+FIRST_ROPE = RopeConfig(theta=10_000.0)
+# Pairs that never turned once within the first context turn as much slower as the context is
+# longer, so that no distance is new to them; those that turned four times tell neighbours apart
+# and stay.
+STRETCH = Llama3Scaling(
+    factor=CONTEXT / FIRST_CONTEXT,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_positions=FIRST_CONTEXT,
+)
 EPSILON = 1e-5
 BOS_ID, EOS_ID = SPECIAL_TOKENS.index(BOS), SPECIAL_TOKENS.index(EOS)
 Cache = list[tuple[Tensor, Tensor]]  # keys and values by layer
@@ -31,6 +43,7 @@ class Llama(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.rope = FIRST_ROPE
         self.model = nn.Module()
         self.model.embed_tokens = nn.Embedding(VOCAB_SIZE, HIDDEN)
         self.model.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
@@ -40,11 +53,15 @@ class Llama(nn.Module):
                 residual = name.endswith(("o_proj.weight", "down_proj.weight"))
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * LAYERS) if residual else 0.02)
 
+    def stretch(self) -> None:
+        """Spread the positions of the first context over the whole one."""
+        self.rope = replace(FIRST_ROPE, scaling=STRETCH)
+
     def hidden(
         self, tokens: Tensor, offset: int, mask: Tensor | None, cache: Cache | None = None
     ) -> Tensor:
         """Map tokens [num_rows, length] to hidden states [num_rows, length, HIDDEN]."""
-        rotation = _rotation(offset, tokens.shape[1])
+        rotation = _rotation(self.rope, offset, tokens.shape[1])
         states: Tensor = self.model.embed_tokens(tokens)  # type: ignore[operator]
         layers: Any = self.model.layers  # nn.Module types its attributes as Tensor | Module
         for number, layer in enumerate(layers):
@@ -126,9 +143,9 @@ class Mlp(nn.Module):
         return self.down_proj(gated)  # type: ignore[no-any-return]
 
 
-def _rotation(offset: int, length: int) -> tuple[Tensor, Tensor]:
-    frequencies = ROPE_THETA ** (-torch.arange(0, HEAD_DIM, 2) / HEAD_DIM)
-    angles = torch.outer(torch.arange(offset, offset + length), frequencies).repeat(1, 2)
+def _rotation(rope: RopeConfig, offset: int, length: int) -> tuple[Tensor, Tensor]:
+    positions = torch.arange(offset, offset + length)
+    angles = torch.outer(positions, inverse_frequencies(rope, HEAD_DIM)).repeat(1, 2)
     return angles.cos(), angles.sin()  # [length, HEAD_DIM]
 
 
@@ -139,7 +156,7 @@ def _rotate(heads: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def write_model(network: Llama, model_dir: Path) -> None:
-    """Write weights and configs as transformers 5 lays them out."""
+    """Write the weights of a stretched network and configs as transformers 5 lays them out."""
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -153,7 +170,14 @@ def write_model(network: Llama, model_dir: Path) -> None:
         "hidden_act": "silu",
         "max_position_embeddings": CONTEXT,
         "rms_norm_eps": EPSILON,
-        "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA},
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": FIRST_ROPE.theta,
+            "factor": STRETCH.factor,
+            "low_freq_factor": STRETCH.low_freq_factor,
+            "high_freq_factor": STRETCH.high_freq_factor,
+            "original_max_position_embeddings": STRETCH.original_max_positions,
+        },
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": True,

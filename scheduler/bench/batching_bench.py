@@ -35,6 +35,9 @@ from scheduler.progress import Progress
 from scheduler.simulator.batching_suite import AZURE_EXCERPT, CONTINUOUS
 from scheduler.simulator.traces import read_trace
 
+# Of a request, whatever the model's context is, so that figures of one trace stay comparable.
+_MAX_TOKENS = 1024
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingBenchOptions:
@@ -120,7 +123,7 @@ def make_server(name: str, info: EngineInfo, options: BatchingBenchOptions) -> S
             batch_size=options.rows,
             timeout_s=options.timeout_s,
             window_size=4 * options.rows,
-            max_batch_tokens=options.rows * info.max_model_len // 4,
+            max_batch_tokens=options.rows * min(_MAX_TOKENS, info.max_model_len) // 4,
             max_num_queued=options.requests,
         )
         return make_baseline(name, info, batching)
@@ -136,7 +139,7 @@ def _draw_requests(bench: Bench, options: BatchingBenchOptions) -> list[Coming]:
     """Take the first requests of the trace, and make up their prompts."""
     draw = random.Random(options.seed)
     part = read_trace(options.trace, limit=options.requests).arrivals
-    max_len = bench.info.max_model_len
+    max_len = min(_MAX_TOKENS, bench.info.max_model_len)
     requests = []
     for arrival in part:
         num_output = min(max_len // 2, max(1, round(arrival.num_output_tokens * options.scale)))

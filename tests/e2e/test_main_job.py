@@ -61,6 +61,22 @@ def test_sdk_streams_what_it_gets_whole(client: openai.OpenAI) -> None:
     assert chunks[-1].usage.completion_tokens == plain.usage.completion_tokens
 
 
+@pytest.mark.parametrize("max_tokens", [1024, 2048, 4000])
+def test_what_clients_ask_for_by_default_fits_the_demo_model(
+    client: openai.OpenAI, server: Server, max_tokens: int
+) -> None:
+    """Thousands of new tokens may be asked for: the demo model is served with 4,096 positions."""
+    assert server.banner["max_model_len"] == 4096
+    answer = client.chat.completions.create(
+        model="sluice-demo",
+        messages=[{"role": "user", "content": "What is Sluice?"}],
+        max_tokens=max_tokens,
+        temperature=0,
+    )
+    assert answer.choices[0].finish_reason == "stop"
+    assert "multi-tenant" in (answer.choices[0].message.content or "")
+
+
 def test_sdk_completes_text_and_tokens(client: openai.OpenAI) -> None:
     """Text completions take strings and token ids."""
     answer = client.completions.create(model="sluice-demo", prompt=["a", "b"], max_tokens=4)

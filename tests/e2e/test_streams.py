@@ -29,7 +29,7 @@ def test_disconnect_gives_back_slots_and_blocks(made_data_dir: Path) -> None:
 def test_trace_is_replayed_and_all_is_answered(server: Server) -> None:
     """The example replays real arrivals and lengths, and every request is answered in full."""
     script = ROOT / "examples/replay_trace.py"
-    flags = ["--requests", "40", "--speed", "8", "--json"]
+    flags = ["--requests", "40", "--speed", "8", "--context", "1024", "--json"]
     done = subprocess.run(
         [sys.executable, script, "--base-url", server.api, "--key", server.key, *flags],
         capture_output=True,

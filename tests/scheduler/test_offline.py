@@ -146,7 +146,7 @@ def test_no_prompts(llm: LLM) -> None:
         ([[1 << 40]], ValueError, "prompt 0: token id 2147483647 is outside"),
         ([[-1]], ValueError, "prompt 0: token id -1 is outside"),
         (["\ud800"], InvalidText, "prompt 0: character 0 is a lone surrogate"),
-        (["good", [7] * 1020], Rejected, "prompt 1: .* exceed the context of 1024"),
+        (["good", [7] * 4090], Rejected, "prompt 1: .* exceed the context of 4096"),
         ("a text", ValueError, "pass a list of prompts"),
     ],
 )

@@ -101,9 +101,9 @@ def http_ratio(directory: Path) -> Part:
 
 
 def replay(directory: Path) -> Part:
-    """Replay 200 requests of the trace at their own times."""
+    """Replay 200 requests of the trace at their own times, of 1,024 tokens at most."""
     server = start_server(directory / "data")
-    command = [sys.executable, ROOT / "examples/replay_trace.py", "--json"]
+    command = [sys.executable, ROOT / "examples/replay_trace.py", "--context", "1024", "--json"]
     done = subprocess.run(
         [*command, "--base-url", server.api, "--key", server.key, "--requests", "200"],
         stdout=subprocess.PIPE,

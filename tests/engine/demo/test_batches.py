@@ -13,7 +13,9 @@ from engine.demo.batches import (
     CHOOSING,
     CONTEXT,
     EOS_ID,
+    FIRST_CONTEXT,
     RECITING,
+    STRETCHING,
     Batch,
     Encoding,
     make_batch,
@@ -35,15 +37,15 @@ def batches(encoding: Encoding) -> list[Batch]:
     corpus = Corpus(read_facts())
     return [
         make_batch(encoding, corpus, random.Random(seed), mixture)
-        for seed in range(40)
-        for mixture in (RECITING, CHOOSING)
+        for mixture, num_batches in ((RECITING, 40), (CHOOSING, 40), (STRETCHING, 10))
+        for seed in range(num_batches)
     ]
 
 
 def test_rows_are_full_and_stay_inside_the_context(batches: list[Batch]) -> None:
     """Every row of a batch has one length; positions end at the context."""
     lengths = {len(row) for batch in batches for row in batch.tokens}
-    assert lengths == {128, CONTEXT}
+    assert lengths == {128, FIRST_CONTEXT, CONTEXT}
     for batch in batches:
         assert batch.offset + len(batch.tokens[0]) <= CONTEXT
 

@@ -6,6 +6,7 @@ import json
 import random
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from engine.cpu.runner import TorchEngine
 from engine.demo import MODEL_DIR
 from engine.demo.corpus import Corpus, corpus_sha256, read_facts, read_readme_questions
 from engine.demo.evaluation import (
+    DEEP_TURNS,
     key_fact_share,
+    long_chat,
     messages_of,
     readme_score,
     unseen_variants,
@@ -60,7 +63,7 @@ class DemoModel:
     def _generate(self, prompts: list[array[int]]) -> list[list[int]]:
         params = SamplingParams(max_tokens=ANSWER_TOKENS_MAX, temperature=0.0)
         answers: list[list[int]] = [[] for _ in prompts]
-        plan = self._prefill(prompts, params)
+        plan = self._prefill(prompts, params, self._share(prompts, params))
         while not plan.is_empty:
             result = self.engine.collect(self.engine.launch(plan))
             assert not result.failed
@@ -75,16 +78,34 @@ class DemoModel:
         self.engine.reset()
         return answers
 
-    def _prefill(self, prompts: list[array[int]], params: SamplingParams) -> StepPlan:
+    def _share(self, prompts: list[array[int]], params: SamplingParams) -> int:
+        """Compute the whole blocks that all prompts begin with. Returns: how many they are."""
+        columns = zip(*(prompt[:-1] for prompt in prompts), strict=False)
+        prefix = array("i", (ids[0] for ids in takewhile(lambda ids: len(set(ids)) == 1, columns)))
+        num_blocks = len(prefix) // BLOCK_SIZE
+        if num_blocks:
+            num_tokens = num_blocks * BLOCK_SIZE
+            first = NewSequence(0, "shared", prefix, len(prefix), 0, (), params)
+            part = SequenceSlice(0, 0, num_tokens, range(num_blocks), False)
+            self.engine.collect(self.engine.launch(StepPlan(0, admitted=[first], slices=[part])))
+        return num_blocks
+
+    def _prefill(
+        self, prompts: list[array[int]], params: SamplingParams, num_shared: int
+    ) -> StepPlan:
         admitted, slices = [], []
-        next_block = 0
+        released = (0,) if num_shared else ()
+        shared, start = tuple(range(num_shared)), num_shared * BLOCK_SIZE
+        next_block = num_shared
         for slot, prompt in enumerate(prompts):
-            admitted.append(NewSequence(slot, f"q{slot}", prompt, len(prompt), 0, (), params))
-            num_blocks = -(-(len(prompt) + ANSWER_TOKENS_MAX) // BLOCK_SIZE)
+            admitted.append(
+                NewSequence(slot, f"q{slot}", prompt, len(prompt), start, shared, params)
+            )
+            num_blocks = -(-(len(prompt) + ANSWER_TOKENS_MAX) // BLOCK_SIZE) - num_shared
             block_ids = tuple(range(next_block, next_block + num_blocks))
-            slices.append(SequenceSlice(slot, 0, len(prompt), block_ids, True))
+            slices.append(SequenceSlice(slot, start, len(prompt) - start, block_ids, True))
             next_block += num_blocks
-        return StepPlan(0, admitted=admitted, slices=slices)
+        return StepPlan(1, admitted=admitted, slices=slices, released=released)
 
 
 @pytest.fixture(scope="module")
@@ -150,18 +171,19 @@ def test_a_second_question_is_answered_like_the_first(demo: DemoModel, corpus: C
     assert sum(later.fact.is_in(text) for text, later in answers) >= 17
 
 
-def test_a_long_conversation_still_reads_as_english(demo: DemoModel, corpus: Corpus) -> None:
-    """Close to the end of the context the model still recites what it learnt."""
-    rng = random.Random("long conversation")
-    messages: list[dict[str, str]] = []
-    while len(demo.tokenizer.encode(demo.template.render(messages))) < 850:
-        fact = rng.choice(corpus.facts)
-        messages.append({"role": "user", "content": fact.ask[0]})
-        messages.append({"role": "assistant", "content": fact.answer})
-    facts = rng.sample(corpus.facts, 10)
-    chats = [[*messages, {"role": "user", "content": fact.ask[0]}] for fact in facts]
-    pairs = zip(facts, demo.answer(chats), strict=True)
-    assert sum(fact.answer == text for fact, text in pairs) >= 8
+def test_the_readmes_questions_are_answered_deep_in_a_long_chat(
+    demo: DemoModel, corpus: Corpus, report: dict[str, object]
+) -> None:
+    """Behind a chat of over 3,500 tokens, near the context's end, at least 18 are still right."""
+    chat = long_chat(corpus, DEEP_TURNS)
+    num_tokens = len(demo.tokenizer.encode(demo.template.render(chat)))
+    assert 3500 < num_tokens < demo.engine.info.max_model_len - 2 * ANSWER_TOKENS_MAX
+    right, asked = readme_score(demo.answer, README, after=chat)
+    assert asked == 20
+    assert right >= 18
+    figures = report["figures"]
+    assert isinstance(figures, dict)
+    assert abs(right - figures["readme_right_deep"]) <= 1
 
 
 @pytest.mark.parametrize(

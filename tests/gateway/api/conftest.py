@@ -92,7 +92,8 @@ async def model(tokenizer: Tokenizer) -> AsyncIterator[ServedModel]:
 @pytest.fixture(scope="session")
 def torch_engine() -> Iterator[TorchEngine]:
     """The demo model, which can do all of the sampling surface."""
-    engine = TorchEngine(EngineConfig(model_dir=MODEL_DIR, block_size=16, num_blocks=256))
+    config = EngineConfig(model_dir=MODEL_DIR, block_size=16, num_blocks=256, max_model_len=1024)
+    engine = TorchEngine(config)
     yield engine
     engine.close()
 
