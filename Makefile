@@ -5,7 +5,8 @@ BIN    := $(VENV)/bin
 # pip, not uv: uv would resolve torch's range to the CUDA build.
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # Files whose hashes are not the locked ones are refused. What is left to resolve after that is
-# torch alone, by its range and as your index has it; what builds Sluice is locked too.
+# torch alone, by its range and as your index has it (engine/torch_build.py says which build); what
+# builds Sluice is locked too.
 LOCKED := $(PIP) install --quiet --require-hashes --no-deps --requirement
 SLUICE := $(PIP) install --quiet --no-build-isolation --editable
 
@@ -67,7 +68,9 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: pyproject.toml requirements.lock | $(VENV)/bin/python
 	@echo "Installing Sluice into $(VENV) (about a minute) …" >&2
-	@$(LOCKED) requirements.lock
+	@torch=$$($(BIN)/python -m engine.torch_build) && \
+	  $(LOCKED) requirements.lock && \
+	  $(PIP) install --quiet "$$torch"
 	@$(SLUICE) .
 	@# Without a C++ compiler everything runs on torch alone.
 	@$(BIN)/python -m engine.native build || true

@@ -28,10 +28,17 @@ def make_bare_environment(directory: Path, roots: Sequence[str]) -> Path:
     `NoPackageIndex`: something that is not here could not be fetched.
     """
     venv.create(directory, symlinks=True)
+    install(directory, roots)
+    return directory / "bin" / "python"
+
+
+def install(directory: Path, roots: Sequence[str]) -> None:
+    """Add what `roots` require to an environment of `make_bare_environment`. Raises: as that."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     site = directory / "lib" / version / "site-packages"
     installed = _by_name()
     placed: dict[str, Distribution] = {}
+    extras: dict[str, set[str]] = {}
     wanted = [Requirement(root) for root in roots]
     while wanted:
         requirement = wanted.pop(0)
@@ -45,8 +52,10 @@ def make_bare_environment(directory: Path, roots: Sequence[str]) -> Path:
                 found = _by_name(site)[name]
             placed[name] = found
             wanted += _required_by(found)
+        for extra in requirement.extras - extras.setdefault(name, set()):
+            extras[name].add(extra)
+            wanted += _required_by(placed[name], extra)
         assert _suits(placed[name], requirement), f"{requirement}, not {placed[name].version}"
-    return directory / "bin" / "python"
 
 
 def _by_name(*path: Path) -> dict[str, Distribution]:
@@ -59,10 +68,10 @@ def _suits(distribution: Distribution, requirement: Requirement) -> bool:
     return requirement.specifier.contains(distribution.version, prereleases=True)
 
 
-def _required_by(distribution: Distribution) -> Iterator[Requirement]:
+def _required_by(distribution: Distribution, extra: str = "") -> Iterator[Requirement]:
     for line in distribution.requires or ():
         requirement = Requirement(line)
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
             yield requirement
 
 

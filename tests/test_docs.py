@@ -105,7 +105,7 @@ def mapped(tree: str) -> Iterator[tuple[Path, bool]]:
 
 def test_the_tree_in_the_readme_is_there() -> None:
     """Each folder and module that the README's tree names exists, and each room is named."""
-    [tree] = re.findall(r"```\n(.*?)```", section(README, "The tree"), re.DOTALL)
+    [tree] = re.findall(r"```text\n(.*?)```", section(README, "The tree"), re.DOTALL)
     named = list(mapped(tree))
     assert [path for path, _ in named if not (ROOT / path).exists()] == []
     there = {Path(name) for name in rooms(ROOT)}

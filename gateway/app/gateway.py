@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from importlib.metadata import version as package_version
 from typing import Final
 
+from gateway import DISTRIBUTION
 from gateway.app.assembly import Gateway, assemble
 from gateway.app.model_loading import load_model
 from gateway.services.health import Heartbeat, Lifecycle, Probes, StoreWatch
@@ -33,7 +34,7 @@ async def open_gateway(settings: Settings, probes: Probes | None = None) -> Asyn
     fails at the stores, leaves the thread that loads the model behind.
     Raises: `engine.errors.EngineError`, `gateway.errors.StartupFailed`, `OSError`: each one line.
     """
-    version = package_version("sluice")
+    version = package_version(DISTRIBUTION)
     probes = probes or Probes(Lifecycle(), Heartbeat())
     lifecycle = probes.lifecycle
     async with contextlib.AsyncExitStack() as stack:

@@ -65,7 +65,9 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        print(f"sluice {version('sluice')}")
+        from gateway import DISTRIBUTION
+
+        print(f"sluice {version(DISTRIBUTION)}")
         raise typer.Exit
 
 

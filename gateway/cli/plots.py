@@ -5,6 +5,7 @@ matplotlib is an extra: it is imported when something is drawn, and nothing else
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,7 +18,7 @@ _FORMATS = (".svg", ".png", ".pdf")
 def check_plot(path: Path) -> None:
     """Complain before a long run if nothing could be drawn to `path` after it."""
     if find_spec("matplotlib") is None:
-        raise CliError('--plot needs matplotlib: pip install "sluice[plots]"')
+        raise CliError(f"--plot needs matplotlib: {sys.executable} -m pip install matplotlib")
     if path.suffix.lower() not in _FORMATS:
         raise CliError(f"--plot draws to {', '.join(_FORMATS)}, not to {path}", Exit.USAGE)
     if not path.parent.is_dir():

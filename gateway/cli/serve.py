@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -109,6 +111,14 @@ def _why(shorter: str | None) -> str:
     return "" if shorter is None else f", less than the model's: {shorter}"
 
 
+def _typed_command() -> str:
+    """Say how this command is typed here: its name where the shell finds it, or its path."""
+    typed, found = Path(sys.argv[0]), shutil.which("sluice")
+    if typed.name != "sluice" or (found is not None and Path(found).samefile(typed)):
+        return "sluice"
+    return str(typed)
+
+
 def _print_text(ready: Ready) -> None:
     lines = [
         f"Sluice {ready.version} is ready.",
@@ -122,21 +132,23 @@ def _print_text(ready: Ready) -> None:
         said = ", ".join(f"{name} {value:g}" for name, value in ready.sampling.items())
         lines.append(f"  Sampling {said} (generation_config.json) where a request does not say")
     lines.append(f"  Data     {ready.data_dir}")
-    key = "$SLUICE_API_KEY"
+    needed = []
     if ready.admin_token is not None:
         lines += ["", "Shown this once; keep what you need:", ""]
         lines += [f"  key of {k.key.tenant:<10} {k.token}" for k in ready.keys]
         lines += [f"  admin token       {ready.admin_token}"]
         if ready.keys:
-            key = ready.keys[0].token
+            needed = [f"  export SLUICE_API_KEY={ready.keys[0].token}"]
     else:
-        lines += ["", "Need a key?  sluice keys create --tenant acme"]
+        create = f"{_typed_command()} keys create --tenant acme"
+        lines += ["", "Need a key?", "", f"  export SLUICE_API_KEY=$({create})"]
     lines += [
         "",
-        "Try it:",
+        "Try it, in another shell:",
         "",
+        *needed,
         f"  curl {ready.api}/chat/completions \\",
-        f'    -H "Authorization: Bearer {key}" -H "Content-Type: application/json" \\',
+        '    -H "Authorization: Bearer $SLUICE_API_KEY" -H "Content-Type: application/json" \\',
         f'    -d \'{{"model": "{ready.model}", "stream": true,',
         '         "messages": [{"role": "user", "content": "What is Sluice?"}]}\'',
         "",

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from importlib import metadata
 from typing import Final
 
+from gateway import DISTRIBUTION
 from gateway.doctor.finding import Finding, broken, ok
 
 _PYTHON: Final = (3, 11)
@@ -29,7 +30,7 @@ def check_python() -> Finding:
 def check_packages(requirements: Iterable[str] | None = None) -> list[Finding]:
     """Check the version of everything that Sluice requires; `requirements` as metadata has them."""
     if requirements is None:
-        requirements = metadata.requires("sluice") or ()
+        requirements = metadata.requires(DISTRIBUTION) or ()
     findings: list[Finding] = []
     shown: list[str] = []
     for requirement in requirements:

@@ -11,6 +11,7 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from gateway import DISTRIBUTION
 from tests.supply.lock import PRODUCT, ROOT, TESTS, UNLOCKED, Locked, read
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -55,13 +56,13 @@ def test_what_is_required_is_locked_in_its_range(path: Path) -> None:
 def test_what_is_installed_is_what_is_locked() -> None:
     """Each package that Sluice and its tests lead to here is installed at its locked version."""
     locked = here(PRODUCT, TESTS)
-    waiting, seen = [("sluice", frozenset({"test"}))], set[str]()
+    waiting, seen = [(DISTRIBUTION, frozenset({"test"}))], set[str]()
     while waiting:
         name, extras = waiting.pop()
         if name in seen or UNLOCKED.fullmatch(name):
             continue
         seen.add(name)
-        if name != "sluice":
+        if name != DISTRIBUTION:
             assert metadata.version(name) == locked[name].version
         for requirement in map(Requirement, metadata.requires(name) or ()):
             if requirement.marker is None or any(

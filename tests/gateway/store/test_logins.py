@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,7 @@ from tests.gateway.usage_rows import usage_row
 pytestmark = pytest.mark.anyio
 
 REFUSED = "42501"
+OPERATIONS = Path(__file__).parents[3] / "docs/operations.md"
 # None: as it logs in, without a role.
 ROLES = (None, "sluice_platform", "sluice_app")
 STATEMENTS = [
@@ -175,6 +177,31 @@ async def stranger(servers: EmbeddedServers, database_url: str) -> AsyncIterator
     yield database_url.replace(LOGIN, "a%20stranger", 1)
     await superuser.execute('DROP ROLE "a stranger"')
     await superuser.close()
+
+
+async def test_the_documented_roles_can_be_made(servers: EmbeddedServers) -> None:
+    """What docs/operations.md says for a PostgreSQL of one's own makes an owner and a login."""
+    [statements] = re.findall(r"^```sql\n(.*?)^```", OPERATIONS.read_text(), re.M | re.S)
+    superuser = await asyncpg.connect(servers.database_url(SUPERUSER, MAINTENANCE))
+    try:
+        # A cluster has them once: under other names here.
+        for statement in re.sub(r"\bsluice\w*", r"documented_\g<0>", statements).splitlines():
+            await superuser.execute(statement)
+        roles = await superuser.fetch(
+            "SELECT rolname, rolsuper, rolcreaterole, rolinherit, rolcanlogin FROM pg_roles "
+            "WHERE rolname LIKE 'documented%' ORDER BY rolname"
+        )
+        assert [tuple(role) for role in roles] == [
+            ("documented_sluice_owner", False, True, True, True),
+            ("documented_sluice_server", False, False, False, True),
+        ]
+        owner = "SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname LIKE 'documented%'"
+        assert await superuser.fetchval(owner) == "documented_sluice_owner"
+    finally:
+        await superuser.execute("DROP DATABASE IF EXISTS documented_sluice")
+        for role in ("owner", "server"):
+            await superuser.execute(f"DROP ROLE IF EXISTS documented_sluice_{role}")
+        await superuser.close()
 
 
 async def test_the_owner_lets_a_login_in(settings: Settings, stranger: str) -> None:

@@ -1,0 +1,53 @@
+"""What a test runs in place of documented commands that it cannot run as they stand.
+
+A command that is in no table here runs as it is printed. Each entry must be of some document.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Words that a reader replaces; `{…}` is filled in by the test.
+WORDS: Final = {
+    "127.0.0.1:8000": "{authority}",
+    "sluice_live_…": "{key}",
+    "KEY_ID": "{kid}",
+    "FINGERPRINT": "$(sluice apply -f tenants.toml --dry-run --json | "
+    "python -c 'import json, sys; print(json.load(sys.stdin)[\"plan\"])')",
+    " FILE ": " examples/traces/contest.csv ",
+}
+
+# Where a command has these words, flags are added that make it small.
+SMALLER: Final = {
+    "make ": "--dry-run",
+    "sluice serve ": "--port 0 --admin-port 0 --data-dir {own_data_dir}",
+    "sluice simulate --trace": "--limit 60",
+    "sluice bench scheduler": (
+        "--running 4 --queued 8,16,32 --tenants 4 --steps 4 --rounds 1 --out ."
+    ),
+    "sluice bench engine": "--rounds 1 --no-peers --out .",
+    "python -m tests.gpu": "--list",
+}
+
+INSTEAD: Final = {
+    # The default shape has 30 million parameters.
+    "sluice bench engine": "sluice bench engine --shape demo --batch 1 --workload decode-sweep",
+}
+
+# Commands, and how snippets begin, with where they are run instead, or why they are not.
+NOT_RUN: Final = {
+    "sluice bench engine --suite": "takes an hour; its options are read",
+    "sluice bench engine --shape qwen3-0.5b --dtype bfloat16 --batch 1,8 --workload decode-sweep": (
+        "takes minutes and gigabytes; its options are read"
+    ),
+    "sluice bench engine --model ./Llama-3.2-1B-Instruct --workload nano --scale 0.25": (
+        "takes minutes; its options are read"
+    ),
+    "sluice bench batching": "tests/scheduler/bench/test_batching_bench.py runs it",
+    "sluice bench gateway": "takes minutes: three servers in turns",
+    "sluice simulate --suite vtc": "takes minutes; tests/scheduler/simulator runs its parts",
+    "from engine.contract import": "tests/scheduler/test_offline.py runs it",
+    "CREATE ROLE": "tests/gateway/store/test_logins.py runs it",
+    "engine/ ": "is a map; tests/test_docs.py compares it with the tree",
+    "root ─": "is a picture",
+}
