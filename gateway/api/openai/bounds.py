@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from engine.generation_config import BOUNDS as SAMPLING_BOUNDS
+
 MAX_CHOICES: Final = 8
 MAX_LOGPROBS: Final = 20
 # OpenAI's bound on text completions.
@@ -36,14 +38,11 @@ class Range(NamedTuple):
     high: float
 
 
-# Of numbers whose range is the same whatever the model.
+# Of numbers whose range is the same whatever the model; some a model's makers may set too.
 NUMBERS: Final = {
-    "temperature": Range(0.0, 2.0),
-    "top_p": Range(0.0, 1.0),
-    "min_p": Range(0.0, 1.0),
+    **{name: Range(*ends) for name, ends in SAMPLING_BOUNDS.items()},
     "presence_penalty": Range(-2.0, 2.0),
     "frequency_penalty": Range(-2.0, 2.0),
-    "repetition_penalty": Range(0.01, 10.0),
     "logit_bias": Range(-100.0, 100.0),
 }
 _INT32_MAX: Final = (1 << 31) - 1

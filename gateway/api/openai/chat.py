@@ -48,17 +48,10 @@ class Chat:
         for name in _FATES.taken(body):
             ignored.add(name)
         bound = requested_max_tokens(body)
-<<<<<<< HEAD
         info, defaults = model.info, model.sampling_defaults
         most = bound or default_max_tokens(body, info, defaults)
         params = sampling_params(body, info, defaults, max_tokens=most)
-        turns = _Turns(model, ignored, ignores_unknown=self.reader.ignores_unknown)
-=======
-        # A prompt has a token at least.
-        room = max(1, model.info.max_model_len - 1)
-        params = sampling_params(body, model.info, max_tokens=bound or room)
         turns = Turns(model, ignored, ignores_unknown=self.reader.ignores_unknown)
->>>>>>> tokens
         prompt, stop = turns.messages(body.messages), stop_strings(body)
         variables = turns.variables(body.chat_template_kwargs, effort=body.reasoning_effort)
         salt = requested_salt(body)

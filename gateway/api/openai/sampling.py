@@ -11,9 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from engine.contract import Capability, EngineInfo, SamplingParams
-<<<<<<< HEAD
-from engine.generation_config import BOUNDS, SamplingDefaults
-=======
+from engine.generation_config import SamplingDefaults
 from gateway.api.openai.bounds import (
     INTEGERS,
     MAX_CHOICES,
@@ -28,7 +26,6 @@ from gateway.api.openai.bounds import (
     MAX_TOKEN_ID_DIGITS,
     NUMBERS,
 )
->>>>>>> tokens
 from gateway.api.openai.schemas import ChatRequest, CompletionRequest, SamplingFields
 from gateway.api.ranges import in_range, int_in_range, shown
 from gateway.domain import Tier
@@ -57,15 +54,10 @@ def sampling_params(
     Raises: `InvalidRequest` for a value out of range, `UnsupportedParameter` for a feature that
     the engine does not list among its capabilities.
     """
-<<<<<<< HEAD
     temperature, top_p, min_p, repetition_penalty = (
-        in_range(name, getattr(body, name), *BOUNDS[name], default=getattr(defaults, name))
+        _number(name, getattr(body, name), default=getattr(defaults, name))
         for name in ("temperature", "top_p", "min_p", "repetition_penalty")
     )
-=======
-    temperature = _number("temperature", body.temperature, default=1.0)
-    top_p = _number("top_p", body.top_p, default=1.0)
->>>>>>> tokens
     if top_p == 0.0:
         # The nucleus of 0 holds the likeliest token alone, which is greedy decoding.
         temperature, top_p = 0.0, 1.0
@@ -76,24 +68,14 @@ def sampling_params(
         temperature=temperature,
         top_k=_top_k(body.top_k, info.vocab_size, defaults.top_k),
         top_p=top_p,
-<<<<<<< HEAD
         min_p=min_p,
-=======
-        min_p=_number("min_p", body.min_p, default=0.0),
->>>>>>> tokens
         seed=_seed(body.seed),
         stop_token_ids=_stop_token_ids(body.stop_token_ids, info.vocab_size),
         ignore_eos=bool(body.ignore_eos),
         min_tokens=int_in_range("min_tokens", body.min_tokens, 0, max_tokens, default=0),
-<<<<<<< HEAD
-        presence_penalty=in_range("presence_penalty", body.presence_penalty, -2, 2, default=0),
-        frequency_penalty=in_range("frequency_penalty", body.frequency_penalty, -2, 2, default=0),
-        repetition_penalty=repetition_penalty,
-=======
         presence_penalty=_number("presence_penalty", body.presence_penalty, default=0),
         frequency_penalty=_number("frequency_penalty", body.frequency_penalty, default=0),
-        repetition_penalty=_number("repetition_penalty", body.repetition_penalty, default=1),
->>>>>>> tokens
+        repetition_penalty=repetition_penalty,
         logit_bias=_logit_bias(body.logit_bias, info.vocab_size),
         logprobs=logprobs,
         prompt_logprobs=logprobs if echo else None,
@@ -122,7 +104,10 @@ def default_max_tokens(body: ChatRequest, info: EngineInfo, defaults: SamplingDe
     What the client does ask for wins: a default below its `min_tokens` is none.
     """
     most = defaults.max_tokens
-    return info.max_model_len if most is None or most < (body.min_tokens or 0) else most
+    if most is not None and most >= (body.min_tokens or 0):
+        return most
+    # A prompt has a token at least.
+    return max(1, info.max_model_len - 1)
 
 
 def requested_max_tokens(body: ChatRequest | CompletionRequest) -> int | None:
