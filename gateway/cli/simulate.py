@@ -142,7 +142,7 @@ def _run_suite(name: str, out: Path | None, *, as_json: bool) -> None:
 def _about(seconds: float | None) -> str:
     """Say roughly how long a suite takes."""
     if seconds is None:
-        return "some minutes on a core of its own; what is left is told after the first"
+        return "and the time left is told after the first"
     rough = f"{seconds:.0f} s" if seconds < 90 else f"{round(seconds / 60)} min"
     return f"about {rough} on a core of its own"
 

@@ -169,8 +169,8 @@ def delete(
         print_json(gone)
         return
     print(gone["name"])
-    ended = f"{gone['revoked_keys']} keys and {gone['revoked_tokens']} admin tokens"
-    note(f"Archived; {ended} are revoked. Its ledger: sluice usage --tenant {gone['name']}")
+    ended = f"keys {gone['revoked_keys']}, admin tokens {gone['revoked_tokens']}"
+    note(f"Archived. Revoked: {ended}. Its ledger: sluice usage --tenant {gone['name']}")
 
 
 def _ceilings(

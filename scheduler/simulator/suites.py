@@ -20,7 +20,7 @@ from scheduler.simulator.suite import Suite
 def suites() -> Mapping[str, Suite]:
     """List the suites by name."""
     return {
-        "vtc": Suite(vtc_suite.NUM_RUNS, vtc_suite.run, "simulate-vtc"),
+        "vtc": Suite(vtc_suite.NUM_RUNS, vtc_suite.run, "simulate-vtc", about_s=200),
         "slo": Suite(slo_suite.NUM_RUNS, slo_suite.run, "simulate-slo"),
         "goodput": Suite(goodput_suite.NUM_RUNS, goodput_suite.run, "simulate-goodput"),
         "admission": Suite(admission_suite.NUM_RUNS, admission_suite.run, "simulate-admission"),

@@ -354,7 +354,7 @@ def test_a_deleted_tenant_is_gone_and_its_usage_is_not(server: Server) -> None:
     assert done.returncode == 0, done.stderr
     name = done.stdout.strip()
     assert name.startswith("new~")
-    assert "1 keys and 0 admin tokens are revoked" in done.stderr
+    assert "Revoked: keys 1, admin tokens 0." in done.stderr
     assert server.sluice("tenants", "delete", "new").returncode == 3
     assert server.sluice("keys", "create", "--tenant", "new").returncode == 3
     assert name not in [one["name"] for one in server.ask("tenants", "list")]

@@ -103,6 +103,16 @@ def test_wrong_usage_is_one_line_and_a_code(
     assert done.stderr.startswith("sluice: ")
 
 
+def test_a_suite_that_nobody_timed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time is made up: the first run of a suite tells what is left."""
+    untimed = Suite(1, lambda on_run: SuiteResult(header=("",)), "small")
+    monkeypatch.setattr(suites, "suites", lambda: {"small": untimed})
+    result = CliRunner().invoke(app, ["simulate", "--suite", "small"])
+    assert result.stderr.startswith(
+        "suite small: 1 runs, and the time left is told after the first"
+    )
+
+
 def test_command_line_loads_nothing_of_the_simulator() -> None:
     """Help and the other commands pay nothing for the simulator, numpy or matplotlib."""
     code = (
