@@ -34,7 +34,7 @@ else
 	  exit $$status
 endif
 
-clients: $(VENV)/.tested     ## Run other projects' clients against Sluice (installs 1 GB into .venv/clients)
+clients: $(VENV)/.tested     ## Run other projects' clients against Sluice (installs 3 GB into .venv/clients)
 	@$(PYTEST) -n 2 --dist loadfile --timeout 900 tests/clients $(ARGS)
 
 soak: $(VENV)/.tested        ## Run the promises at full size; writes docs/benchmarks/*.json
