@@ -64,7 +64,7 @@ async def test_only_long_prompts_are_worth_a_thread() -> None:
 class Template:
     """Render a chat as its contents, with a sign for each message."""
 
-    def render(self, messages: list[dict[str, str]], *, variables: object = None) -> str:
+    def render(self, messages: list[dict[str, str]], **said: object) -> str:
         return "".join("#" + message["content"] for message in messages)
 
 
