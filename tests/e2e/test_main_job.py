@@ -34,7 +34,7 @@ def sluice(server: Server, *args: str) -> Any:
 def test_banner_says_where_and_who(server: Server) -> None:
     """The first start prints addresses, the admin token and a key for each demo tenant."""
     assert set(server.banner) == {
-        *("api", "admin", "model", "max_model_len", "admin_token", "keys")
+        *("api", "admin", "model", "max_model_len", "sampling_defaults", "admin_token", "keys")
     }
     assert server.banner["model"] == "sluice-demo"
     assert [entry["tenant"] for entry in server.banner["keys"]] == ["acme", "globex"]
@@ -144,7 +144,8 @@ def test_second_start_keeps_keys_and_shows_no_secret(made_data_dir: Path) -> Non
     assert first.stop() == 0
     second = start_server(made_data_dir, "--engine", "simulated")
     try:
-        assert set(second.banner) == {"api", "admin", "model", "max_model_len"}
+        said = {"api", "admin", "model", "max_model_len", "sampling_defaults"}
+        assert set(second.banner) == said
         client = openai.OpenAI(base_url=second.api, api_key=key, max_retries=0)
         answer = client.completions.create(model="sluice-demo", prompt="x", max_tokens=5)
         assert answer.choices[0].text

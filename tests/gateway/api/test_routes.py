@@ -19,6 +19,14 @@ async def test_models_are_listed_in_openais_shape(client: httpx.AsyncClient) -> 
         "created": 1_700_000_000,
         "max_model_len": CONTEXT,
         "root": "sim",
+        "sampling_defaults": {
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "max_tokens": None,
+        },
         "object": "model",
         "owned_by": "sluice",
     }
