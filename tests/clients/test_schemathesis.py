@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.clients.environments import ClientEnvironment
+from tests.live_server import Server
 
 HOOKS = Path(__file__).parent / "programs" / "schemathesis_hooks.py"
 # A run finds the same at each start: others belong into a search, not into a test.
@@ -19,23 +19,17 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def test_the_description_is_true(
-    client_environment: Callable[[str], Any], server: Any, tmp_path: Path
+    client_environment: Callable[[str], ClientEnvironment], server: Server, tmp_path: Path
 ) -> None:
     """What is in bounds is answered as described, and what is out of bounds is refused."""
-    done = subprocess.run(
-        [
-            client_environment("schemathesis").bin / "schemathesis",
-            *("run", f"{server.api.removesuffix('/v1')}/openapi.json"),
-            *("--header", f"Authorization: Bearer {server.key}"),
-            *("--checks", "all", "--max-examples", "10", "--seed", SEED),
-            *("--continue-on-failure", "--generation-database", "none", "--no-color"),
-        ],
+    done = client_environment("schemathesis").run(
+        *("schemathesis", "run", f"{server.api.removesuffix('/v1')}/openapi.json"),
+        *("--header", f"Authorization: Bearer {server.key}"),
+        *("--checks", "all", "--max-examples", "10", "--seed", SEED),
+        *("--continue-on-failure", "--generation-database", "none", "--no-color"),
         cwd=tmp_path,
-        env={"PATH": os.environ["PATH"], "SCHEMATHESIS_HOOKS": str(HOOKS), "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=580,
-        check=False,
+        timeout_s=580,
+        SCHEMATHESIS_HOOKS=str(HOOKS),
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     # A description that says little is soon tried.
