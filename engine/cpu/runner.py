@@ -161,7 +161,7 @@ class TorchEngine:
         drawn = _Drawn()
         if batch.prompt is not None:
             num_rows = len(batch.slots)
-            drawn.score_prompts(logits[num_rows:], batch.prompt)
+            drawn.score_prompts(logits[num_rows:], batch.prompt, native=self.uses_native)
             logits = logits[:num_rows]
         asked = batch.logprobs
         if asked is not None:
@@ -174,7 +174,8 @@ class TorchEngine:
             drawn.failed_slots += batch.slots[failed].tolist()
         if asked is not None:
             drawn.logprobs = [None] * len(batch.slots)
-            scored = score_tokens(raw, drawn.token_ids[asked.rows], asked.num_top)
+            token_ids = drawn.token_ids[asked.rows]
+            scored = score_tokens(raw, token_ids, asked.num_top, native=self.uses_native)
             for row, logprobs in zip(asked.rows.tolist(), scored, strict=True):
                 drawn.logprobs[row] = logprobs
         return drawn
@@ -210,8 +211,8 @@ class _Drawn:
     logprobs: list[TokenLogprobs | None] | None = None
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
 
-    def score_prompts(self, logits: torch.Tensor, prompt: PromptRows) -> None:
-        scored = score_tokens(logits, prompt.token_ids, prompt.num_top)
+    def score_prompts(self, logits: torch.Tensor, prompt: PromptRows, *, native: bool) -> None:
+        scored = score_tokens(logits, prompt.token_ids, prompt.num_top, native=native)
         begin = 0
         for slot, n in zip(prompt.slots, prompt.lens, strict=True):
             logprobs = scored[begin : begin + n]

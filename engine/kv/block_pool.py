@@ -17,13 +17,18 @@ from collections.abc import Iterable, Sequence
 
 
 class BlockPool:
-    """Count references to `num_blocks` blocks of `block_size` tokens and lend them out."""
+    """Count references to `num_blocks` blocks of `block_size` tokens and lend them out.
+
+    `num_shared` blocks are used by more than one table now; `num_evicted` is how often a block was
+    reused while it could be found, so that its content was forgotten.
+    """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         assert num_blocks > 0
         assert block_size > 0
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.num_evicted = 0
         self.reset()
 
     @property
@@ -67,6 +72,7 @@ class BlockPool:
             if old_hash is not None:
                 del self._block_of_hash[old_hash]
                 self._hashes[block_id] = None
+                self.num_evicted += 1
             block_id = self._next[block_id]
         # They were the first of the list, which begins behind them now.
         self._next[self.num_blocks] = block_id
@@ -77,9 +83,12 @@ class BlockPool:
     def acquire(self, block_ids: Sequence[int]) -> None:
         """Use blocks once more for the content that they hold."""
         for block_id in block_ids:
-            if not self._ref_counts[block_id]:
+            num_users = self._ref_counts[block_id]
+            if not num_users:
                 self._unlink(block_id)
-            self._ref_counts[block_id] += 1
+            elif num_users == 1:
+                self.num_shared += 1
+            self._ref_counts[block_id] = num_users + 1
 
     def release(self, block_ids: Sequence[int]) -> None:
         """Give back a table's blocks, in the table's order.
@@ -87,10 +96,13 @@ class BlockPool:
         The tail goes first: it is of use only to a request that shares all that is before it.
         """
         for block_id in reversed(block_ids):
-            self._ref_counts[block_id] -= 1
-            assert self._ref_counts[block_id] >= 0, "a block was freed twice"
-            if self._ref_counts[block_id] == 0:
+            num_users = self._ref_counts[block_id] - 1
+            assert num_users >= 0, "a block was freed twice"
+            self._ref_counts[block_id] = num_users
+            if not num_users:
                 self._link(block_id)
+            elif num_users == 1:
+                self.num_shared -= 1
 
     def publish(self, block_id: int, block_hash: bytes) -> None:
         """Make a referenced block findable; its content must be computed and final."""
@@ -119,6 +131,7 @@ class BlockPool:
         self._next: list[int] = [*range(1, self.num_blocks + 1), 0]
         self._previous: list[int] = [sentinel, *range(self.num_blocks)]
         self._num_free = self.num_blocks
+        self.num_shared = 0
 
     def _unlink(self, block_id: int) -> None:
         before, after = self._previous[block_id], self._next[block_id]

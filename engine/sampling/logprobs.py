@@ -121,12 +121,20 @@ def measure(logits: Tensor, token_ids: Tensor, width: int) -> Scores:
 
 @torch.inference_mode()
 def score_tokens(
-    logits: Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int64]
+    logits: Tensor,
+    token_ids: NDArray[np.int64],
+    num_top: NDArray[np.int64],
+    *,
+    native: bool = False,
 ) -> list[TokenLogprobs]:
     """Score one token a row, with the row's likeliest tokens, on a CPU.
 
-    Args: `logits`: float32, [num_rows, vocab_size]. `token_ids`, `num_top`: [num_rows].
+    Args: `logits`: float32, [num_rows, vocab_size]. `token_ids`, `num_top`: [num_rows]. `native`:
+        the compiled operators are loaded, and may be used.
     """
+    if native and len(token_ids):
+        found = torch.ops.sluice.score(logits, torch.from_numpy(token_ids), int(num_top.max()))
+        return Scores(*found).read(token_ids, num_top)
     step = max(1, _MAX_VALUES // logits.shape[-1])
     scored: list[TokenLogprobs] = []
     for begin in range(0, len(token_ids), step):

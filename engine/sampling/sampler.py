@@ -14,7 +14,9 @@ it stay, which leaves nothing to the order of a sort. The likeliest token always
 greedy or not; the modules that make them say how.
 
 **Cost.** A greedy batch takes an argmax and nothing else; rows without top-k and top-p are never
-sorted; where every filtered row has a top-k, only that many logits are.
+sorted; where every filtered row has a top-k, only that many logits are. The compiled operator makes
+noise for the few tokens that may win, and is one call: each of torch's gives up the interpreter and
+has to get it back, which takes longest when the event loop is busiest.
 
 **Failure.** A row with a logit that is NaN or infinite, or with edits that make one so or leave
 nothing to draw, is reported and harms no other row.
@@ -99,9 +101,8 @@ def sample(
     Returns: token ids, [num_rows]; and which rows failed, [num_rows]: their ids mean nothing.
     """
     random = np.flatnonzero(rows.temperature > 0)
-    if native and edits is None and len(random) == 0:
-        token_ids, finite = torch.ops.sluice.find_largest(logits)
-        return token_ids.numpy(), ~finite.numpy()
+    if native:
+        return _sample_compiled(logits, rows, edits, is_greedy=len(random) == 0)
     # One pass: a sum is finite unless a term is not (or beyond any real logit's size).
     finite = torch.isfinite(logits.sum(dim=-1))
     if edits is not None:
@@ -120,11 +121,34 @@ def sample(
     return token_ids.numpy(), ~finite.numpy()
 
 
+def _sample_compiled(
+    logits: Tensor, rows: SamplingRows, edits: LogitEdits | None, *, is_greedy: bool
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Do what `sample` does by the compiled operators."""
+    if edits is None and is_greedy:
+        token_ids, good = torch.ops.sluice.find_largest(logits)
+        return token_ids.numpy(), ~good.numpy()
+    finite = None if edits is None else torch.isfinite(logits.sum(dim=-1))
+    if edits is not None:
+        edits.apply(logits)
+    low, high = _row_keys(rows.seeds, rows.positions)
+    token_ids, good = torch.ops.sluice.draw(
+        logits,
+        torch.from_numpy(rows.temperature),
+        torch.from_numpy(low),
+        torch.from_numpy(high),
+        torch.from_numpy(rows.top_k),
+        torch.from_numpy(rows.top_p),
+        torch.from_numpy(rows.min_p),
+        edits is not None,
+    )
+    failed = ~good.numpy()
+    return token_ids.numpy(), failed if finite is None else failed | ~finite.numpy()
+
+
 def _draw(logits: Tensor, rows: SamplingRows) -> Tensor:
     """Draw for rows of a temperature above 0; [num_rows]."""
-    temperature = torch.from_numpy(rows.temperature)[:, None]
-    # Relative to the largest, so that a tiny temperature cannot overflow.
-    tempered = (logits - logits.amax(dim=-1, keepdim=True)).div_(temperature)
+    tempered = _temper(logits, rows.temperature)
     _truncate(tempered, rows)
     return _argmax(tempered.add_(_gumbel_noise(rows, logits.shape[-1])))
 
@@ -133,6 +157,12 @@ def _argmax(values: Tensor) -> Tensor:
     """Find the first of each row's largest values; [num_rows]."""
     # NumPy's is vectorised, and ten times faster than torch's.
     return torch.from_numpy(values.numpy().argmax(axis=-1))
+
+
+def _temper(logits: Tensor, temperature: NDArray[np.float32]) -> Tensor:
+    # Relative to the largest, so that a tiny temperature cannot overflow.
+    relative = logits - logits.amax(dim=-1, keepdim=True)
+    return relative.div_(torch.from_numpy(temperature)[:, None])
 
 
 def _truncate(tempered: Tensor, rows: SamplingRows) -> None:

@@ -51,14 +51,15 @@ _PLAIN = (str, int, float, type(None))
 class Budget:
     """Count down what one rendering may still do.
 
-    `clock` gives the CPU time of the thread, in seconds.
+    `clock` gives the CPU time of the thread, in seconds. It asks the kernel, so a rendering of few
+    steps, as nearly all are, never reads it.
     """
 
     __slots__ = ("_chars_left", "_clock", "_end_s", "_left", "_steps_left")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._end_s = clock() + CPU_S_MAX
+        self._end_s: float | None = None
         self._chars_left = CHARS_MAX
         # Steps until the clock is read, and beyond.
         self._left, self._steps_left = _CLOCK_STEPS, STEPS_MAX - _CLOCK_STEPS
@@ -117,7 +118,9 @@ class Budget:
         self._steps_left -= _CLOCK_STEPS + count
         if self._steps_left < 0:
             raise OverflowError(f"more than {STEPS_MAX} loop steps and calls")
-        if self._clock() > self._end_s:
+        if self._end_s is None:
+            self._end_s = self._clock() + CPU_S_MAX
+        elif self._clock() > self._end_s:
             raise OverflowError(f"more than {CPU_S_MAX:g} s of processor time")
 
 

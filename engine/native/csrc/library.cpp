@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "draw.h"
 #include "linear.h"
 #include "memory.h"
 #include "rows.h"
@@ -100,6 +101,61 @@ std::tuple<Tensor, Tensor> find_largest(const Tensor& logits) {
     }
   });
   return {indices, finite};
+}
+
+// One token a row, drawn as `engine.sampling.sampler` says, and whether it could be; where it could
+// not, the token means nothing. `low` and `high`: int32, the words of (seed, position). A logit of
+// minus infinity is a failure too unless they are `edited`.
+std::tuple<Tensor, Tensor> draw(const Tensor& logits, const Tensor& temperature, const Tensor& low,
+                                const Tensor& high, const Tensor& top_k, const Tensor& top_p,
+                                const Tensor& min_p, bool edited) {
+  TORCH_CHECK(logits.is_contiguous() && logits.dim() == 2 && logits.scalar_type() == at::kFloat);
+  const int64_t num_rows = logits.size(0), size = logits.size(1);
+  for (const Tensor& column : {temperature, low, high, top_k, top_p, min_p})
+    TORCH_CHECK(column.is_contiguous() && column.numel() == num_rows);
+  TORCH_CHECK(temperature.scalar_type() == at::kFloat && top_p.scalar_type() == at::kFloat &&
+              min_p.scalar_type() == at::kFloat && top_k.scalar_type() == at::kLong &&
+              low.scalar_type() == at::kInt && high.scalar_type() == at::kInt);
+  Tensor ids = at::empty({num_rows}, logits.options().dtype(at::kLong));
+  Tensor is_drawn = at::empty({num_rows}, logits.options().dtype(at::kBool));
+  at::parallel_for(0, num_rows, grain(size), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* row = data<float>(logits) + r * size;
+      const bool is_whole = edited || sluice::is_finite(row, size);
+      const sluice::Draw by{data<float>(temperature)[r], data<uint32_t>(low)[r],
+                            data<uint32_t>(high)[r], data<int64_t>(top_k)[r],
+                            data<float>(top_p)[r], data<float>(min_p)[r]};
+      const int64_t token = is_whole ? sluice::draw_row(row, size, by) : -1;
+      data<bool>(is_drawn)[r] = token >= 0;
+      data<int64_t>(ids)[r] = std::max<int64_t>(token, 0);
+    }
+  });
+  return {ids, is_drawn};
+}
+
+// One token a row and its `width` likeliest ones, measured as `engine.sampling.logprobs` says.
+std::tuple<Tensor, Tensor, Tensor, Tensor> score(const Tensor& logits, const Tensor& token_ids,
+                                                 int64_t width) {
+  TORCH_CHECK(logits.is_contiguous() && logits.dim() == 2 && logits.scalar_type() == at::kFloat);
+  const int64_t num_rows = logits.size(0), size = logits.size(1);
+  TORCH_CHECK(token_ids.numel() == num_rows && token_ids.scalar_type() == at::kLong);
+  width = std::min(width, size);
+  Tensor logprobs = at::empty({num_rows}, logits.options());
+  Tensor ranks = at::empty({num_rows}, logits.options().dtype(at::kLong));
+  Tensor top_ids = at::empty({num_rows, width}, logits.options().dtype(at::kLong));
+  Tensor top_logprobs = at::empty({num_rows, width}, logits.options());
+  at::parallel_for(0, num_rows, grain(size), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t token = data<int64_t>(token_ids)[r];
+      TORCH_CHECK(0 <= token && token < size, "token ids are of the vocabulary");
+      const sluice::Score found = sluice::score_row(
+          data<float>(logits) + r * size, size, token, width, data<int64_t>(top_ids) + r * width,
+          data<float>(top_logprobs) + r * width);
+      data<float>(logprobs)[r] = found.logprob;
+      data<int64_t>(ranks)[r] = found.rank;
+    }
+  });
+  return {logprobs, ranks, top_ids, top_logprobs};
 }
 
 // One step's ragged batch; all of int32, as `engine.models.attention.AttentionBatch`.
@@ -580,6 +636,12 @@ TORCH_LIBRARY(sluice, m) {
   m.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", &rms_norm);
   m.def("silu_mul(Tensor gate_up) -> Tensor", &silu_mul);
   m.def("find_largest(Tensor logits) -> (Tensor, Tensor)", &find_largest);
+  m.def(
+      "draw(Tensor logits, Tensor temperature, Tensor low, Tensor high, Tensor top_k, "
+      "Tensor top_p, Tensor min_p, bool edited) -> (Tensor, Tensor)",
+      &draw);
+  m.def("score(Tensor logits, Tensor token_ids, int width) -> (Tensor, Tensor, Tensor, Tensor)",
+        &score);
   m.def("has_few_rows(Tensor weight) -> bool", &has_few_rows);
   m.def("few_rows_weight(Tensor weight) -> Tensor", &few_rows_weight);
   m.def("few_rows_linear(Tensor x, Tensor panels, Tensor? bias, Tensor? residual) -> Tensor",

@@ -63,6 +63,17 @@ void rotate_head(T* head, const T* cos, const T* sin, int64_t dim) {
   }
 }
 
+// Tell whether no value is infinite or NaN.
+inline bool is_finite(const float* values, int64_t size) {
+  Floats differences{};
+  int64_t i = 0;
+  // A difference is zero, unless the value is infinite or NaN.
+  for (; i + kLanes <= size; i += kLanes) differences += load(values + i) - load(values + i);
+  float rest = sum(differences);
+  for (; i < size; ++i) rest += values[i] - values[i];
+  return rest == 0.0f;
+}
+
 // Find the first of the largest values; -1 where one of them is not finite.
 inline int64_t find_largest(const float* values, int64_t size) {
   constexpr int64_t unrolled = 4;

@@ -10,11 +10,31 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.sampling import sampler
 from engine.sampling.logit_bias import BiasEntries
 from engine.sampling.penalties import PenaltyEntries
-from engine.sampling.sampler import LogitEdits, SamplingRows, sample
+from engine.sampling.sampler import LogitEdits, SamplingRows
 
 P_MIN = 0.001
+
+
+class _How:
+    """Hold whether the compiled operators draw."""
+
+    is_native = False
+
+
+@pytest.fixture(autouse=True, params=["torch", "compiled"])
+def how(request: pytest.FixtureRequest, native_library: bool) -> None:
+    """Have each test run by both; where nothing is compiled, by torch twice."""
+    _How.is_native = request.param == "compiled" and native_library
+
+
+def sample(
+    logits: Tensor, rows: SamplingRows, edits: LogitEdits | None = None
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    # The engine's are contiguous.
+    return sampler.sample(logits.contiguous(), rows, edits, native=_How.is_native)
 
 
 def make_rows(num_rows: int, **changes: Any) -> SamplingRows:
