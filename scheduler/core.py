@@ -21,18 +21,28 @@ from engine.kv.block_pool import BlockPool
 from engine.kv.table import BlockTable
 from scheduler.admission import Admission, least_pace_s
 from scheduler.config import PRESETS, FairnessConfig, SchedulerConfig
+from scheduler.counts import Counts, count
 from scheduler.learn import Estimates, LengthModel, Lengths, MachineTime, StepModel
 from scheduler.lifecycle import Lifecycle
-from scheduler.order import Tokens, Unit
+from scheduler.order import BandShares, Tokens, Unit
 from scheduler.outputs import Outputs
 from scheduler.request import Admit, FinishReason, Reject, Request, RequestOutput
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence
-from scheduler.state import Load, SchedulerState, Snapshot, describe, describe_load
+from scheduler.state import (
+    Load,
+    Room,
+    SchedulerState,
+    Snapshot,
+    describe,
+    describe_load,
+    describe_room,
+)
 from scheduler.step import StepLimits
 from scheduler.step.composer import Composer
 from scheduler.step.in_flight import InFlight
 from scheduler.step.results import Results
+from scheduler.watch.step_counts import StepCounts
 
 _MIXED = PRESETS["mixed"]
 
@@ -64,6 +74,7 @@ class Scheduler:
         self._lifecycle = Lifecycle(config.fairness, self._pool, self._running, self.lengths)
         self._results = Results(info, self._lifecycle)
         self._in_flight = InFlight(self._limits, self._lifecycle)
+        self._step_counts = StepCounts()
         self._num_offered = self._num_rejected = self._num_steps = self._num_preemptions = 0
         # Spreads the times at which those that are refused come back.
         self._jitter = random.Random(0)
@@ -192,6 +203,8 @@ class Scheduler:
         assert len(self._in_flight) < self.info.depth, "report comes first"
         self._lifecycle.drop_late(now)
         self._lifecycle.promote_due(now)
+        if now >= self._lifecycle.shares.ends_s:
+            self._lifecycle.shares.roll(now)
         step = self._composer.compose(self._num_steps, now)
         if step is None:
             self._in_flight.rest()
@@ -209,6 +222,9 @@ class Scheduler:
         """Take the result of the oldest step in flight; returns what its rows have new."""
         step, took_s = self._in_flight.take(result, now)
         outputs = self._results.take(step, result, now)
+        num_prefill_tokens = step.features.num_prefill_tokens
+        self._running.step_times.note(result.step_id, took_s, num_prefill_tokens, now)
+        self._step_counts.note(len(step.slices), num_prefill_tokens, len(step.decodes), took_s)
         self.step_model.observe(step.features, took_s)
         self._lifecycle.windows.note_step(took_s)
         self._admission.note_step(step.features, took_s, now, is_full=step.is_full)
@@ -260,6 +276,7 @@ class Scheduler:
         sequence = self._lifecycle.find(request_id)
         if sequence is None:
             return None
+        self._running.note_pause(sequence)
         sequence.end_at_grant()
         if sequence.num_known < sequence.limit:
             return None
@@ -285,12 +302,41 @@ class Scheduler:
             **asdict(lifecycle.ended),
         )
 
+    def counts(self) -> Counts:
+        """Count what was done and is held, by cause, band and size; see `scheduler.counts`."""
+        return count(
+            self._step_counts,
+            self._lifecycle,
+            self._pool,
+            self._admission,
+            self.step_model,
+            num_output_tokens=self._results.num_output_tokens,
+            max_rows=self._limits.max_num_rows,
+        )
+
+    def shares(self, now: float) -> tuple[BandShares, ...]:
+        """Say how the bands were shared in the last minute that is over."""
+        shares = self._lifecycle.shares
+        if now >= shares.ends_s:
+            shares.roll(now)
+        return shares.last
+
     def load(self) -> Load:
         """Say how full this is, in a few microseconds."""
         return describe_load(self.config, self._pool, self._lifecycle, self._admission)
 
-    def state(self, now: float) -> SchedulerState:
-        """Describe everything that an operator may ask for."""
+    def room(self) -> Room:
+        """Say what there is for batch work to fill, as quickly."""
+        return describe_room(self._limits.max_num_rows, self._pool, self._lifecycle)
+
+    def state(self, now: float, *, max_tenants: int | None = None) -> SchedulerState:
+        """Describe everything that an operator may ask for; see `scheduler.state.describe`."""
         return describe(
-            self.config, self.snapshot(), self._lifecycle, self._admission, self.step_model, now
+            self.config,
+            self.snapshot(),
+            self._lifecycle,
+            self._admission,
+            self.step_model,
+            now,
+            max_tenants=max_tenants,
         )

@@ -23,12 +23,14 @@ from engine.contract import TokenLogprobs
 from engine.kv.block_pool import BlockPool
 from scheduler.admission import Admission, Expiry
 from scheduler.config import FairnessConfig
+from scheduler.facts import PreemptionCause, RequestFacts
 from scheduler.learn import Estimates, Lengths
-from scheduler.order import Charges, FairTree, Unit, Windows
+from scheduler.order import Charges, FairTree, ShareWindow, Unit, Windows
 from scheduler.request import Band, FinishReason, RequestOutput
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence, Status
 from scheduler.step import SharedPrefix
+from scheduler.watch.wait_clock import Sums, WaitClock
 
 # Ending one takes 7 µs: with all else that a plan does, a millisecond at most.
 MAX_DROPPED = 100
@@ -44,13 +46,21 @@ class Ended:
     num_cached_tokens: int = 0
 
 
+@dataclass(slots=True)
+class Begun:
+    """Count the prompts of requests as they are first given slots, and what was found of them."""
+
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+
+
 class Lifecycle:
     """Move requests from one state to the next; see the module.
 
     `waiting` and `running` are who waits for a slot and who has one; look, but leave changing
     them to the methods. `charges` are what requests cost their tenants, `windows` says whose batch
-    work is forced up, `ended` counts. Nothing
-    can be done before `go_by` was told by what.
+    work is forced up, `begun`, `ended` and `preempted` count, `wait_clock` knows what those who
+    wait wait for. Nothing can be done before `go_by` was told by what.
     """
 
     def __init__(
@@ -63,10 +73,13 @@ class Lifecycle:
         self.waiting.under_way = running.prefilling
         running.holdings.has_shares = self.waiting.has_shares
         self.charges = Charges(running)
-        self.ended = Ended()
+        self.begun, self.ended = Begun(), Ended()
+        self.preempted = dict.fromkeys(PreemptionCause, 0)
         self._shared_prefix = SharedPrefix(pool.block_size)
         self._expiry = Expiry()
         self.windows = Windows()
+        self.shares = ShareWindow(self.waiting)
+        self.wait_clock = WaitClock()
         self._sequences: dict[str, Sequence] = {}
         self._expired: list[RequestOutput] = []
         self._num_to_drop = MAX_DROPPED
@@ -112,12 +125,14 @@ class Lifecycle:
         self.running.holdings.has_shares = self.waiting.has_shares
         for sequence in self._sequences.values():
             self.waiting.enrol(sequence, now)
+        self.shares = ShareWindow(self.waiting, self.shares.last)
         # After that, since a weight may have been edited since a request came with its own.
         self.waiting.carry_over(before)
         return sorted(before, key=lambda sequence: sequence.ordinal)
 
     def take_in(self, sequence: Sequence, now: float) -> None:
         """Let a new request wait; what is expected of it is known."""
+        sequence.course.queue(self.num_waiting, self._sums(sequence, now), now)
         self._sequences[sequence.request_id] = sequence
         self.running.holdings.join(sequence, now)
         self.waiting.enrol(sequence, now)
@@ -128,11 +143,15 @@ class Lifecycle:
     def queue(self, sequence: Sequence, now: float) -> None:
         """Let a request wait for a slot; a paused one would only stand in the way."""
         if not (sequence.is_paused or sequence.is_held) and sequence not in self.waiting:
+            if sequence.course.is_held:
+                sequence.course.let_go(self._sums(sequence, now), now)
             self._estimates.update(sequence)
             self.waiting.push(sequence, now)
 
     def grant(self, sequence: Sequence, num_tokens: int | None, now: float) -> None:
         """Let a request draw up to `num_tokens` output tokens in all, which may end its pause."""
+        self.running.note_pause(sequence)
+        sequence.course.end_pause(now)
         sequence.grant(num_tokens)
         if sequence.status is Status.WAITING:
             self.queue(sequence, now)
@@ -145,6 +164,7 @@ class Lifecycle:
         if not self._shared_prefix.hold(sequence, num_found):
             return False
         self.waiting.remove(sequence, now)
+        sequence.course.hold(self._sums(sequence, now), now)
         return True
 
     def admit(
@@ -155,6 +175,8 @@ class Lifecycle:
         Returns: the blocks beside the hit.
         """
         self.waiting.remove(sequence, now)
+        sums = None if sequence.was_admitted else self._sums(sequence, now)
+        sequence.course.admit(self.running.num_steps, sums, now)
         self.running.admit(sequence)
         sequence.table.take(hit)
         new_block_ids = sequence.table.allocate(sequence.num_tokens)
@@ -164,6 +186,8 @@ class Lifecycle:
         if not sequence.was_admitted:
             sequence.was_admitted = True
             sequence.num_cached_tokens = num_found
+            self.begun.num_prompt_tokens += sequence.num_prompt_tokens
+            self.begun.num_cached_tokens += num_found
         self.running.prefilling_rows.join(sequence)
         self.charges.admit(sequence, now)
         sequence.is_guaranteed = self.waiting.has_waiting_above(sequence.request.band)
@@ -184,6 +208,8 @@ class Lifecycle:
 
     def requeue(self, victim: Sequence, now: float) -> None:
         """Let a victim wait again, and those who waited for what it was computing."""
+        self.preempted[victim.course.cause] += 1
+        victim.course.send_back(now)
         for sequence in (*self._shared_prefix.leave(victim), victim):
             self.queue(sequence, now)
 
@@ -210,7 +236,9 @@ class Lifecycle:
             self.waiting.remove(sequence, now)
         self.waiting.expel(sequence)
         self.running.holdings.leave(sequence, now)
+        sums = self._sums(sequence, now)
         self.running.promote(sequence, band)
+        sequence.course.break_off(sums, self._sums(sequence, now))
         self.running.holdings.join(sequence, now)
         self.waiting.enrol(sequence, now)
         self.waiting.note_begin(sequence)
@@ -263,7 +291,9 @@ class Lifecycle:
         for follower in self._shared_prefix.leave(sequence):
             self.queue(follower, now)
         self._count(sequence, finish_reason)
-        return sequence.output(token_ids, finish_reason, error, logprobs)
+        return sequence.output(
+            token_ids, finish_reason, error, logprobs, facts=self._tell(sequence, now)
+        )
 
     def fail(self, sequences: Iterable[Sequence], reason: str, now: float) -> list[RequestOutput]:
         """End those of the sequences that have not ended with an error; returns their outputs."""
@@ -291,15 +321,37 @@ class Lifecycle:
         `rows` had steps in flight, whose tokens will be drawn again.
         Returns: the last outputs of those that failed and had not ended.
         """
-        for sequence in self.forget_kv():
+        evicted = self.forget_kv()
+        for sequence in evicted:
             self._shared_prefix.leave(sequence)
         outputs = self.fail(failed, reason, now)
+        for sequence in evicted:
+            if sequence.status is not Status.FINISHED:
+                sequence.course.cause = PreemptionCause.FAULT
+                self.preempted[PreemptionCause.FAULT] += 1
+                sequence.course.send_back(now)
         # A row sent back earlier may have had a token in one of the lost steps.
         for sequence in rows:
             sequence.lose_in_flight()
         for sequence in self._sequences.values():
             self.queue(sequence, now)
         return outputs
+
+    def _sums(self, sequence: Sequence, now: float) -> Sums:
+        """Read what has kept requests like this one waiting."""
+        return self.wait_clock.read(now, is_batch=sequence.request.band is Band.BATCH)
+
+    def _tell(self, sequence: Sequence, now: float) -> RequestFacts:
+        """Say what became of a request that ends."""
+        course, num_output_tokens = sequence.course, sequence.num_output_tokens
+        if num_output_tokens:
+            course.draw(now)
+        return course.tell(
+            () if sequence.was_admitted else self._sums(sequence, now),
+            now,
+            num_cached_tokens=sequence.num_cached_tokens,
+            num_output_tokens=num_output_tokens,
+        )
 
     def _count(self, sequence: Sequence, finish_reason: FinishReason) -> None:
         """Learn how long outputs get from one that came to its own end, and count it."""

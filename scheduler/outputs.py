@@ -51,6 +51,7 @@ class DrawnTokens:
             repeat(None),
             repeat(None),
             repeat(0),
+            repeat(None),
             strict=False,
         )
         return map(tuple.__new__, repeat(RequestOutput), fields)

@@ -92,13 +92,14 @@ class Progress:
         rate = f"{self._amount / elapsed_s:,.0f}" if elapsed_s > 0 else "–"
         parts = [f"{self._label} {bar} {self._done}/{self._total}", f"{rate} {self._unit}/s"]
         if self._done == self._total:
-            parts.append(f"{_duration(elapsed_s)}")
+            parts.append(f"{duration(elapsed_s)}")
         elif self._done:
-            parts.append(f"{_duration(elapsed_s / share - elapsed_s)} left")
+            parts.append(f"{duration(elapsed_s / share - elapsed_s)} left")
         return ", ".join(parts)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Spell a time as 1:02:03, or 2:03 below an hour."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -9,6 +9,7 @@ from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from engine.contract import SamplingParams, TokenLogprobs
+from scheduler.facts import RequestFacts
 
 
 class Band(IntEnum):
@@ -114,6 +115,7 @@ class RequestOutput(NamedTuple):
     The last output says how much was done of the prompt: `num_prefilled_tokens` of it were computed
     or found in the prefix cache, each counted once, all of them if a token was drawn. What was
     launched is computed. What a fault took is not counted, and what a preemption took only once.
+    It has the `facts` besides, where the scheduler has not failed.
 
     A named tuple, since there is one for each row of each step, and a frozen dataclass takes
     three times as long to make.
@@ -128,6 +130,7 @@ class RequestOutput(NamedTuple):
     logprobs: tuple[TokenLogprobs, ...] | None = None
     prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
     num_prefilled_tokens: int = 0
+    facts: RequestFacts | None = None
 
 
 class RejectCode(StrEnum):

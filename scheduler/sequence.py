@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from engine.contract import EngineInfo, TokenLogprobs
 from engine.kv.table import BlockTable
 from engine.scored import ScoredPrompt
+from scheduler.facts import RequestFacts
 from scheduler.request import FinishReason, Request, RequestOutput
+from scheduler.watch.course import Course
 
 NO_SLOT = -1
 # Places in `Sequence.account`.
@@ -60,7 +62,8 @@ class Sequence:
     for another that computes what it needs.
 
     `prompt_logprobs` are those that have come back, of the prompt's first tokens; it is None
-    where they are not asked for, and once they are complete.
+    where they are not asked for, and once they are complete. `course` is what is noted of it for
+    its facts.
 
     `num_charged` tokens of the prompt are paid for, `num_prepaid` of the output before they are
     drawn, at `prepaid_cost`; its tenant's counter was `begun_at_counter` before. `num_ran` tokens
@@ -84,6 +87,7 @@ class Sequence:
         "begun_at_counter",
         "columns",
         "counter",
+        "course",
         "deadline_s",
         "end_token_ids",
         "ends_as_model",
@@ -145,6 +149,7 @@ class Sequence:
         self.slot = NO_SLOT
         self.status = Status.WAITING
         self.was_admitted = False
+        self.course = Course()
         self.is_held = self.is_guaranteed = False
         self.prompt_logprobs: ScoredPrompt | None = None
         if params.prompt_logprobs is not None:
@@ -275,6 +280,7 @@ class Sequence:
         error: str | None = None,
         logprobs: tuple[TokenLogprobs, ...] | None = None,
         prompt_logprobs: Many[TokenLogprobs | None] | None = None,
+        facts: RequestFacts | None = None,
     ) -> RequestOutput:
         """Report to the caller of the request."""
         num_output_tokens = self.num_output_tokens
@@ -288,4 +294,5 @@ class Sequence:
             logprobs,
             prompt_logprobs,
             self.num_prompt_tokens if num_output_tokens else self.num_prefilled,
+            facts,
         )

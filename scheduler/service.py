@@ -32,11 +32,13 @@ from engine.contract import Engine, StepPlan, StepResult
 from engine.errors import EngineOutOfMemory
 from scheduler.config import SchedulerConfig
 from scheduler.core import Scheduler
+from scheduler.counts import Counts
 from scheduler.errors import Rejected
+from scheduler.order import BandShares
 from scheduler.outputs import DrawnTokens, Outputs
 from scheduler.policies.registry import levels_of
 from scheduler.request import FinishReason, Reject, RejectCode, Request, RequestOutput
-from scheduler.state import Load, SchedulerState, Snapshot
+from scheduler.state import Load, Room, SchedulerState, Snapshot
 from scheduler.stream import TokenStream
 
 logger = logging.getLogger(__name__)
@@ -210,20 +212,35 @@ class EngineService:
         with self._wake:
             return self._scheduler.config
 
-    def state(self) -> SchedulerState:
-        """Describe what the scheduler holds, band by band and tenant by tenant."""
+    def state(self, *, max_tenants: int | None = None) -> SchedulerState:
+        """Describe what the scheduler holds, band by band, and of each so many tenants, or all."""
         with self._wake:
-            return self._scheduler.state(self._clock())
+            return self._scheduler.state(self._clock(), max_tenants=max_tenants)
 
     def load(self) -> Load:
         """Say how full the scheduler is."""
         with self._wake:
             return self._scheduler.load()
 
+    def room(self) -> Room:
+        """Say what there is for batch work to fill."""
+        with self._wake:
+            return self._scheduler.room()
+
     def snapshot(self) -> Snapshot:
         """Count what is queued, running and free."""
         with self._wake:
             return self._scheduler.snapshot()
+
+    def counts(self) -> Counts:
+        """Count what was done and is held, by cause, band and size, in some tens of µs."""
+        with self._wake:
+            return self._scheduler.counts()
+
+    def shares(self) -> tuple[BandShares, ...]:
+        """Say how the bands were shared in the last minute that is over."""
+        with self._wake:
+            return self._scheduler.shares(self._clock())
 
     def _post(self, command: _Command) -> None:
         with self._wake:

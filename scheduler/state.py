@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from heapq import nlargest
 
 from engine.kv.block_pool import BlockPool
 from scheduler.admission import Admission
 from scheduler.config import SchedulerConfig
 from scheduler.learn import StepModel
 from scheduler.lifecycle import Lifecycle
-from scheduler.order import FairTree, Level, Node
+from scheduler.order import FairTree, Node
 from scheduler.request import Band
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Say how full a scheduler is; 1 is all of it.
+    """Say how full a scheduler is; 1 is all of it. Batch work, which makes room, is left out.
 
     `kv` blocks in use and `queue` places taken; what waits in the default band and above, and in
     flex besides, over the time that a request without a promise may wait for its first token.
@@ -27,6 +28,21 @@ class Load:
     queue: float
     default_wait: float
     flex_wait: float
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Say what there is for batch work to fill: slots, and what others have and want of them.
+
+    Others are all bands but those of batch work, `num_batch` counts what of that is here. `kv` is
+    the share of the blocks in use.
+    """
+
+    num_slots: int
+    num_online_running: int
+    num_online_waiting: int
+    num_batch: int
+    kv: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +79,8 @@ class TenantState:
     """Describe a tenant within a band; `organisation_id` is empty where it belongs to none.
 
     `queued_tokens` is what its waiting requests have to compute before they draw; `service` is
-    what it was charged, in weighted tokens; `counter` is its policy's.
+    what it was charged, in weighted tokens; `counter` is its policy's. `entitled` is the part of
+    its band's service that it has a right to, by weight, beside all who have work there now.
     """
 
     tenant_id: str
@@ -74,11 +91,12 @@ class TenantState:
     queued_tokens: int
     running: int
     service: float
+    entitled: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandState:
-    """Describe a band and the tenants that it knows, the most queued first."""
+    """Describe a band and the tenants that it knows, or the busiest; the most queued first."""
 
     band: Band
     queued: int
@@ -115,12 +133,36 @@ def describe_load(
 ) -> Load:
     """Say how full a scheduler is."""
     patience_s = config.fairness.best_effort_ttft_s
+    bands = lifecycle.waiting.bands.values()
+    num_batch_waiting = sum(node.num_waiting for node in bands if node.band >= Band.DUE)
+    num_used = pool.num_blocks - pool.num_free - _num_batch_blocks(pool, lifecycle)
     return Load(
-        kv=1.0 - pool.num_free / pool.num_blocks,
-        queue=lifecycle.num_queued / config.admission.max_num_queued,
+        kv=max(0, num_used) / pool.num_blocks,
+        queue=max(0, lifecycle.num_queued - num_batch_waiting) / config.admission.max_num_queued,
         default_wait=admission.backlog_s(Band.DEFAULT) / patience_s,
         flex_wait=admission.backlog_s(Band.FLEX) / patience_s,
     )
+
+
+def _num_batch_blocks(pool: BlockPool, lifecycle: Lifecycle) -> int:
+    """Count the blocks of batch work, those that it shares as often as it does."""
+    return sum(
+        -(-sequence.num_computed // pool.block_size)
+        for sequence in lifecycle.running
+        if sequence.request.band >= Band.DUE
+    )
+
+
+def describe_room(num_slots: int, pool: BlockPool, lifecycle: Lifecycle) -> Room:
+    """Say what there is for batch work to fill."""
+    running = waiting = num_batch = 0
+    for node in lifecycle.waiting.bands.values():
+        if node.band >= Band.DUE:
+            num_batch += node.num_live
+        else:
+            running += node.num_live - node.num_waiting
+            waiting += node.num_waiting
+    return Room(num_slots, running, waiting, num_batch, 1.0 - pool.num_free / pool.num_blocks)
 
 
 def describe(
@@ -130,14 +172,16 @@ def describe(
     admission: Admission,
     step_model: StepModel,
     now: float,
+    *,
+    max_tenants: int | None = None,
 ) -> SchedulerState:
-    """Describe a scheduler at `now`."""
+    """Describe a scheduler at `now`, of each band so many tenants, those with the most requests."""
     bands = sorted(lifecycle.waiting.bands.values(), key=lambda node: node.band)
     slack_s = lifecycle.running.pace.tightest_s - now
     return SchedulerState(
         config=config,
         counts=counts,
-        bands=tuple(_describe_band(lifecycle.waiting, node) for node in bands),
+        bands=tuple(_describe_band(lifecycle.waiting, node, max_tenants) for node in bands),
         # JSON does not know infinity.
         slack_s=slack_s if math.isfinite(slack_s) else None,
         step_margin=step_model.margin,
@@ -159,29 +203,53 @@ def _step_costs_us(step_model: StepModel) -> dict[str, float]:
     return {name: round(1e6 * cost_s, 3) for name, cost_s in costs_s.items()}
 
 
-def _describe_band(tree: FairTree, node: Node) -> BandState:
-    tenants = sorted(tree.tenants(node), key=lambda child: (-child.waiting_tokens, child.name))
+def _describe_band(tree: FairTree, node: Node, max_tenants: int | None) -> BandState:
+    tenants = list(tree.tenants(node))
+    if max_tenants is not None:
+        tenants = nlargest(max_tenants, tenants, key=lambda child: child.num_live)
+    tenants.sort(key=lambda child: (-child.waiting_tokens, child.name))
+    shares = _Shares(tree, node)
     return BandState(
         band=node.band,
         queued=node.num_waiting,
         queued_tokens=node.waiting_tokens,
         running=node.num_live - node.num_waiting,
         service=node.served,
-        tenants=tuple(
-            TenantState(
-                tenant_id=tenant.name,
-                organisation_id=_organisation_of(tenant),
-                weight=tenant.weight,
-                counter=tenant.counter,
-                queued=tenant.num_waiting,
-                queued_tokens=tenant.waiting_tokens,
-                running=tenant.num_live - tenant.num_waiting,
-                service=tenant.served,
-            )
-            for tenant in tenants
-        ),
+        tenants=tuple(_describe_tenant(tenant, shares.of(tenant)) for tenant in tenants),
     )
 
 
-def _organisation_of(tenant: Node) -> str:
-    return tenant.above.name if tenant.above.level is Level.ORGANISATION else ""
+class _Shares:
+    """Say what part of a band a tenant is entitled to beside the others with work in it."""
+
+    def __init__(self, tree: FairTree, band: Node) -> None:
+        self._weight = sum(member.weight for member in tree.below(band) if member.num_live)
+        # Once for each: an organisation may have thousands of tenants.
+        self._weights: dict[str, float] = {}
+
+    def of(self, tenant: Node) -> float:
+        if not tenant.num_live:
+            return 0.0
+        member = tenant.member
+        entitled = member.weight / self._weight
+        if member is tenant:
+            return entitled
+        if member.name not in self._weights:
+            live = (child.weight for child in member.children.values() if child.num_live)
+            self._weights[member.name] = sum(live)
+        return entitled * tenant.weight / self._weights[member.name]
+
+
+def _describe_tenant(tenant: Node, entitled: float) -> TenantState:
+    member = tenant.member
+    return TenantState(
+        tenant_id=tenant.name,
+        organisation_id="" if member is tenant else member.name,
+        weight=tenant.weight,
+        counter=tenant.counter,
+        queued=tenant.num_waiting,
+        queued_tokens=tenant.waiting_tokens,
+        running=tenant.num_live - tenant.num_waiting,
+        service=tenant.served,
+        entitled=entitled,
+    )

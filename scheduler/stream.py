@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.contract import TokenLogprobs
+from scheduler.facts import RequestFacts
 from scheduler.request import FinishReason, RequestOutput
 
 # A millisecond or two of making text, and events, of them.
@@ -42,8 +43,8 @@ class TokenStream:
     """Read a request's tokens with `next`, or `async for`; call `cancel` when done, always.
 
     `num_output_tokens` and `num_cached_tokens` are what has come, read or not; so are, once it has
-    ended, `finish_reason` and `num_prefilled_tokens`. One that is not `is_promised` is served as
-    if no time to its first token had been promised (see `scheduler.request.Admit`).
+    ended, `finish_reason`, `num_prefilled_tokens` and `facts`. One that is not `is_promised` is
+    served as if no time to its first token had been promised (see `scheduler.request.Admit`).
     """
 
     __slots__ = (
@@ -56,6 +57,7 @@ class TokenStream:
         "_prompt_logprobs",
         "_token_ids",
         "_waiter",
+        "facts",
         "finish_reason",
         "is_promised",
         "num_cached_tokens",
@@ -80,6 +82,7 @@ class TokenStream:
         self._error: str | None = None
         self._waiter: asyncio.Future[None] | None = None
         self.finish_reason: FinishReason | None = None
+        self.facts: RequestFacts | None = None
         self.num_output_tokens = 0
         self.num_cached_tokens = 0
         self.num_prefilled_tokens = 0
@@ -97,6 +100,7 @@ class TokenStream:
         self._error = output.error
         self.num_prefilled_tokens = output.num_prefilled_tokens
         self.finish_reason = output.finish_reason
+        self.facts = output.facts
         self._note(output.num_cached_tokens, output.num_output_tokens)
 
     def push_token(self, token_id: int, num_cached_tokens: int, num_output_tokens: int) -> None:

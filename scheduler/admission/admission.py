@@ -99,6 +99,7 @@ class Admission:
             reason += "that this server has room for."
         else:
             return None
+        self._rejections["too_long"] += 1
         return Reject(reason, RejectCode.CONTEXT_LENGTH_EXCEEDED, cause="too_long")
 
     def refuse(self, sequence: Sequence, now: float) -> Reject | None:

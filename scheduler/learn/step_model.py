@@ -44,6 +44,9 @@ _NUM_CALIBRATED = 32
 _MARGIN_WINDOW = 256
 _MARGIN_QUANTILE = 0.95
 _RUN_STEPS = 16
+# Of a step in the mean of errors, which remembers about two hundred.
+_ERROR_WEIGHT = 0.005
+_MAX_ERROR = 10.0
 _RUN_LOG_RATIO = log(1.1)
 _MAX_RATIO = 2.0
 # How wrong a coefficient may be, in its own size, over the noise of a step.
@@ -77,6 +80,7 @@ class StepModel:
         self._sorted_ratios: list[float] = []
         # Ratios of the last steps, as long as all were on one side of 1.
         self._run: deque[float] = deque(maxlen=_RUN_STEPS)
+        self._error = self._bias = 0.0
 
     @property
     def has_prior(self) -> bool:
@@ -90,6 +94,16 @@ class StepModel:
         Who refuses work because of a prediction asks this first.
         """
         return self._has_prior or self._num_observed >= _NUM_CALIBRATED
+
+    @property
+    def error(self) -> float:
+        """Say how far off predictions were lately: the mean of |predicted - took| / took."""
+        return self._error
+
+    @property
+    def bias(self) -> float:
+        """Say the same with its sign: above 0 where steps took less than was predicted."""
+        return self._bias
 
     @property
     def margin(self) -> float:
@@ -246,6 +260,9 @@ class StepModel:
         price_s = self._positive_s(features)
         ratio = step_s / price_s
         self._note_ratio(ratio)
+        off = min(1.0 / ratio - 1.0, _MAX_ERROR)
+        self._bias += _ERROR_WEIGHT * (off - self._bias)
+        self._error += _ERROR_WEIGHT * (abs(off) - self._error)
         is_small = features.num_tokens <= self._split_num_tokens
         (self._small if is_small else self._large).learn(
             features, price_s, min(max(ratio, 1 / _MAX_RATIO), _MAX_RATIO)

@@ -3,7 +3,7 @@
 `FairTree` orders what waits: bands, organisations, tenants, keys, requests, each by a policy of
 `scheduler.policies`; its nodes keep what was served below them. `Charges` charges what a request
 costs, in the `Unit` that is chosen. Every time that a promise sets comes from `deadlines`.
-`Windows` forces batch work up in time.
+`Windows` forces batch work up in time. `ShareWindow` says how evenly tenants were served.
 """
 
 from scheduler.order.charges import Charges
@@ -16,17 +16,21 @@ from scheduler.order.deadlines import (
     start_by_s,
 )
 from scheduler.order.fair_tree import FairTree
+from scheduler.order.share_window import BandShares, ShareWindow, TenantShare
 from scheduler.order.tree_node import Level, Node
 from scheduler.order.units import StepPrices, Tokens, Unit
 from scheduler.order.windows import Windows
 
 __all__ = [
     "NEVER",
+    "BandShares",
     "Charges",
     "FairTree",
     "Level",
     "Node",
+    "ShareWindow",
     "StepPrices",
+    "TenantShare",
     "Tokens",
     "Unit",
     "Windows",

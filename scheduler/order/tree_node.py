@@ -7,7 +7,7 @@ from enum import IntEnum
 
 from scheduler.order.counters import Counters
 from scheduler.order.siblings import Order
-from scheduler.policies.base import Policy
+from scheduler.policies.base import Child, Policy
 from scheduler.request import Band
 from scheduler.sequence import Sequence
 
@@ -150,3 +150,10 @@ class Node:
     def turns(self) -> None:
         """Note that another request may be the head, by what has changed below."""
         self._head = None
+
+    def look_again(self, child: Child, now: float) -> None:
+        """Find the place of a child that may have another head now."""
+        if self.policy.reads_head:
+            self.order.update(child, now)
+        if self.urgent is not None:
+            self.urgent.update(child, now)

@@ -31,8 +31,9 @@ from scheduler.policies.bands import QUANTUM
 from scheduler.request import Band, Member
 from scheduler.sequence import Sequence
 
-# Tenants are looked at this often, so many of them in a plan.
+# Tenants are looked at this often, so many of them in a plan: at the weights of all first.
 _REVIEW_S = 0.5
+_MAX_WEIGHED = 128
 _MAX_REVIEWED = 32
 # Of a window: how much earlier than its end work is to be done.
 _SPARE = 0.05
@@ -75,18 +76,17 @@ class _Cohort:
 class _Tenant:
     """Follow the windows of one tenant; rates are in work a second."""
 
-    __slots__ = ("cohorts", "credit", "harvested", "node", "part", "rate", "seen_s")
+    __slots__ = ("cohorts", "credit", "harvested", "node", "rate", "seen_s")
 
     def __init__(self, now: float) -> None:
         self.cohorts: dict[float, _Cohort] = {}
+        # At most 0 between reviews: it is spent as long as there is work, and goes with the last.
         self.credit = 0.0
         # Its place in the batch band and what that had been served, once looked at.
         self.node: Node | None = None
         self.harvested = 0.0
         self.rate = 0.0
         self.seen_s = now
-        # Of the forced share.
-        self.part = 0.0
 
     def need(self, now: float, step_s: float, turn_s: float) -> tuple[float, float]:
         """Say at what rate its work must be done, and how much time is left for the first end.
@@ -127,7 +127,11 @@ class Windows:
     def __init__(self) -> None:
         self._tenants: dict[_Name, _Tenant] = {}
         self._cohort_of: dict[Sequence, tuple[_Name, _Cohort]] = {}
+        self._to_weigh: list[_Name] = []
         self._to_review: list[_Name] = []
+        # Of those who share the forced share, and for each the sum of its tenants' weights.
+        self._total_weight = 0.0
+        self._tenants_weight: dict[Node, float] = {}
         self._began_s = -inf
         self._served = self._busy_s = 0.0
         self._num_steps = 0
@@ -140,6 +144,7 @@ class Windows:
         self._tree = tree
         self._unit = unit
         self._served, self._recent = tree.served, (0.0, 0.0, 0.0)
+        self._to_weigh.clear()
         self._to_review.clear()
         followed = list(self._cohort_of)
         self._cohort_of.clear()
@@ -187,20 +192,23 @@ class Windows:
         """Choose who is forced up now, and forget them; to be called once a step."""
         if not self._tenants or not self._share:
             return ()
-        if not self._to_review:
+        if not (self._to_weigh or self._to_review):
             if now - self._began_s < _REVIEW_S:
                 return ()
             self._begin(now)
+        self._weigh()
+        if self._to_weigh:
+            return ()
         _, busy_s, num_steps = self._recent
         chosen: list[Sequence] = []
         for _ in range(min(_MAX_REVIEWED, len(self._to_review))):
             tenant = self._tenants.get(self._to_review.pop())
             if tenant is not None and tenant.node is not None:
-                chosen += self._review(tenant, busy_s / num_steps, now)
+                chosen += self._review(tenant, tenant.node, busy_s / num_steps, now)
         return chosen
 
     def _begin(self, now: float) -> None:
-        """Find what the machine does, and what part of the share each tenant is sure of."""
+        """Find what the machine does, and begin to look at everybody if that is known."""
         kept = exp(-min(now - self._began_s, 1e9) / _CAPACITY_S)
         served = self._tree.served
         work, busy_s, num_steps = (before * kept for before in self._recent)
@@ -208,31 +216,43 @@ class Windows:
         busy_s += self._busy_s
         self._recent = work, busy_s, num_steps + self._num_steps
         self._served, self._busy_s, self._num_steps, self._began_s = served, 0.0, 0, now
-        weights: dict[Node, float] = {}
-        for tenant in self._tenants.values():
+        if busy_s >= _LEAST_BUSY_S:
+            self._to_review = list(self._tenants)
+            self._to_weigh = self._to_review[:]
+            self._total_weight = 0.0
+            self._tenants_weight.clear()
+
+    def _weigh(self) -> None:
+        """Sum the weights of those that are to be reviewed, of a few in each plan."""
+        sums = self._tenants_weight
+        for _ in range(min(_MAX_WEIGHED, len(self._to_weigh))):
+            tenant = self._tenants.get(self._to_weigh.pop())
+            if tenant is None:
+                continue
             if tenant.node is None:
                 some = next(iter(next(iter(tenant.cohorts.values())).requests))
                 tenant.node, tenant.harvested = self._tree.key_of(some).above, -1.0
             member = tenant.node.member
-            weights[member] = weights.get(member, 0.0) + tenant.node.weight
-        total = sum(member.weight for member in weights)
-        for tenant in self._tenants.values():
-            assert tenant.node is not None
-            member = tenant.node.member
-            tenant.part = member.weight / total * tenant.node.weight / weights[member]
-        if busy_s >= _LEAST_BUSY_S:
-            self._to_review = list(self._tenants)
+            if member not in sums:
+                sums[member] = 0.0
+                self._total_weight += member.weight
+            sums[member] += tenant.node.weight
 
-    def _review(self, tenant: _Tenant, step_s: float, now: float) -> list[Sequence]:
+    def _part(self, node: Node) -> float:
+        """Say what part of the share a tenant is sure of."""
+        member = node.member
+        return member.weight / self._total_weight * node.weight / self._tenants_weight[member]
+
+    def _review(self, tenant: _Tenant, node: Node, step_s: float, now: float) -> list[Sequence]:
         """Let a tenant's credit grow at the rate that it is forced up, and spend it."""
         work, busy_s, _ = self._recent
         share = self._share * work / busy_s
-        sure = share * tenant.part
+        sure = share * self._part(node)
         need, left_s = tenant.need(now, step_s, QUANTUM / max(share, 1e-9))
         span_s = now - tenant.seen_s
         need -= tenant.harvests(need, left_s, now)
         forced = min(max(2.0 * need - sure, 0.0), sure)
-        tenant.credit = min(tenant.credit, 0.0) + forced * span_s
+        tenant.credit += forced * span_s
         chosen: list[Sequence] = []
         while tenant.credit > 0.0 and tenant.cohorts:
             sequence = self._pick(tenant, step_s, now)

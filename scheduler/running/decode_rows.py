@@ -183,6 +183,14 @@ class DecodingRows:
         has_landed = self.num_known[slot] > self._num_at_join[slot]
         return self.num_known.item(slot) - 1 if has_landed else 0
 
+    def num_planned(self, sequence: Sequence) -> tuple[int, int]:
+        """Count a sequence's tokens, and the steps that it has decoded in since it joined.
+
+        Those in flight are among both.
+        """
+        num_tokens = self.num_tokens.item(sequence.slot)
+        return num_tokens, num_tokens - self._num_at_join.item(sequence.slot) - 1
+
     def num_drawn(self, slots: Slots) -> _Counts:
         """Count the tokens of their outputs that have landed."""
         return self.num_known[slots] - self._num_prompt[slots]

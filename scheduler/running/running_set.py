@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import chain
 
 from engine.native.row_library import load_rows
+from scheduler.facts import PreemptionCause
 from scheduler.request import Band
 from scheduler.running.decode_rows import DecodingRows
 from scheduler.running.holdings import Holdings
@@ -21,6 +22,7 @@ from scheduler.running.prefilling_rows import PrefillingRows
 from scheduler.running.rotation import PLACE_BITS
 from scheduler.running.row_kernel import RowKernel
 from scheduler.sequence import NO_SLOT, Sequence, Status
+from scheduler.watch.step_times import StepTimes
 
 
 class RunningSet:
@@ -34,6 +36,7 @@ class RunningSet:
     the counts and tokens of who decodes in `decode_rows`, when they are due in `pace`, whose turn
     it is of those that prefill in `prefilling_rows`, and what all rows hold and will in
     `kv_growth`. `kernel` has compiled loops over them, where they are built and may be used.
+    `num_steps` were planned, and `step_times` has when they came back.
     """
 
     def __init__(self, max_num_rows: int, *, compiled: bool = True) -> None:
@@ -55,6 +58,7 @@ class RunningSet:
         self._released: list[int] = []
         self._preempted: list[str] = []
         self.num_steps = 0
+        self.step_times = StepTimes()
         self._of_band: list[dict[Sequence, None]] = [{} for _ in Band]
         self.clear()
 
@@ -75,6 +79,10 @@ class RunningSet:
     def num_lent_slots(self, sequence: Sequence) -> int:
         """Count the slots that the batch band has until somebody of another needs them."""
         return 0 if sequence.request.band is Band.BATCH else len(self._of_band[Band.BATCH])
+
+    def num_of(self, band: Band) -> int:
+        """Count the sequences of a band."""
+        return len(self._of_band[band])
 
     def has_below(self, band: Band) -> bool:
         """Tell whether a sequence of a lower band runs."""
@@ -106,6 +114,7 @@ class RunningSet:
 
     def start_decoding(self, sequence: Sequence) -> None:
         """Note that a launched step draws the sequence's next token."""
+        sequence.course.begin_decoding(self.num_steps)
         del self.prefilling[sequence]
         self.prefilling_rows.leave(sequence.slot)
         self._decodes_of(sequence)[sequence] = None
@@ -137,6 +146,7 @@ class RunningSet:
 
         What a `suspect` one computed is not, nor what it began with: it may be what is wrong.
         """
+        self._note_leaving(sequence)
         del self._of_band[sequence.request.band][sequence]
         self.holdings.release(sequence)
         if self.prefilling.pop(sequence, self) is self:
@@ -157,9 +167,10 @@ class RunningSet:
         self._released.append(sequence.slot)
         sequence.slot = NO_SLOT
 
-    def preempt(self, sequence: Sequence) -> None:
+    def preempt(self, sequence: Sequence, cause: PreemptionCause) -> None:
         """Take a sequence's slot and blocks away for now."""
         self.release(sequence)
+        sequence.course.cause = cause
         sequence.num_preemptions += 1
         sequence.lose_kv()
         self._preempted.append(sequence.request.request_id)
@@ -174,6 +185,7 @@ class RunningSet:
         """Forget everything after the engine did, and return who was running."""
         sequences = list(self)
         for sequence in sequences:
+            self._note_leaving(sequence)
             self.holdings.release(sequence)
             if sequence.columns is not None:
                 self.decode_rows.leave(sequence)
@@ -187,6 +199,34 @@ class RunningSet:
         self._free_slots = list(reversed(range(self.max_num_rows)))
         self._released, self._preempted = [], []
         return sequences
+
+    def note_pause(self, sequence: Sequence) -> None:
+        """Note since when a sequence has had no part in steps for want of a grant, if it has not.
+
+        To be told when that changes.
+        """
+        if sequence.columns is None or sequence.pause_at >= sequence.limit:
+            return
+        if not sequence.is_paused:
+            return
+        last_step = self._last_step(sequence)
+        since_s = self.step_times.ended_s(last_step)
+        if since_s is not None:
+            sequence.course.pause(since_s, self.num_steps - last_step - 1)
+
+    def _note_leaving(self, sequence: Sequence) -> None:
+        step, num_decodes = self.num_steps, 0
+        if sequence.columns is not None:
+            num_tokens, num_decodes = self.decode_rows.num_planned(sequence)
+            self.note_pause(sequence)
+            if num_tokens >= sequence.limit and not sequence.course.is_paused:
+                # Steps that were planned while its last token was in flight were none of its.
+                step = self._last_step(sequence) + 1
+        sequence.course.leave(step, num_decodes)
+
+    def _last_step(self, sequence: Sequence) -> int:
+        """Say which step a sequence that decodes was last in."""
+        return self.decode_rows.turns.item(sequence.slot) >> PLACE_BITS
 
     def _decodes_of(self, sequence: Sequence) -> dict[Sequence, None]:
         return self.batch_decodes if sequence.request.band is Band.BATCH else self.online_decodes

@@ -19,10 +19,11 @@ import numpy as np
 from engine.contract import EngineInfo
 from engine.kv.block_pool import BlockPool
 from scheduler.config import SchedulerConfig
+from scheduler.facts import WaitCause
 from scheduler.learn import Lengths, StepModel
 from scheduler.lifecycle import Lifecycle
 from scheduler.request import Band
-from scheduler.running import Slots
+from scheduler.running import PLACE_BITS, Slots
 from scheduler.sequence import Sequence
 from scheduler.step.budget import StepBudget
 from scheduler.step.decode_shares import DecodeShares
@@ -81,6 +82,9 @@ class Composer:
         What was released stays noted for the next plan that is not empty.
         """
         running = self._running
+        if not len(running) and not len(self._waiting):
+            self._lifecycle.wait_clock.note(now, WaitCause.STEP, WaitCause.STEP)
+            return None
         victims = self._preemption.make_room()
         displaced = [] if victims else self._displacement.make_way(now)
         for victim in (*victims, *displaced):
@@ -88,12 +92,19 @@ class Composer:
         draft = Draft(self._info.max_num_prompt_logprobs)
         # A victim must not take back at once what it has just given.
         admits = not victims and self._is_time_to_admit()
+        self._intake.stopped_by = WaitCause.BLOCKS if victims else WaitCause.INTERVAL
         if not self._config.prefill_first:
             self._decode_online(draft, now)
         self._prefill(draft, admits, now)
         if self._config.prefill_first and not draft.slices:
             self._decode_online(draft, now)
+        kept_by = self._intake.stopped_by
+        if admits:
+            self._intake.stopped_by = WaitCause.BATCH if len(self._waiting) else WaitCause.STEP
         self._harvest(draft, admits, now)
+        # Who is not of the batch band has not to wait for that.
+        kept_by = WaitCause.STEP if kept_by is WaitCause.BATCH else kept_by
+        self._lifecycle.wait_clock.note(now, kept_by, self._intake.stopped_by)
         if draft.num_tokens:
             running.num_steps += 1
             step = draft.finish(step_id, running)
@@ -126,6 +137,8 @@ class Composer:
 
     def _decode(self, slots: Slots, draft: Draft) -> None:
         """Let rows decode that may draw one more token."""
+        if not len(slots):
+            return
         rows = self._running.decode_rows
         positions = rows.num_tokens[slots] - 1
         block_ids = np.full(len(slots), -1, dtype=np.intc)
@@ -139,6 +152,8 @@ class Composer:
     def _prefill(self, draft: Draft, admits: bool, now: float) -> None:
         """Give online prefills their chunks, the ones under way and new ones in turn."""
         room = self._num_tokens_left(draft)
+        if admits:
+            self._intake.stopped_by = WaitCause.PROMPTS if room <= 0 else WaitCause.STEP
         if room <= 0:
             return
         turns, long_prompts, running = self._turns, self._long_prompts, self._running
@@ -170,6 +185,10 @@ class Composer:
                 if has_room:
                     self._admit(*head, draft, now)
                 head = self._intake.next(draft, now) if has_room else None
+                if not has_room:
+                    self._intake.stopped_by = WaitCause.PROMPTS
+        if head is not None:
+            self._intake.stopped_by = WaitCause.PROMPTS
         draft.is_full = not (draft.budget or long_prompts.has_gone)
         if resting and not draft.num_tokens:
             self._slice(resting[0], (), draft)
@@ -227,10 +246,13 @@ class Composer:
         if not draft.num_tokens:
             num_rows = max(num_rows, min(1, len(ready)))
         self._decode(ready[:num_rows], draft)
+        running.decode_rows.turns[ready[:num_rows]] = running.num_steps << PLACE_BITS
         room = self._num_tokens_left(draft)
         draft.budget = budget.harvest_tokens(draft.features(), room, now)
         if not draft.num_tokens:
             draft.budget = max(draft.budget, min(room, self._config.min_chunk_tokens))
+        if not draft.budget:
+            return
         for sequence in under_way:
             if draft.budget and draft.has_room_for(sequence):
                 self._slice(sequence, (), draft)
@@ -256,6 +278,7 @@ class Composer:
     ) -> None:
         """Plan the next chunk of a prefill; its last one draws a token."""
         assert sequence.num_tokens < sequence.pause_at, "a paused sequence is never admitted"
+        sequence.course.note_chunk()
         if draft.slice(sequence, new_block_ids):
             sequence.num_tokens += 1
             self._running.start_decoding(sequence)

@@ -205,6 +205,7 @@ class DecodeShares:
         if not is_held.any():
             return None
         held = found.entries[is_held]
+        self._tree.note_held(held)
         part_of: Seconds = np.full(int(held[-1]) + 2, np.inf)
         part_of[held] = parts_s[is_held]
         return part_of

@@ -42,6 +42,8 @@ class Displacement:
 
     def make_way(self, now: float) -> list[Sequence]:
         """Preempt for the next request if that lets it in; returns the victims, to be requeued."""
+        if not len(self._running):
+            return []
         head = self._find_head(now)
         if head is None:
             return self._reclaim_for_next(now)

@@ -9,6 +9,7 @@ prompt another is computing are held.
 from __future__ import annotations
 
 from scheduler.config import ComposerConfig
+from scheduler.facts import WaitCause
 from scheduler.lifecycle import Lifecycle
 from scheduler.request import Band
 from scheduler.sequence import Sequence
@@ -23,7 +24,10 @@ Head = tuple[Sequence, list[int]]
 
 
 class Intake:
-    """Look at the queue for one step after the other."""
+    """Look at the queue for one step after the other.
+
+    `stopped_by` says why the last look has let nobody in.
+    """
 
     def __init__(
         self, config: ComposerConfig, kv_budget: KvBudget, passing: Passing, lifecycle: Lifecycle
@@ -34,6 +38,9 @@ class Intake:
         self._lifecycle = lifecycle
         self._waiting = lifecycle.waiting
         self._running = lifecycle.running
+        self.stopped_by = WaitCause.STEP
+        # What the last request that did not fit was short of.
+        self._lacking = WaitCause.BLOCKS
 
     def is_online_waiting(self) -> bool:
         """Tell whether a request that is not of the batch band waits."""
@@ -48,21 +55,37 @@ class Intake:
         lifecycle = self._lifecycle
         while draft.budget and not self._running.is_full:
             sequence = self._waiting.peek(now)
-            if sequence is None or not self._may_begin(sequence, draft, harvests):
+            if sequence is None:
+                self.stopped_by = WaitCause.STEP
+                return None
+            if not self._may_begin(sequence, draft, harvests):
+                self.stopped_by = self._why_not_now(sequence, draft)
                 return None
             if lifecycle.is_late(sequence, now):
                 if not lifecycle.drop(sequence, now):
+                    self.stopped_by = WaitCause.STEP
                     return None
                 continue
             hit = self._fit(sequence)
             if hit is None:
+                self.stopped_by = self._lacking
                 instead = self._instead_of(sequence, draft, now, harvests)
                 if instead is None:
                     return self._bypass(sequence, now, harvests)
                 sequence, hit = instead
             if not lifecycle.hold(sequence, len(hit), now):
                 return sequence, hit
+        if not len(self._waiting):
+            self.stopped_by = WaitCause.STEP
+        else:
+            self.stopped_by = WaitCause.SLOTS if draft.budget else WaitCause.PROMPTS
         return None
+
+    def _why_not_now(self, sequence: Sequence, draft: Draft) -> WaitCause:
+        """Say why a request may not join this step, slots and blocks aside."""
+        if sequence.num_in_flight:
+            return WaitCause.STEP
+        return WaitCause.BATCH if draft.has_room_for(sequence) else WaitCause.PROMPTS
 
     def _instead_of(
         self, passed: Sequence, draft: Draft, now: float, harvests: bool
@@ -95,11 +118,13 @@ class Intake:
     def _fit(self, sequence: Sequence, *, keeps: bool = True) -> list[int] | None:
         """Find a slot and blocks for a request, as far as it may have them; returns its hit."""
         running = self._running
+        self._lacking = WaitCause.SLOTS
         if running.is_full:
             return None
         num_kept = self._kv_budget.headroom.slots(sequence) if keeps else 0
         if running.num_free_slots + running.num_lent_slots(sequence) <= num_kept:
             return None
+        self._lacking = WaitCause.BLOCKS
         return self._kv_budget.fit(sequence, keeps=keeps)
 
     def _bypass(self, passed: Sequence, now: float, harvests: bool) -> Head | None:

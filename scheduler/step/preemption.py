@@ -24,6 +24,7 @@ import numpy as np
 
 from engine.kv.block_pool import BlockPool
 from scheduler.config import PreemptionConfig
+from scheduler.facts import PreemptionCause
 from scheduler.request import Band
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence
@@ -66,11 +67,11 @@ class Preemption:
             if self._blocks_needed() <= pool.num_free:
                 break
             victim = self.choose_victim()
-            running.preempt(victim)
+            running.preempt(victim, PreemptionCause.BLOCKS)
             victims.append(victim)
         if not victims and self._is_stuck():
             victim = self.choose_victim()
-            running.preempt(victim)
+            running.preempt(victim, PreemptionCause.BLOCKS)
             victims.append(victim)
         return victims
 
@@ -98,7 +99,7 @@ class Preemption:
             if not lower:
                 break
             victim = lower.pop()
-            running.preempt(victim)
+            running.preempt(victim, PreemptionCause.BAND)
             victims.append(victim)
         return victims
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from engine.kv.block_pool import BlockPool
+from scheduler.facts import PreemptionCause
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence
 from scheduler.step.headroom import Headroom
@@ -52,7 +53,7 @@ class Reclaim:
         while rows and (pool.num_free < num_blocks or running.is_full):
             victim = rows.pop()
             if self._is_above(victim):
-                running.preempt(victim)
+                running.preempt(victim, PreemptionCause.SHARE)
                 victims.append(victim)
         return victims
 

@@ -45,6 +45,9 @@ class Results:
         chunks = zip(step.slices, step.plan.slices, strict=True)
         self._charges.take_chunks(chunks, now)
         self._publish(step, now)
+        for sequence in step.slices:
+            if sequence.course.first_token_s is None:
+                sequence.course.sit_through(self._running.step_times, now)
         if result.prompt_logprobs:
             outputs.add(self._take_prompt_logprobs(step, result))
         outputs.add(self._take_tokens(step, result, now))
@@ -57,6 +60,7 @@ class Results:
         """Note that a row has the first token of its output, or of it since a preemption."""
         if sequence.first_token_s is None:
             sequence.first_token_s = now
+        sequence.course.draw(now)
         self._running.pace.start(sequence.slot, sequence.request.slo, paced_s(sequence), now)
 
     def _take_tokens(self, step: Step, result: StepResult, now: float) -> Outputs:
@@ -167,6 +171,7 @@ class Results:
         self, sequence: Sequence, token_id: int, score: TokenLogprobs | None, now: float
     ) -> RequestOutput:
         """Take a token that was in flight when its row was sent back."""
+        sequence.course.draw(now)
         token_ids = sequence.token_ids
         token_ids.append(token_id)
         if len(token_ids) >= sequence.limit or token_id in sequence.end_token_ids:

@@ -108,6 +108,21 @@ def test_weights_change_for_what_already_waits() -> None:
     assert tenants["b"].service / tenants["a"].service == pytest.approx(3.0, rel=0.15)
 
 
+@pytest.mark.parametrize("organisation", ["", "one"])
+def test_an_edited_weight_counts_for_what_may_be_held(organisation: str) -> None:
+    """Of slots and the KV cache a tenant or an organisation has its new share at once."""
+    driver = flooded(with_policy("vtc"), num_each=1)
+    driver.offer(replace(fakes.make_request("c", tenant_id="c"), organisation_id=organisation))
+    scheduler = driver.scheduler
+    if organisation:
+        scheduler.set_organisation_weight(organisation, 3.0)
+    else:
+        scheduler.set_weight("c", 3.0)
+    sequence = scheduler._lifecycle.find("c")
+    assert sequence is not None
+    assert scheduler._running.holdings.share(sequence) == pytest.approx(0.6)
+
+
 def test_an_edited_weight_outlives_a_change_of_policy() -> None:
     """Requests that came with the old weight do not bring it back when the order changes."""
     driver = flooded(with_policy("vtc"))

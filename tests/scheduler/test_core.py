@@ -8,10 +8,12 @@ import pytest
 
 import fakes
 from engine.contract import StepResult
+from engine.step_cost import LinearCost, StepCost
 from fakes import Driver
 from scheduler.config import AdmissionConfig, SchedulerConfig
 from scheduler.core import Scheduler
-from scheduler.request import Admit, Band, FinishReason, Reject, RejectCode
+from scheduler.learn import StepModel
+from scheduler.request import Admit, Band, FinishReason, Reject, RejectCode, Slo
 from scheduler.state import Load
 
 
@@ -369,3 +371,43 @@ def test_load_says_how_full_the_scheduler_is() -> None:
     assert 0.0 < load.default_wait < load.flex_wait
     driver.run()
     assert driver.scheduler.load().queue == 0.0
+
+
+def test_batch_work_counts_as_no_load() -> None:
+    """It makes room for whatever comes: the ladder sees the rest, the worker what is left to it."""
+    config = SchedulerConfig(admission=AdmissionConfig(max_num_queued=4))
+    driver = Driver(fakes.make_engine(max_num_seqs=2))
+    driver.scheduler = Scheduler(driver.engine.info, config)
+    for name, band in (("a", Band.BATCH), ("b", Band.BATCH), ("c", Band.BATCH)):
+        driver.offer(fakes.make_request(name, prompt=range(9), band=band))
+    driver.turn()
+    load, room = driver.scheduler.load(), driver.scheduler.room()
+    assert (load.kv, load.queue) == (0.0, 0.0)
+    assert (room.num_slots, room.num_batch, room.num_online_waiting) == (2, 3, 0)
+    assert room.kv > 0.0
+    driver.offer(fakes.make_request("online", prompt=range(9), band=Band.DEFAULT))
+    assert driver.scheduler.load().queue == 1 / 4
+    assert driver.scheduler.room().num_online_waiting == 1
+
+
+def test_a_promise_that_no_machine_keeps_is_no_deadline() -> None:
+    """A prompt that alone takes longer than promised waits like one that was promised nothing."""
+    line = LinearCost(intercept_s=0.0, per_token_s=1.0)
+    model = StepModel(StepCost("slow", line, line))
+    driver = Driver(fakes.make_engine())
+    driver.scheduler = Scheduler(driver.engine.info, step_model=model)
+    request = fakes.make_request(prompt=range(20), slo=Slo(ttft_s=2.0))
+    assert driver.offer(request) == Admit(0, is_promised=False)
+    sequence = driver.scheduler._lifecycle.find("r")
+    assert sequence is not None
+    assert sequence.deadline_s == driver.scheduler.config.fairness.best_effort_ttft_s
+
+
+def test_time_between_steps_counts_as_the_machines() -> None:
+    """What windows reckon a machine does in a second goes by all time in which there was work."""
+    driver = Driver(fakes.make_engine())
+    driver.offer(fakes.make_request(max_tokens=6, ignore_eos=True))
+    driver.turn()
+    driver.now += 2.0
+    driver.turn()
+    assert driver.scheduler._lifecycle.windows._busy_s > 2.0

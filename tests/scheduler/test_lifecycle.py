@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 import fakes
 from engine.kv.block_pool import BlockPool
 from engine.kv.table import BlockTable
+from engine.step_cost import StepFeatures
 from scheduler.admission import Admission
 from scheduler.config import AdmissionConfig, FairnessConfig, SchedulerConfig
+from scheduler.facts import PreemptionCause
 from scheduler.learn import Estimates, LengthModel, StepModel
 from scheduler.lifecycle import Lifecycle
 from scheduler.order import Tokens
-from scheduler.request import FinishReason
+from scheduler.request import Band, FinishReason
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence, Status
 
@@ -42,9 +45,24 @@ class Life:
         unit = Tokens(config.fairness.prices)
         self.cycle.go_by(config.fairness, unit, self.estimates, admission)
 
-    def take_in(self, name: str, *, granted_tokens: int | None = None) -> Sequence:
+    def take_in(
+        self,
+        name: str,
+        *,
+        tenant_id: str = "acme",
+        band: Band = Band.DEFAULT,
+        finish_by_s: float | None = None,
+        granted_tokens: int | None = None,
+    ) -> Sequence:
         """Take in a request of two blocks, the prompt of which all share."""
-        request = fakes.make_request(name, prompt=range(8), granted_tokens=granted_tokens)
+        request = fakes.make_request(
+            name,
+            prompt=range(8),
+            tenant_id=tenant_id,
+            band=band,
+            finish_by_s=finish_by_s,
+            granted_tokens=granted_tokens,
+        )
         sequence = Sequence(
             request,
             BlockTable(self.pool, b"salt"),
@@ -72,7 +90,7 @@ def test_a_request_is_in_one_place_at_a_time() -> None:
     life.admit(sequence)
     assert life.places(sequence) == (False, True, False)
     assert (life.cycle.num_queued, life.cycle.num_waiting) == (0, 0)
-    life.running.preempt(sequence)
+    life.running.preempt(sequence, PreemptionCause.BLOCKS)
     life.cycle.requeue(sequence, 1.0)
     assert life.places(sequence) == (True, False, False)
     assert (life.cycle.num_queued, life.cycle.num_waiting) == (1, 1)
@@ -86,7 +104,7 @@ def test_who_is_held_waits_again_when_the_other_goes() -> None:
     assert life.cycle.hold(follower, 0, 0.0)
     assert life.places(follower) == (False, False, True)
     assert life.cycle.num_waiting == 1
-    life.running.preempt(leader)
+    life.running.preempt(leader, PreemptionCause.BLOCKS)
     life.cycle.requeue(leader, 1.0)
     assert life.places(follower) == (True, False, False)
 
@@ -119,11 +137,51 @@ def test_a_paused_request_waits_when_it_is_granted_more() -> None:
     sequence.num_computed, sequence.num_tokens = 8, 9
     life.running.start_decoding(sequence)
     sequence.append_tokens((5).to_bytes(4, "little"))
-    life.running.preempt(sequence)
+    life.running.preempt(sequence, PreemptionCause.BLOCKS)
     life.cycle.requeue(sequence, 1.0)
     assert life.places(sequence) == (False, False, False)
     life.cycle.grant(sequence, 4, 2.0)
     assert life.places(sequence) == (True, False, False)
+
+
+def test_batch_work_that_has_ended_is_not_forced_up() -> None:
+    """As their window nears its end one of two requests is moved up, and not the one that ended."""
+    life = Life()
+    other = life.take_in("online")
+    kept, ended = (life.take_in(n, band=Band.BATCH, finish_by_s=30.0) for n in ("kept", "ended"))
+    life.cycle.end(ended, FinishReason.CANCELLED, 0.0)
+    for second in range(30):
+        life.cycle.windows.note_step(1.0)
+        life.cycle.waiting.charge(other, 10_000.0, float(second))
+        life.cycle.promote_due(float(second))
+    assert (kept.request.band, ended.request.band) == (Band.DUE, Band.BATCH)
+
+
+def test_a_row_that_is_moved_up_is_charged_where_it_runs() -> None:
+    """What batch work draws after it was forced up counts for the band `due`."""
+    life = Life()
+    row = life.take_in("r", band=Band.BATCH, finish_by_s=30.0)
+    life.admit(row)
+    row.num_computed, row.num_tokens = 8, 9
+    life.running.start_decoding(row)
+    life.cycle._promote(row, Band.DUE, 1.0)
+    bands = life.cycle.waiting.bands
+    before = bands["BATCH"].served
+    life.cycle.charges.begin_step(StepFeatures(num_decode_tokens=1))
+    life.cycle.charges.take_drawn(np.array([row.slot]), 1.0)
+    assert bands["BATCH"].served == before
+    assert bands["DUE"].served > 0.0
+
+
+def test_who_asked_for_nothing_in_a_minute_has_no_share_any_more() -> None:
+    """Each step forgets tenants that have been idle for long, and others have what was theirs."""
+    life = Life()
+    gone, stays = life.take_in("gone", tenant_id="gone"), life.take_in("stays")
+    life.cycle.end(gone, FinishReason.CANCELLED, 1.0)
+    life.cycle.drop_late(60.0)
+    assert life.running.holdings.share(stays) == 0.5
+    life.cycle.drop_late(62.0)
+    assert life.running.holdings.share(stays) == 1.0
 
 
 def test_another_order_keeps_who_waits() -> None:

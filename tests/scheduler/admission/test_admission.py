@@ -254,6 +254,16 @@ def test_requests_are_counted_too() -> None:
     assert desk.offer(make_sequence(10, tenant="third")) is None
 
 
+def test_of_the_last_places_a_tenant_takes_up_to_its_own() -> None:
+    """One of two equals has ten of thirty places when the queue is nearly full, and no more."""
+    desk = Desk(AdmissionConfig(max_num_queued=30))
+    desk.queue(10, tenant="flood", times=18)
+    desk.queue(10, tenant="a", times=9)
+    assert desk.offer(make_sequence(10, tenant="a")) is None
+    refusal = desk.refused(make_sequence(10, tenant="a"))
+    assert (refusal.code, "at most 10" in refusal.reason) == (RejectCode.TENANT_LIMITED, True)
+
+
 def test_lost_promises_are_dropped_at_their_turn() -> None:
     """Work is dropped when its time has come and gone, unless it has begun or nobody minds."""
     desk = Desk()

@@ -9,10 +9,16 @@ import pytest
 import fakes
 from engine.step_cost import LinearCost, StepCost, StepFeatures
 from fakes import Driver
-from scheduler.config import PRESETS
+from scheduler.admission.drain_rate import DrainRate
+from scheduler.admission.queue_ahead import QueueAhead
+from scheduler.admission.waits import Waits
+from scheduler.config import PRESETS, FairnessConfig
 from scheduler.core import Scheduler
 from scheduler.learn.step_model import StepModel
+from scheduler.order import FairTree
 from scheduler.request import Admit, Band, Reject, Slo
+from scheduler.running import RunningSet
+from waiting import make_sequence
 
 # A millisecond a token and nothing for the step: a thousand tokens a second.
 _LINE = LinearCost(0.0, 1e-3)
@@ -75,6 +81,20 @@ def test_a_prompt_of_the_tenants_own_counts() -> None:
     late = offer(driver, "later", "light", 100, ttft_s=70.0)
     assert isinstance(short, Admit), "it is due before the long one"
     assert isinstance(late, Admit), "ten seconds are no matter to it"
+
+
+def test_a_request_waits_for_a_slot_of_its_own() -> None:
+    """With nobody ahead it still waits until a row ends, which takes two seconds, if all run."""
+    info, model = fakes.make_engine(cost=_COST).info, StepModel(_COST, margin=1.0)
+    rate, running = DrainRate(info, model), RunningSet(2)
+    rate.note_ends(1, 2.0)
+    waits = Waits(QueueAhead(FairTree(FairnessConfig())), rate, running)
+    for expected_s in (0.0, 0.0, 2.0):
+        assert waits.predict(make_sequence(10), 0.0).queue_s == pytest.approx(expected_s)
+        if not running.is_full:
+            row = make_sequence(10)
+            running.admit(row)
+            row.num_computed = row.num_tokens
 
 
 def test_steps_that_lack_no_room_say_nothing_of_how_fast_a_queue_drains() -> None:

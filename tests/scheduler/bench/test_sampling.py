@@ -28,7 +28,7 @@ def test_every_kind_has_figures_at_every_batch() -> None:
     """Times are of one draw, and passes are what the time would have sufficed for."""
     config = load_model_config(MODEL_DIR)
     assert config.dtype == "bfloat16"
-    options = Options(shape=DEMO, peers=False, rounds=1, batches=(1, 3))
+    options = Options(shape=DEMO, dtype="bfloat16", peers=False, rounds=1, batches=(1, 3))
     parts = dict(measure(options, ["sampling"]))
     figures = {key: f for part in parts.values() for key, f in part.figures.items()}
     copy_bytes_per_s = figures["copy_gb_per_s"].value * 1e9

@@ -13,7 +13,7 @@ import fakes
 from engine.kv.block_pool import BlockPool
 from engine.kv.table import BlockTable
 from scheduler.config import FairnessConfig
-from scheduler.order import fair_tree
+from scheduler.order import places
 from scheduler.order.fair_tree import FairTree
 from scheduler.policies.base import Child, Key, Siblings
 from scheduler.policies.vtc import Vtc
@@ -105,6 +105,29 @@ def test_debt_outlives_a_short_absence() -> None:
     assert others[-1] in tree
 
 
+def test_asking_where_a_request_would_stand_changes_nothing() -> None:
+    """Who is asked about before it waits is told the counter of its turn, and does not keep it."""
+    tree = FairTree(FairnessConfig())
+    _push(tree, _sequence("a"))
+    _push(tree, _sequence("a"))
+    _serve(tree, 100.0)
+    newcomer = _sequence("b")
+    assert tree.share_counter_of_next(newcomer, 0.0) == 100.0
+    assert newcomer.counter == 0.0
+
+
+def test_what_is_computed_again_counts_against_its_band_alone() -> None:
+    """A band below earns its share of it, and no tenant is charged."""
+    tree = FairTree(FairnessConfig(band_shares={Band.FLEX: 0.1}))
+    lower = _push(tree, _sequence("low", band=Band.FLEX))
+    _push(tree, _sequence("a"))
+    again = _sequence("b")
+    tree.enrol(again, 0.0)
+    tree.charge_band(again, 50_000.0, 0.0)
+    assert tree.peek(0.0) is lower
+    assert tree.served == 0.0
+
+
 def test_newcomer_to_an_empty_queue_starts_where_the_last_one_left() -> None:
     """Nobody waits: who comes first has no credit over who was served last."""
     tree = FairTree(FairnessConfig())
@@ -118,7 +141,7 @@ def test_newcomer_to_an_empty_queue_starts_where_the_last_one_left() -> None:
 
 def test_sweep_keeps_debtors_and_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle tenants without debts are forgotten; those in debt keep it, and so do their keys."""
-    monkeypatch.setattr(fair_tree, "_MIN_SWEEP", 8)
+    monkeypatch.setattr(places, "_MIN_SWEEP", 8)
     tree = FairTree(FairnessConfig())
     waits = _push(tree, _sequence("waits"))
     greedy = _push(tree, _sequence("debtor", key="greedy"))
@@ -147,7 +170,7 @@ def test_newcomer_starts_where_the_last_one_left_though_that_was_swept() -> None
 
 def test_what_was_swept_keeps_its_own_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who still knows a node that has gone does not read those of another in it."""
-    monkeypatch.setattr(fair_tree, "_MIN_SWEEP", 8)
+    monkeypatch.setattr(places, "_MIN_SWEEP", 8)
     tree = FairTree(FairnessConfig())
     waits = _push(tree, _sequence("waits"))
     tree.charge(waits, 1_000.0, 0.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scheduler.config import FairnessConfig
-from scheduler.order import fair_tree
+from scheduler.order import places
 from scheduler.order.fair_tree import FairTree
 from scheduler.order.tree_node import Level, Node
 from scheduler.request import Band
@@ -184,7 +184,7 @@ def test_a_switch_carries_organisations_over() -> None:
 
 def test_idle_organisations_are_swept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those with nothing left and no debts are forgotten after their tenants; debtors are not."""
-    monkeypatch.setattr(fair_tree, "_MIN_SWEEP", 8)
+    monkeypatch.setattr(places, "_MIN_SWEEP", 8)
     tree = FairTree(FairnessConfig())
     waits = _push(tree, "waits")
     debtor = _push(tree, "t", "debtor")
@@ -207,7 +207,7 @@ def test_an_organisation_stays_while_a_tenant_of_it_is_in_debt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Behind all others it owes nobody; what one of its tenants owes another is kept."""
-    monkeypatch.setattr(fair_tree, "_MIN_SWEEP", 8)
+    monkeypatch.setattr(places, "_MIN_SWEEP", 8)
     tree = FairTree(FairnessConfig())
     waits = _push(tree, "waits")
     debtor, modest = _push(tree, "debtor", "x"), _push(tree, "modest", "x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -11,7 +12,7 @@ import fakes
 from engine.kv.block_pool import BlockPool
 from engine.kv.table import BlockTable
 from scheduler.config import FairnessConfig, Prices
-from scheduler.order import FairTree, Tokens, Windows
+from scheduler.order import FairTree, Node, Tokens, Windows
 from scheduler.request import Band
 from scheduler.sequence import Sequence
 
@@ -27,10 +28,20 @@ _WORK = 433.0
 
 
 def sequence(
-    tenant: str, finish_by_s: float | None, *, band: Band = Band.BATCH, num_output: int = 215
+    tenant: str,
+    finish_by_s: float | None,
+    *,
+    band: Band = Band.BATCH,
+    num_output: int = 215,
+    weight: float = 1.0,
+    organisation: str = "",
 ) -> Sequence:
-    request = fakes.make_request(
-        f"{tenant}-{next(_ordinals)}", tenant_id=tenant, band=band, finish_by_s=finish_by_s
+    name = f"{tenant}-{next(_ordinals)}"
+    request = replace(
+        fakes.make_request(
+            name, tenant_id=tenant, band=band, finish_by_s=finish_by_s, weight=weight
+        ),
+        organisation_id=organisation,
     )
     table = BlockTable(_POOL, b"")
     made = Sequence(request, table, ordinal=next(_ordinals), max_len=64, info=_INFO)
@@ -72,6 +83,16 @@ class Machine:
 
     def forced_of(self, tenant: str) -> list[float]:
         return [at_s for at_s, one in self.forced if one.request.tenant_id == tenant]
+
+
+class CountedTree(FairTree):
+    """Count how often somebody is looked up."""
+
+    num_found = 0
+
+    def key_of(self, sequence: Sequence) -> Node:
+        self.num_found += 1
+        return super().key_of(sequence)
 
 
 def test_nothing_is_forced_up_while_half_the_share_would_do() -> None:
@@ -129,14 +150,27 @@ def test_a_tenant_is_not_forced_up_by_the_flood_of_another() -> None:
 
 
 def test_tenants_share_what_is_forced_by_weight() -> None:
-    """Two that both ask for more than there is have as much each."""
+    """Of two that both ask for more than there is, one of three times the weight has thrice."""
     machine = Machine()
     machine.join(*(sequence("a", 200.0) for _ in range(400)))
-    machine.join(*(sequence("b", 200.0) for _ in range(4000)))
+    machine.join(*(sequence("b", 200.0, weight=3.0) for _ in range(4000)))
     machine.run(190.0)
     a, b = len(machine.forced_of("a")), len(machine.forced_of("b"))
-    assert a == pytest.approx(b, abs=5)
+    assert b == pytest.approx(3 * a, abs=5)
+    assert a > 20
     assert _WORK * (a + b) < _SURE * 190.0 + 2 * _WORK
+
+
+def test_tenants_of_one_organisation_share_what_is_its() -> None:
+    """Two that belong together are forced up as much, between them, as one that stands alone."""
+    machine = Machine()
+    for tenant, organisation in (("a", ""), ("b", "both"), ("c", "both")):
+        machine.join(*(sequence(tenant, 200.0, organisation=organisation) for _ in range(400)))
+    machine.run(190.0)
+    a, b, c = (len(machine.forced_of(tenant)) for tenant in "abc")
+    assert a == pytest.approx(2 * b, abs=5)
+    assert b == pytest.approx(c, abs=3)
+    assert b > 20
 
 
 def test_the_window_that_ends_first_goes_first() -> None:
@@ -165,6 +199,22 @@ def test_a_share_of_nothing_forces_nothing_up(share: float) -> None:
     machine.join(sequence("a", 30.0), sequence("a", None), sequence("a", 5.0, band=Band.FLEX))
     machine.run(30.0)
     assert len(machine.forced) == (share > 0.0)
+
+
+def test_a_plan_looks_at_a_few_tenants_however_many_there_are() -> None:
+    """Of 300 tenants no plan looks at more than 128, and all are forced up for all that."""
+    machine = Machine()
+    machine.tree = tree = CountedTree(FairnessConfig())
+    tree.enrol(machine.flood, 0.0)
+    machine.windows.go_by(_SHARE, tree, Tokens(Prices()))
+    machine.join(*(sequence(f"t{number}", 400.0) for number in range(300)))
+    most = 0
+    while machine.now < 400.0:
+        before = tree.num_found
+        machine.run(machine.now + _TICK_S)
+        most = max(most, tree.num_found - before)
+    assert 0 < most <= 128
+    assert len({one.request.tenant_id for _, one in machine.forced}) == 300
 
 
 def test_a_change_of_the_configuration_keeps_who_waits() -> None:

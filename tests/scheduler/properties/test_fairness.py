@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import fairness_properties as properties
-import scheduler.order.fair_tree as fair_tree
+import scheduler.order.places as places
 import scheduler.step.passing as passing
 from scheduler.config import FairnessUnit
 from scheduler.core import Scheduler
@@ -198,5 +198,5 @@ def test_sweeping_forgets_nothing_that_matters(sent: list[Burst]) -> None:
     """The bound holds, and the same requests go first, with idle nodes swept all the time."""
     with pytest.MonkeyPatch.context() as patch:
         kept = properties.order_of(sent, Machine())
-        patch.setattr(fair_tree, "_MIN_SWEEP", 1)
+        patch.setattr(places, "_MIN_SWEEP", 1)
         assert properties.order_of(sent, Machine()) == kept

@@ -65,3 +65,17 @@ def test_rows_are_listed_by_tenant_while_they_run() -> None:
     assert list(holdings.rows_beside(first)) == [first, second]
     holdings.release(first)
     assert list(holdings.some_rows()) == [second, other]
+
+
+def test_who_has_its_share_of_the_slots_leaves_some() -> None:
+    """Of sixteen slots one of two equals takes eight freely, and beside those leaves two."""
+    holdings = Holdings()
+    holdings.join(make("b"), 0.0)
+    rows = [make("a") for _ in range(9)]
+    for row in rows:
+        holdings.join(row, 0.0)
+    for row in rows[:7]:
+        holdings.admit(row)
+    assert holdings.slots_kept_from(rows[8], 16) == 0
+    holdings.admit(rows[7])
+    assert holdings.slots_kept_from(rows[8], 16) == 2

@@ -67,3 +67,14 @@ def test_rows_without_a_promise_are_never_due() -> None:
     assert pace.tightest_s < math.inf
     pace.release(promised.slot)
     assert (pace.tightest_s, pace.shortest_gap_s) == (math.inf, math.inf)
+
+
+def test_a_promise_goes_with_its_row() -> None:
+    """Beside others that were promised something, no gap or pace counts that nobody has."""
+    pace = Pace(4)
+    drawn(pace, sequence(0, Slo(tpot_s=0.5)), [1.0])
+    promised = sequence(1, Slo(tpot_s=0.1, max_gap_s=0.06))
+    drawn(pace, promised, [1.0])
+    pace.release(promised.slot)
+    assert (pace.shortest_gap_s, pace.shortest_tpot_s) == (math.inf, 0.5)
+    assert pace.tightest_s == 1.5

@@ -100,3 +100,16 @@ def test_what_was_saved_up_is_forgotten_with_the_hold() -> None:
     assert not rotation.pick(tenants, tenants, np.ones(3), one, none_must, np.full(3, 2.0)).any()
     rotation.clear()
     assert rotation.pick(tenants, tenants, np.ones(3), one, none_must, np.full(3, 2.0)).size
+
+
+def test_what_rows_cannot_use_is_not_saved_up() -> None:
+    """A tenant whose four rows have had parts of six has a row's part left, and not more."""
+    rotation, tenants = Rotation(), np.full(4, 7)
+    turns, none_must = np.zeros(4, dtype=np.int64), np.zeros(4, dtype=bool)
+
+    def num_picked(part_s: float) -> int:
+        parts_s = np.full(4, part_s)
+        return len(rotation.pick(tenants, tenants, np.ones(4), turns, none_must, parts_s))
+
+    assert [num_picked(6.0) for _ in range(3)] == [4, 4, 4]
+    assert [num_picked(1.0) for _ in range(3)] == [2, 1, 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import fakes
@@ -13,6 +14,7 @@ from scheduler.core import Scheduler
 from scheduler.learn import StepModel
 from scheduler.learn.step_regime import Regime
 from scheduler.request import Band, Slo
+from scheduler.running import PLACE_BITS
 from scheduler.step.decode_shares import MAX_STEPS_OUT
 
 SHORT, LONG = 20, 60
@@ -62,6 +64,23 @@ def test_what_a_row_costs_is_found_out() -> None:
     contest.scheduler.step_model._small = Regime(LinearCost(FIXED_S + 64 * ROW_S, 0.0), 0.0, 1.0)
     contest.run(300)
     assert contest.run(500, settle=1).share("a") == pytest.approx(0.5, rel=0.1)
+
+
+def test_a_sample_leaves_out_nobody_who_must_run() -> None:
+    """Of sixteen rows two run, and besides those that sat out for long or have a token due."""
+    contest = Contest(Flood(tenant="a", streams=16, output=500)).run(30)
+    running, shares, now = contest.scheduler._running, contest.scheduler._composer._shares, 1e3
+    slots, turns = running.decode_rows.online(), running.decode_rows.turns
+    shares._num_chosen = 1
+    turns[slots] = (running.num_steps - 5 << PLACE_BITS) + np.arange(16)
+    assert sorted(shares._sample(slots, now).tolist()) == slots[:2].tolist()
+    turns[slots] = (running.num_steps - 5 << PLACE_BITS) + np.arange(16)
+    running.pace.start(slots[15], Slo(tpot_s=1.0), now, now)
+    running.pace.start(slots[14], Slo(tpot_s=1.0), now + 1.0, now)
+    assert sorted(shares._sample(slots, now).tolist()) == [*slots[:2], slots[15]]
+    assert shares.kept_s > 0.0, "or the step might end when the other's is due"
+    turns[slots[2:9]] = running.num_steps - MAX_STEPS_OUT - 1 << PLACE_BITS
+    assert set(slots[2:9].tolist()) <= set(shares._sample(slots, now).tolist())
 
 
 def test_time_that_the_engine_does_not_see_counts() -> None:
@@ -226,6 +245,17 @@ def test_lower_bands_sit_out_for_higher_ones() -> None:
     contest = Contest(Flood(tenant="a", streams=60, band=Band.PRIORITY))
     contest.join(Flood(tenant="b", streams=1, band=Band.FLEX))
     assert contest.run(300).num_rested == 0
+
+
+def test_the_lowest_band_has_what_those_between_leave() -> None:
+    """Below two bands all rows of which run, a third has its guaranteed twentieth."""
+    contest = Contest(
+        Flood(tenant="a", streams=10, band=Band.PRIORITY),
+        Flood(tenant="b", streams=20),
+        Flood(tenant="c", streams=30, band=Band.FLEX),
+    ).run(200, settle=50)
+    assert contest.share("c") == pytest.approx(0.05, rel=0.2)
+    assert contest.tokens["b"] == pytest.approx(2.0 * contest.tokens["a"], rel=0.2)
 
 
 def test_what_is_lost_for_a_tenant_is_no_less_for_a_light_one_above() -> None:

@@ -17,6 +17,7 @@ from scheduler.core import Scheduler
 from scheduler.learn.length_model import LengthModel
 from scheduler.learn.step_model import StepModel
 from scheduler.request import Band, FinishReason, Request, Slo
+from scheduler.step.headroom import Headroom
 
 COST = StepCost("flat", *[LinearCost(intercept_s=0.001, per_token_s=0.0)] * 2)
 _numbers = count(1)
@@ -96,6 +97,16 @@ def num_rows(driver: Driver, tenant: str) -> int:
 
 def num_free_blocks(driver: Driver) -> int:
     return driver.scheduler.snapshot().free_blocks
+
+
+def most_tokens(driver: Driver, tenant: str) -> float:
+    """Say how much of the KV cache a tenant that has rows may hold in all."""
+    running = driver.scheduler._running
+    headroom = Headroom(driver.scheduler._pool, running)
+    rows = [row for row in running if row.request.tenant_id == tenant]
+    held = sum(row.num_tokens - 1 for row in rows)
+    num_tokens = range(driver.scheduler.snapshot().total_blocks * 8)
+    return held + max(n for n in num_tokens if headroom.is_within_share(rows[0], n))
 
 
 def test_who_is_above_its_share_leaves_the_last_eighth_of_slots() -> None:
@@ -271,6 +282,19 @@ def test_what_a_third_tenant_leaves_is_for_those_that_ask(band: Band) -> None:
     assert not driver.tokens[name]
 
 
+def test_what_lower_bands_hold_is_not_taken_from_a_share() -> None:
+    """A tenant may hold as much of the blocks beside rows that would go for it as without them."""
+    driver = make_driver(num_blocks=120, expected=1)
+    offer(driver, "light", output=1)
+    turns(driver, 2)
+    offer(driver, "mine", 2, prompt=120)
+    turns(driver, 2)
+    before = most_tokens(driver, "mine")
+    offer(driver, "lower", prompt=200, band=Band.FLEX)
+    turns(driver, 2)
+    assert most_tokens(driver, "mine") == before == pytest.approx(0.875 * 8 * 120)
+
+
 def test_a_newcomer_has_its_share_of_what_runs_and_no_more() -> None:
     """One that nobody knew of displaces rows of who has more than its share, up to its own."""
     driver = make_driver()
@@ -295,6 +319,45 @@ def test_within_shares_nobody_is_displaced() -> None:
     assert driver.scheduler.snapshot().num_preemptions == 0
 
 
+def test_a_lone_row_that_is_larger_than_a_share_goes_on() -> None:
+    """Only who has its share of the blocks even without a row gives that row up for another."""
+    driver = make_driver(num_blocks=64, expected=1)
+    offer(driver, "large", prompt=400, output=60)
+    offer(driver, "small", prompt=48, output=60)
+    while num_free_blocks(driver) > 4:
+        driver.turn()
+    offer(driver, "small", prompt=40, output=4)
+    turns(driver, 2)
+    assert (num_rows(driver, "large"), num_rows(driver, "small")) == (1, 1)
+    assert driver.scheduler.snapshot().num_preemptions == 0
+
+
+def test_nobody_is_brought_below_its_share_for_who_asks_for_more() -> None:
+    """Of rows of 36 tokens, six are above a third of 512 and five are not: only one goes."""
+    driver = make_driver(num_blocks=64, expected=1)
+    offer(driver, "large", prompt=256, output=100)
+    offer(driver, "flood", 6, prompt=34, output=100)
+    turns(driver, 2)
+    assert (num_rows(driver, "flood"), num_free_blocks(driver)) == (6, 1)
+    [name] = offer(driver, "newcomer", prompt=48)
+    turns(driver, 2)
+    assert not driver.tokens[name], "two rows would have had to go for it"
+    assert (num_rows(driver, "flood"), num_rows(driver, "large")) == (5, 1)
+
+
+def test_nobody_takes_turns_where_shares_are_no_whole_slots() -> None:
+    """Of fifteen slots one tenant has eight and the other seven, and none goes back and forth."""
+    driver = make_driver(num_slots=15)
+    offer(driver, "flood", 40)
+    turns(driver, 4)
+    offer(driver, "newcomer", 20)
+    turns(driver, 10)
+    before = driver.scheduler.snapshot().num_preemptions
+    turns(driver, 20)
+    assert driver.scheduler.snapshot().num_preemptions == before == 7
+    assert (num_rows(driver, "newcomer"), num_rows(driver, "flood")) == (7, 8)
+
+
 def test_pins_do_not_protect_who_is_above_its_share() -> None:
     """Where blocks run out, a row sent back twice goes again if its tenant is above its share."""
     driver = make_driver(num_slots=16, num_blocks=64)
@@ -306,6 +369,8 @@ def test_pins_do_not_protect_who_is_above_its_share() -> None:
         if sequence.request.tenant_id == "flood":
             sequence.num_preemptions = 2
     driver.run()
-    assert scheduler.snapshot().num_preemptions > 0
+    preempted = {name for plan in driver.plans for name in plan.preempted}
+    assert preempted, "blocks run out"
+    assert mine not in preempted
     assert driver.last[mine].finish_reason is FinishReason.LENGTH
     assert scheduler._lifecycle.find(mine) is None

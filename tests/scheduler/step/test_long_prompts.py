@@ -62,6 +62,7 @@ def test_rows_of_others_draw_in_between() -> None:
     driver = make_driver()
     begin(driver, num_steps=200)
     carried = steps_with(driver, 60)
+    assert not driver.tokens["long"], "it rests anew after each step that it has"
     assert 0.02 < sum(carried) / len(carried) < 0.2
     plans = driver.plans[60:]
     assert 0.7 < _price_s([plan for plan in plans if _is_long(plan)]) / _price_s(plans) < 0.9

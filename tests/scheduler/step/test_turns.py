@@ -15,7 +15,7 @@ from fakes import Driver
 from scheduler.config import PRESETS
 from scheduler.core import Scheduler
 from scheduler.learn.step_model import StepModel
-from scheduler.order import fair_tree
+from scheduler.order import standings
 from scheduler.request import Band, Request
 
 COST = StepCost("flat", *[LinearCost(intercept_s=0.001, per_token_s=0.0)] * 2)
@@ -87,7 +87,7 @@ def test_a_new_tenant_of_an_organisation_passes_within_it_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It goes before a long prompt of its own organisation, and after whoever had less."""
-    monkeypatch.setattr(fair_tree, "_TURN_TOKENS", 100.0)
+    monkeypatch.setattr(standings, "_TURN_TOKENS", 100.0)
     driver = make_driver()
     offer(driver, "long", "heavy", 1_000, organisation="crowd")
     for _ in range(4):

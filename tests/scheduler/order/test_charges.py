@@ -1,0 +1,55 @@
+"""What requests cost their tenants: each piece of work once, and nothing that was not had."""
+
+from __future__ import annotations
+
+import pytest
+
+import fakes
+from engine.contract import SequenceSlice
+from engine.step_cost import StepFeatures, load_profile
+from scheduler.config import FairnessConfig, Prices
+from scheduler.learn import MachineTime, StepModel
+from scheduler.order import Charges, FairTree, Tokens
+from scheduler.running import RunningSet
+from waiting import make_sequence
+
+_INFO = fakes.make_engine(max_num_batched_tokens=512, num_blocks=1_000).info
+
+
+def test_a_chunk_that_is_computed_again_costs_nothing() -> None:
+    """A small chunk is paid for the first time, and not where a preemption made it be repeated."""
+    tree, charges = FairTree(FairnessConfig()), Charges(RunningSet(2))
+    charges.go_by(tree.config, tree, MachineTime(_INFO, StepModel(load_profile("cpu-demo"))))
+    sequence = make_sequence(2_000)
+    tree.enrol(sequence, 0.0)
+    charges.admit(sequence, 0.0)
+    chunk = SequenceSlice(0, 1_024, 16, (), False)
+    before = tree.served
+    charges.take_chunks([(sequence, chunk)], 0.0)
+    once = tree.served
+    assert once > before
+    sequence.num_computed = 1_040
+    sequence.lose_kv()
+    charges.admit(sequence, 1.0)
+    charges.take_chunks([(sequence, chunk)], 1.0)
+    assert tree.served == once
+    assert charges.num_wasted_tokens == 1_040
+
+
+@pytest.mark.parametrize("num_drawn", [0, 3, 9])
+def test_what_was_paid_before_and_not_drawn_is_given_back(num_drawn: int) -> None:
+    """With the output precharged a request has paid at its end for what it has drawn."""
+    config, running = FairnessConfig(precharge_output=True), RunningSet(2)
+    tree, charges = FairTree(config), Charges(running)
+    charges.go_by(config, tree, Tokens(Prices(input=1.0, output=2.0)))
+    sequence = make_sequence(10, max_tokens=20)
+    sequence.expected_output = 5.0
+    tree.enrol(sequence, 0.0)
+    charges.admit(sequence, 0.0)
+    sequence.num_computed = 10
+    charges.begin_step(StepFeatures(num_decode_tokens=1))
+    for _ in range(num_drawn):
+        charges.take_outputs([sequence], 1.0)
+        sequence.token_ids.append(0)
+    charges.end(sequence, 2.0)
+    assert tree.served == pytest.approx(10.0 + 2.0 * num_drawn)

@@ -1,0 +1,68 @@
+"""How much is sent back for a higher band that waits: as much as it needs, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import fakes
+from fakes import Driver
+from scheduler.config import PRESETS
+from scheduler.core import Scheduler
+from scheduler.request import Band
+
+
+def full_of(band: Band) -> Driver:
+    """Fill 41 blocks of eight tokens with eight rows of five blocks each."""
+    driver = Driver(
+        fakes.make_engine(block_size=8, num_blocks=41, max_num_seqs=16, max_num_batched_tokens=512)
+    )
+    mixed = PRESETS["mixed"]
+    config = replace(
+        mixed,
+        composer=replace(mixed.composer, kv_reserve="prompt"),
+        preemption=replace(mixed.preemption, min_run_steps=1),
+        prefix_caching=False,
+    )
+    driver.scheduler = Scheduler(driver.engine.info, config)
+    offer(driver, "low", 8, band)
+    driver.turn()
+    driver.turn()
+    assert driver.scheduler.snapshot().free_blocks == 1
+    return driver
+
+
+def offer(
+    driver: Driver, name: str, num_requests: int, band: Band, *, num_tokens: int = 33
+) -> None:
+    for number in range(num_requests):
+        driver.offer(
+            fakes.make_request(
+                f"{name}{number}",
+                prompt=[number] * num_tokens,
+                tenant_id=name,
+                band=band,
+                ignore_eos=True,
+            )
+        )
+
+
+@pytest.mark.parametrize("num_requests", [1, 2, 4])
+def test_as_many_rows_go_as_those_that_wait_need(num_requests: int) -> None:
+    """For each request of a higher band one row of the same size goes, and it starts at once."""
+    driver = full_of(Band.FLEX)
+    offer(driver, "high", num_requests, Band.DEFAULT)
+    driver.turn()
+    plan = driver.plans[-1]
+    assert len(plan.preempted) == num_requests
+    assert [new.request_id for new in plan.admitted] == [f"high{n}" for n in range(num_requests)]
+
+
+def test_what_goes_is_enough_to_let_it_in() -> None:
+    """One that needs six blocks, where one stays in reserve, has the seven of two rows."""
+    driver = full_of(Band.FLEX)
+    offer(driver, "high", 1, Band.DEFAULT, num_tokens=41)
+    driver.turn()
+    plan = driver.plans[-1]
+    assert (plan.preempted, len(plan.admitted)) == (["low7", "low6"], 1)

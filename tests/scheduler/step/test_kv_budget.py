@@ -1,0 +1,51 @@
+"""Whether a request fits the KV cache beside those that run, and what it leaves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import fakes
+from engine.step_cost import LinearCost, StepCost
+from fakes import Driver
+from scheduler.config import PRESETS
+from scheduler.core import Scheduler
+from scheduler.learn import StepModel
+from scheduler.request import Band
+
+
+def test_batch_work_leaves_blocks_for_who_comes() -> None:
+    """Of a hundred blocks it leaves the fifth that is kept, and the eighth that is for shares."""
+    driver = Driver(
+        fakes.make_engine(
+            block_size=8, num_blocks=100, max_num_seqs=64, max_num_batched_tokens=1_024
+        )
+    )
+    mixed = PRESETS["mixed"]
+    composer = replace(mixed.composer, kv_reserve="prompt", batch_kv_headroom=0.2)
+    config = replace(mixed, composer=composer, prefix_caching=False)
+    line = LinearCost(intercept_s=0.001, per_token_s=0.0)
+    model = StepModel(StepCost("flat", line, line))
+    driver.scheduler = Scheduler(driver.engine.info, config, step_model=model)
+    driver.offer(fakes.make_request("online", prompt=[1] * 4, max_tokens=40, ignore_eos=True))
+    for number in range(40):
+        driver.offer(
+            fakes.make_request(
+                f"b{number}", prompt=[2] * 17, max_tokens=40, band=Band.BATCH, ignore_eos=True
+            )
+        )
+    least = min(driver.scheduler.snapshot().free_blocks for _ in range(6) if driver.turn())
+    assert 32 <= least < 32 + 3
+
+
+def test_what_is_expected_of_a_request_grows_with_what_it_has_drawn() -> None:
+    """One that was sent back and has drawn more since is reckoned anew, the last asked or not."""
+    driver = Driver(fakes.make_engine(max_model_len=512, num_blocks=400))
+    driver.scheduler = Scheduler(driver.engine.info, PRESETS["mixed"])
+    budget = driver.scheduler._composer._kv_budget
+    driver.offer(fakes.make_request(prompt=[1] * 10, max_tokens=100, ignore_eos=True))
+    sequence = driver.scheduler._lifecycle.find("r")
+    assert sequence is not None
+    before = budget.expected_len(sequence)
+    assert budget.expected_len(sequence) == before < 80.0
+    sequence.token_ids.extend([0] * 80)
+    assert 90.0 < budget.expected_len(sequence) <= 110.0
