@@ -7,8 +7,11 @@ it; a run that lost it, because its lease passed, is told apart by its `generati
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
+from typing import Final
 from uuid import UUID
 
 
@@ -23,6 +26,111 @@ class BatchState(StrEnum):
     EXPIRED = "expired"
     CANCELLING = "cancelling"
     CANCELLED = "cancelled"
+
+
+class PausedFor(StrEnum):
+    """Say why nothing of a batch is run for now; it goes on by itself once that is over."""
+
+    BUDGET = "budget"
+    KEY_REVOKED = "key_revoked"
+    MODEL_NOT_FOUND = "model_not_found"
+
+
+@dataclass(frozen=True, slots=True)
+class LineError:
+    """Say what is wrong with a batch's input, in OpenAI's codes; `line` counts from 1."""
+
+    code: str
+    message: str
+    line: int | None = None
+    param: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDraft:
+    """Say what a batch is to be: who pays with which key, and what it runs until when."""
+
+    id: UUID
+    tenant_id: UUID
+    key_id: UUID
+    endpoint: str
+    input_file_id: UUID
+    completion_window_s: int
+    metadata: Mapping[str, str] | None = None
+    output_expires_after_s: int | None = None
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Hold a batch as it stands. `num_dropped` items were cancelled or expired.
+
+    `models` are those that its lines ask for, by their own names. `cost_nano_usd` is what its
+    items were billed, `full_nano_usd` what they would have been as requests that do not wait.
+    `num_dead` items wait for an operator, as their workers died of them; it is counted where one
+    batch or a list is read.
+    """
+
+    draft: BatchDraft
+    state: BatchState
+    paused_for: PausedFor | None
+    errors: Sequence[LineError]
+    price_ids: Mapping[str, UUID]
+    output_file_id: UUID | None
+    error_file_id: UUID | None
+    num_items: int
+    num_done: int
+    num_failed: int
+    num_dropped: int
+    enqueued_tokens: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    created_at: datetime
+    expires_at: datetime
+    in_progress_at: datetime | None
+    finalizing_at: datetime | None
+    cancelling_at: datetime | None
+    ended_at: datetime | None
+    models: Sequence[str] = ()
+    cost_nano_usd: int = 0
+    full_nano_usd: int = 0
+    num_dead: int = 0
+
+    @property
+    def id(self) -> UUID:
+        return self.draft.id
+
+    @property
+    def tenant_id(self) -> UUID:
+        return self.draft.tenant_id
+
+
+@dataclass(frozen=True, slots=True)
+class BatchBounds:
+    """Bound what a tenant's batches that have not ended may wait with; None: no bound."""
+
+    max_batches: int | None = None
+    max_items: int | None = None
+    max_enqueued_tokens: int | None = None
+
+
+NO_BOUNDS: Final = BatchBounds()
+
+
+@dataclass(frozen=True, slots=True)
+class NewItem:
+    """Name a line of a batch's input: `place` is its turn, which puts what begins alike together.
+
+    `line` counts from 1; `enqueued_tokens` is what it counts for while it is not over.
+    """
+
+    line: int
+    custom_id: str
+    place: int
+    offset_bytes: int
+    size_bytes: int
+    enqueued_tokens: int
 
 
 class ItemState(StrEnum):
@@ -57,6 +165,29 @@ class ClaimedItem:
     offset_bytes: int
     size_bytes: int
     num_attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadItem:
+    """Name an item that so many workers died of, and since when it waits for an operator."""
+
+    tenant: str
+    batch_id: UUID
+    line: int
+    custom_id: str
+    num_deaths: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class BatchBacklog:
+    """Count the items of all batches that wait and that run, and say how old the oldest batch is
+    that has some of them waiting; 0 where none has.
+    """
+
+    num_pending: int
+    num_running: int
+    oldest_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ or cut off, may go on as long as it likes: what it says is dropped, bill include
 bills are one transaction (`item_results`, called by the ledger).
 
 An item whose lease passed goes back to the queue and comes out again; after `MAX_DEATHS` of its
-workers it is taken to be what kills them, and waits to be looked at by an operator.
+workers it is taken to be what kills them, and waits for an operator (`dead_items`). Before its last
+try it waits for some part of `APART_S`: what ran beside it each time is then not beside it again.
 
 Time is the database's. Several workers claim from one batch at once and never wait for each other.
 Nothing here is told through Redis.
@@ -23,11 +24,17 @@ import msgspec
 from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.domain.batch import ClaimedItem, ItemResult, ItemRun
+from gateway.domain.batch import ClaimedItem, ItemRun
+from gateway.domain.usage import ItemRow
 from gateway.store.database import Database
 from gateway.store.pools import Purpose
 
 MAX_DEATHS: Final = 3
+# Long beside what an item takes, short beside a window.
+# With a lease and a sweep it comes to less than 45 s.
+APART_S: Final = 9.0
+# Where workers are told that there is a new batch.
+CHANNEL: Final = "sluice_batches"
 
 _encoder = msgspec.json.Encoder()
 
@@ -56,7 +63,10 @@ class SqlBatchQueue:
         ]
 
     async def renew(self, runs: Collection[ItemRun], *, lease_s: float) -> Collection[ItemRun]:
-        return await self._change(_RENEW, runs, {"lease_s": lease_s})
+        if not runs:
+            return set()
+        async with self._database.platform(Purpose.LEDGER) as connection:
+            return await renew_runs(connection, runs, lease_s)
 
     async def give_back(
         self, runs: Collection[ItemRun], *, is_unharmed: bool, after_s: float = 0.0
@@ -66,7 +76,8 @@ class SqlBatchQueue:
 
     async def take_back(self, limit: int) -> int:
         async with self._database.platform(Purpose.LEDGER) as connection:
-            found = await connection.execute(_TAKE_BACK, {"limit": limit, "most": MAX_DEATHS})
+            given = {"limit": limit, "most": MAX_DEATHS, "apart_s": APART_S}
+            found = await connection.execute(_TAKE_BACK, given)
             return len(found.all())
 
     async def _change(
@@ -79,43 +90,54 @@ class SqlBatchQueue:
             return {ItemRun(*row) for row in rows}
 
 
-async def item_results(
-    connection: AsyncConnection, results: Sequence[tuple[ItemResult, tuple[int, int, int]]]
-) -> set[ItemRun]:
-    """Store results, each with its tokens of input, cached and of output; return whose were.
+async def renew_runs(
+    connection: AsyncConnection, runs: Collection[ItemRun], lease_s: float
+) -> Collection[ItemRun]:
+    """Prolong leases; see `BatchQueue.renew`."""
+    rows = await connection.execute(_RENEW, {"runs": _named(runs), "lease_s": lease_s})
+    return {ItemRun(*row) for row in rows}
+
+
+async def item_results(connection: AsyncConnection, rows: Sequence[ItemRow]) -> set[ItemRun]:
+    """Store the results of rows, and sum these on their batches; return whose were stored.
 
     A run that is not its item's any longer is not among them, nor is one that was stored before:
     neither changes anything.
     """
-    if not results:
+    if not rows:
         return set()
     given = [
         {
-            "batch_id": result.run.batch_id,
-            "line": result.run.line,
-            "generation": result.run.generation,
-            "is_error": result.is_error,
+            "batch_id": row.item.run.batch_id,
+            "line": row.item.run.line,
+            "generation": row.item.run.generation,
+            "is_error": row.item.is_error,
             # JSONB knows no bytes.
-            "body": result.body.hex(),
-            "input_tokens": tokens[0],
-            "cached_tokens": tokens[1],
-            "output_tokens": tokens[2],
+            "body": row.item.body.hex(),
+            "input_tokens": row.input_tokens,
+            "cached_tokens": row.cached_tokens,
+            "output_tokens": row.output_tokens,
+            "nano_usd": row.nano_usd,
+            # One that does not say has saved nothing.
+            "full_nano_usd": row.nano_usd if row.full_nano_usd is None else row.full_nano_usd,
         }
-        for result, tokens in results
+        for row in rows
     ]
-    rows = await connection.execute(_STORE, {"results": _encoder.encode(given).decode()})
-    return {ItemRun(*row) for row in rows}
+    stored = await connection.execute(_STORE, {"results": _encoder.encode(given).decode()})
+    return {ItemRun(*run) for run in stored}
 
 
 def _named(runs: Collection[ItemRun]) -> str:
     return _encoder.encode(sorted(runs)).decode()
 
 
-# Materialized: a plan that ran it again for each row would hand out more than the limit.
+# Materialized: a plan that ran it again for each row would hand out more than the limit. And joined
+# by both columns: of a batch that the statistics do not know yet they expect one row in all, and a
+# plan that begins with the batch's rows reads them all for each item.
 _CLAIM: Final = text(
     """
     WITH next AS MATERIALIZED (
-        SELECT line FROM batch_items
+        SELECT batch_id, line FROM batch_items
         WHERE batch_id = :batch_id AND state = 'pending' AND run_after <= clock_timestamp()
         AND EXISTS (
             SELECT FROM batches
@@ -128,7 +150,7 @@ _CLAIM: Final = text(
         state = 'running', generation = generation + 1, num_attempts = num_attempts + 1,
         worker_id = :worker_id,
         lease_until = clock_timestamp() + make_interval(secs => :lease_s)
-    FROM next WHERE item.batch_id = :batch_id AND item.line = next.line
+    FROM next WHERE item.batch_id = next.batch_id AND item.line = next.line
     RETURNING item.line, item.generation, item.tenant_id, item.offset_bytes, item.size_bytes,
         item.num_attempts, item.place
     """
@@ -177,7 +199,13 @@ _TAKE_BACK: Final = text(
     )
     UPDATE batch_items AS item SET
         state = 'pending', worker_id = NULL, lease_until = NULL, num_deaths = num_deaths + 1,
-        run_after = CASE WHEN num_deaths + 1 < :most THEN clock_timestamp() ELSE 'infinity' END
+        run_after = CASE
+            WHEN num_deaths + 1 >= :most THEN 'infinity'
+            WHEN num_deaths + 1 = :most - 1
+                THEN clock_timestamp() + random() * make_interval(secs => :apart_s)
+            ELSE clock_timestamp()
+        END,
+        dead_at = CASE WHEN num_deaths + 1 >= :most THEN clock_timestamp() END
     FROM dead WHERE item.batch_id = dead.batch_id AND item.line = dead.line
     RETURNING item.line
     """
@@ -187,7 +215,8 @@ _STORE: Final = text(
     WITH given AS MATERIALIZED (
         SELECT * FROM jsonb_to_recordset(CAST(:results AS jsonb)) AS given(
             batch_id uuid, line int, generation int, is_error boolean, body text,
-            input_tokens bigint, cached_tokens bigint, output_tokens bigint
+            input_tokens bigint, cached_tokens bigint, output_tokens bigint,
+            nano_usd bigint, full_nano_usd bigint
         )
     ),
     held AS MATERIALIZED (
@@ -202,7 +231,7 @@ _STORE: Final = text(
             worker_id = NULL, lease_until = NULL
         FROM held JOIN given USING (batch_id, line, generation)
         WHERE item.batch_id = held.batch_id AND item.line = held.line
-        RETURNING item.tenant_id, given.*
+        RETURNING item.tenant_id, item.enqueued_tokens, given.*
     ),
     kept AS (
         INSERT INTO batch_results (batch_id, line, tenant_id, is_error, body)
@@ -213,7 +242,8 @@ _STORE: Final = text(
             SELECT batch_id, count(*) FILTER (WHERE NOT is_error) AS num_done,
                 count(*) FILTER (WHERE is_error) AS num_failed,
                 sum(input_tokens) AS input_tokens, sum(cached_tokens) AS cached_tokens,
-                sum(output_tokens) AS output_tokens
+                sum(output_tokens) AS output_tokens, sum(enqueued_tokens) AS enqueued_tokens,
+                sum(nano_usd) AS nano_usd, sum(full_nano_usd) AS full_nano_usd
             FROM ended GROUP BY batch_id
         ) AS sums JOIN batches ON batches.id = sums.batch_id
         ORDER BY batches.id FOR UPDATE OF batches
@@ -224,7 +254,10 @@ _STORE: Final = text(
             num_failed = batches.num_failed + counted.num_failed,
             input_tokens = batches.input_tokens + counted.input_tokens,
             cached_tokens = batches.cached_tokens + counted.cached_tokens,
-            output_tokens = batches.output_tokens + counted.output_tokens
+            output_tokens = batches.output_tokens + counted.output_tokens,
+            cost_nano_usd = batches.cost_nano_usd + counted.nano_usd,
+            full_nano_usd = batches.full_nano_usd + counted.full_nano_usd,
+            enqueued_tokens = batches.enqueued_tokens - counted.enqueued_tokens
         FROM counted WHERE batches.id = counted.batch_id
     )
     SELECT batch_id, line, generation FROM ended

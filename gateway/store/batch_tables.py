@@ -64,25 +64,36 @@ batches = Table(
     Column("input_file_id", Uuid, nullable=False),
     Column("output_file_id", Uuid),
     Column("error_file_id", Uuid),
+    Column("idempotency_key", Text),
     Column("completion_window_s", Integer, nullable=False),
+    # How long its output and error files are kept; for good where it says nothing.
+    Column("output_expires_after_s", Integer),
     Column("metadata", JSONB),
     Column("errors", JSONB),
     # The versions of the prices that held as it was made, by model.
     Column("price_ids", JSONB, nullable=False, server_default="{}"),
+    Column("models", JSONB, nullable=False, server_default="[]"),
     Column("num_items", Integer, nullable=False, server_default="0"),
     Column("num_done", Integer, nullable=False, server_default="0"),
     Column("num_failed", Integer, nullable=False, server_default="0"),
     # Cancelled and expired.
     Column("num_dropped", Integer, nullable=False, server_default="0"),
+    # What its items count for that are not over yet, against the tenant's limit of such.
+    Column("enqueued_tokens", BigInteger, nullable=False, server_default="0"),
     Column("input_tokens", BigInteger, nullable=False, server_default="0"),
     Column("cached_tokens", BigInteger, nullable=False, server_default="0"),
     Column("output_tokens", BigInteger, nullable=False, server_default="0"),
+    # What has been billed, and what that would be at the price of requests that do not wait.
+    Column("cost_nano_usd", BigInteger, nullable=False, server_default="0"),
+    Column("full_nano_usd", BigInteger, nullable=False, server_default="0"),
     Column("created_at", _TIME, nullable=False, server_default=_NOW),
     Column("expires_at", _TIME, nullable=False),
     Column("in_progress_at", _TIME),
     Column("finalizing_at", _TIME),
     Column("cancelling_at", _TIME),
     Column("ended_at", _TIME),
+    # Until when one gateway validates or finalises it, and no other does.
+    Column("lease_until", _TIME),
     CheckConstraint(
         "state IN ('validating', 'in_progress', 'finalizing', 'completed', 'failed', 'expired', "
         "'cancelling', 'cancelled')",
@@ -91,6 +102,15 @@ batches = Table(
     CheckConstraint("num_done + num_failed + num_dropped <= num_items", name="num_items"),
     Index("ix_batches_tenant_id_created_at", "tenant_id", "created_at", "id"),
     Index("ix_batches_open", "id", postgresql_where=text("ended_at IS NULL")),
+    Index("ix_batches_open_of_tenant", "tenant_id", postgresql_where=text("ended_at IS NULL")),
+    Index("ix_batches_ended_at", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
+    Index(
+        "ix_batches_idempotency_key",
+        "tenant_id",
+        "idempotency_key",
+        unique=True,
+        postgresql_where=text("idempotency_key IS NOT NULL"),
+    ),
 )
 
 # A line of a batch's input file; the request itself stays in the file. `place` is the order within
@@ -112,6 +132,9 @@ batch_items = Table(
     Column("place", Integer, nullable=False),
     Column("offset_bytes", BigInteger, nullable=False),
     Column("size_bytes", Integer, nullable=False),
+    Column("enqueued_tokens", Integer, nullable=False, server_default="0"),
+    # Since when it waits for an operator, having killed its workers.
+    Column("dead_at", _TIME),
     CheckConstraint(
         "state IN ('pending', 'running', 'done', 'failed', 'cancelled', 'expired')", name="state"
     ),
@@ -122,6 +145,12 @@ batch_items = Table(
         "place",
         "line",
         postgresql_where=text("state = 'pending'"),
+    ),
+    Index(
+        "ix_batch_items_dead",
+        "batch_id",
+        "line",
+        postgresql_where=text("state = 'pending' AND dead_at IS NOT NULL"),
     ),
     Index(
         "ix_batch_items_lease_until",

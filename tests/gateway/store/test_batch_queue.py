@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
+from zlib import crc32
 
 import pytest
 from sqlalchemy import func, insert, select, text, update
@@ -16,9 +17,11 @@ from gateway.domain.batch import ClaimedItem, ItemResult, ItemRun
 from gateway.domain.usage import ItemRow, Outcome
 from gateway.services.ledger import Spool
 from gateway.store import Store
-from gateway.store.batch_queue import MAX_DEATHS
+from gateway.store.batch_queue import _CLAIM, MAX_DEATHS
 from gateway.store.batch_tables import batch_items, batch_results, batches
+from gateway.store.database import Database
 from gateway.store.tables import usage_events
+from tests.gateway.store.batch_rows import most_rows
 from tests.gateway.usage_rows import usage_row
 
 pytestmark = pytest.mark.anyio
@@ -95,6 +98,18 @@ async def billed(store: Store, row: ItemRow) -> tuple[int, str]:
         return nano_usd, outcome
 
 
+async def waited(store: Store, batch_id: UUID) -> None:
+    """Have it be late enough for whatever is to come out again at all."""
+    due = func.least(batch_items.c.run_after, func.now())
+    later = batch_items.c.run_after < text("'infinity'")
+    async with store.database.platform() as connection:
+        await connection.execute(
+            update(batch_items)
+            .where(batch_items.c.batch_id == batch_id, later)
+            .values(run_after=due)
+        )
+
+
 async def test_items_are_handed_out_once_and_in_order(store: Store) -> None:
     """Claims that run at once share the items; each gets its own by the batch's order."""
     batch_id = await batch_of(store, 43)
@@ -127,6 +142,32 @@ async def test_a_batch_that_does_not_run_hands_out_nothing(
     async with store.database.platform() as connection:
         await connection.execute(update(batches).where(batches.c.id == batch_id).values(**changes))
     assert await claim(store, batch_id) == []
+
+
+async def test_a_batch_sums_what_it_costs_and_would_cost(store: Store) -> None:
+    """Each result once; a late one adds nothing, one that does not say has saved nothing."""
+    batch_id = await batch_of(store, 3)
+    first, second = await claim(store, batch_id, limit=2)
+    for row in (replace(row_of(first), full_nano_usd=2468), row_of(second)):
+        await store.ledger.insert([row])
+        await store.ledger.insert([replace(row, request_id=uuid4())])
+    summed = select(batches.c.cost_nano_usd, batches.c.full_nano_usd)
+    async with store.database.platform() as connection:
+        found = (await connection.execute(summed.where(batches.c.id == batch_id))).one()
+    assert tuple(found) == (2 * 1234, 2468 + 1234)
+
+
+async def test_late_results_are_warned_of_together(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many runs come too late at once, that is one line of the log."""
+    batch_id = await batch_of(store, 5)
+    items = await claim(store, batch_id, limit=5)
+    with caplog.at_level("WARNING", logger="gateway.store.ledger"):
+        await store.ledger.insert([row_of(item) for item in items])
+        assert not caplog.messages
+        await store.ledger.insert([row_of(item) for item in items])
+    assert caplog.messages == ["5 items of batches were run by others too: not billed"]
 
 
 async def test_a_result_is_stored_with_its_bill_and_counted(store: Store) -> None:
@@ -206,7 +247,21 @@ async def test_an_item_that_kills_its_workers_is_not_handed_out_again(store: Sto
     for _ in range(MAX_DEATHS):
         assert await claim(store, batch_id, lease_s=0)
         assert await store.batch_queue.take_back(10) == 1
+        await waited(store, batch_id)
     assert await claim(store, batch_id) == []
+
+
+async def test_what_ran_beside_a_killer_is_apart_from_it_at_the_last_try(store: Store) -> None:
+    """After the first death all come out at once, after the second each at a time of its own."""
+    batch_id = await batch_of(store, 20)
+    assert len(await claim(store, batch_id, limit=20, lease_s=0)) == 20
+    await store.batch_queue.take_back(20)
+    assert len(await claim(store, batch_id, limit=20, lease_s=0)) == 20
+    await store.batch_queue.take_back(20)
+    assert len(await claim(store, batch_id, limit=20)) < 10
+    query = select(func.count(func.distinct(batch_items.c.run_after)))
+    async with store.database.platform() as connection:
+        assert await connection.scalar(query.where(batch_items.c.batch_id == batch_id)) == 20
 
 
 async def test_leases_that_hold_are_not_taken_back(store: Store) -> None:
@@ -248,3 +303,28 @@ async def test_results_that_wait_on_the_disk_are_whole(tmp_path: Path) -> None:
         spool.append(one)
     spool.close()
     assert list(Spool(tmp_path).pending(9)) == [row, with_none]
+
+
+def test_results_of_an_earlier_release_are_read(tmp_path: Path) -> None:
+    """Its journal does not say what an item would have cost as a request."""
+    row = replace(row_of(ClaimedItem(ItemRun(uuid4(), 7, 2), uuid4(), 0, 1, 1)), full_nano_usd=9)
+    spool = Spool(tmp_path)
+    spool.append(row)
+    spool.close()
+    [path] = tmp_path.glob("*.spool")
+    body = path.read_bytes()[9:-1].replace(b',"full_nano_usd":9', b"")
+    path.write_bytes(b"%08x %b\n" % (crc32(body), body))
+    assert list(Spool(tmp_path).pending(9)) == [replace(row, full_nano_usd=None)]
+
+
+async def test_a_claim_reads_no_more_than_it_hands_out(store: Store, owner: Database) -> None:
+    """Of a batch that is newer than the tables' statistics too, which expect nothing of it."""
+    await batch_of(store, 1000)
+    async with owner.as_itself() as connection:
+        await connection.execute(text("ANALYZE batch_items"))
+    batch_id = await batch_of(store, 1000)
+    given = {"batch_id": batch_id, "worker_id": WORKER, "limit": 50, "lease_s": 60.0}
+    explained = text(f"EXPLAIN (ANALYZE, FORMAT JSON) {_CLAIM.text}")
+    async with store.database.platform() as connection:
+        [found] = await connection.scalar(explained, given)
+    assert most_rows(found["Plan"]) <= 50

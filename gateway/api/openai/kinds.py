@@ -1,0 +1,144 @@
+"""What a request for text is, however it came: by HTTP, or as an item of a batch.
+
+A body that is not short is decoded and checked on a pool that is fair between tenants, and a long
+answer is shaped and encoded there: neither holds the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from gateway.api.access import require_model
+from gateway.api.body import SHORT_BODY_BYTES
+from gateway.api.held_bytes import Room
+from gateway.api.json_parts import encode_in_parts, giving_way
+from gateway.api.openai.answer import Gathering, usage_of
+from gateway.api.openai.chunks import Chunks, Envelope, Tail
+from gateway.api.openai.parameters import STREAM_OPTIONS, Fates
+from gateway.api.openai.reading import Ignored, Reader
+from gateway.api.openai.sampling import check_labels
+from gateway.api.openai.schemas import ChatCompletion, SamplingFields, TextCompletion
+from gateway.api.token_usage import Usage
+from gateway.domain import Principal
+from gateway.errors import InvalidRequest
+from gateway.services.fair_pool import FairPool
+from gateway.services.inference import Job, ModelRegistry, Piece, Run, ServedModel
+
+Body = TypeVar("Body", bound=SamplingFields)
+
+# What is gathered is shaped where it stands up to so much, in a millisecond; more, on a thread.
+_FEW_HELD_BYTES: Final = 16 << 10
+_FEW_TOKENS: Final = 1 << 16
+# A decoder keeps the interpreter for milliseconds at a time.
+_DECODE_REST_RATIO: Final = 5.0
+_STREAM: Final = Fates(STREAM_OPTIONS)
+
+
+class AnswerKind(Protocol[Body]):
+    """Say how one endpoint reads a body and shapes an answer."""
+
+    reader: Reader[Body]
+    id_prefix: str
+
+    def jobs(
+        self, body: Body, model: ServedModel, request_id: str, ignored: Ignored
+    ) -> list[Job]: ...
+    def chunks(self, answer: Answer[Body], *, tail: Tail) -> Chunks: ...
+    def document(
+        self, answer: Answer[Body], pieces: list[Piece]
+    ) -> ChatCompletion | TextCompletion: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[Body]):
+    """Hold what shaping an answer needs to know about it."""
+
+    body: Body
+    model: ServedModel
+    run: Run
+    envelope: Envelope
+
+    @property
+    def num_tokens(self) -> int:
+        """Count the output tokens of all choices."""
+        return sum(generation.num_output_tokens for generation in self.run.generations)
+
+    def usage(self) -> Usage:
+        return usage_of(self.run.generations, choices_per_prompt=self.body.n or 1)
+
+
+class Understood(NamedTuple, Generic[Body]):
+    """Say what a body asks for, of which model."""
+
+    body: Body
+    model: ServedModel
+    jobs: list[Job]
+    ignored: Ignored
+
+
+class Understanding(Generic[Body]):
+    """Understand bodies of one kind, those of batches' items as those of requests."""
+
+    def __init__(self, kind: AnswerKind[Body], models: ModelRegistry, pool: FairPool) -> None:
+        self._kind = kind
+        self._models = models
+        self._pool = pool
+
+    async def understand(
+        self, principal: Principal, parts: list[bytes], request_id: str
+    ) -> Understood[Body]:
+        """Decode and check a body, on a thread where that takes long.
+
+        Raises: `InvalidRequest`, `ModelNotFound`, `PermissionDenied`; what the pool raises.
+        """
+        understand = partial(self._understand, principal, parts, request_id)
+        size_bytes = sum(map(len, parts))
+        if size_bytes <= SHORT_BODY_BYTES:
+            return understand()
+        return await self._pool.run(
+            principal.tenant_id, understand, size_bytes=size_bytes, rest_ratio=_DECODE_REST_RATIO
+        )
+
+    def _understand(
+        self, principal: Principal, parts: list[bytes], request_id: str
+    ) -> Understood[Body]:
+        ignored = Ignored()
+        body = self._kind.reader.read(b"".join(parts), ignored)
+        if not body.model:
+            raise InvalidRequest("'model' is empty; GET /v1/models lists them.", param="model")
+        model = self._models.get(body.model)
+        require_model(principal, model)
+        check_labels(body)
+        if body.priority is not None and body.priority < 0:
+            ignored.add("priority")
+        if body.stream_options is not None:
+            for name in _STREAM.taken(body.stream_options):
+                ignored.add(f"stream_options.{name}")
+        return Understood(body, model, self._kind.jobs(body, model, request_id, ignored), ignored)
+
+
+async def shape_whole(
+    kind: AnswerKind[Body],
+    answer: Answer[Body],
+    gatherings: Sequence[Gathering],
+    pool: FairPool,
+    room: Room,
+    tenant_id: UUID,
+) -> list[bytes]:
+    """Return what was gathered as the parts of one document, shaped on a thread if it is long."""
+
+    def document() -> Iterator[bytes]:
+        shaped = kind.document(answer, [each.whole() for each in gatherings])
+        if answer.num_tokens <= _FEW_TOKENS and shaped.choices[0].logprobs is None:
+            return iter((msgspec.json.encode(shaped),))
+        return encode_in_parts(shaped)
+
+    if room.num_bytes > _FEW_HELD_BYTES or answer.num_tokens > _FEW_TOKENS:
+        return await pool.run(tenant_id, lambda: list(giving_way(document())))
+    return list(document())

@@ -1,0 +1,102 @@
+"""Moving batches on: whatever waits to be validated, dropped or finalised, by any gateway.
+
+`AT_ONCE` loops validate and as many finalise, each a batch after the other, of a tenant that no
+other works for (`BatchSteps`): what one tenant has queued keeps one of them, and no other tenant
+waits for it. `wake` has all look at once; besides, they look every few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+
+from gateway.background import Background
+from gateway.domain.batch import Batch
+from gateway.errors import StorageUnavailable, StoreUnavailable
+from gateway.ports import BatchSteps
+from gateway.services.batches.finalizer import Finalizer
+from gateway.services.batches.hold import LEASE_S
+from gateway.services.batches.validation import Validator
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE: Final = 3
+POLL_S: Final = 2.0
+RETRY_S: Final = 10.0
+_OUTAGES: Final = (StoreUnavailable, StorageUnavailable)
+
+
+class BatchUpkeep:
+    """Validate, drop and finalise; enter `running` to go on doing so."""
+
+    def __init__(
+        self,
+        steps: BatchSteps,
+        validator: Validator,
+        finalizer: Finalizer,
+        *,
+        poll_s: float = POLL_S,
+        on_started: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_started` is told that there may be items to run."""
+        self._steps = steps
+        self._validator = validator
+        self._finalizer = finalizer
+        self._poll_s = poll_s
+        self._on_started = on_started
+        self._wakes: list[asyncio.Event] = []
+
+    def wake(self) -> None:
+        """Look now: a batch was made or cancelled, or items of one are over."""
+        for wake in self._wakes:
+            wake.set()
+
+    async def validate(self) -> None:
+        """Validate one batch after the other while any waits for it. Raises: `StoreUnavailable`."""
+        while batches := await self._steps.to_validate(1, lease_s=LEASE_S):
+            await self._tried(self._validator.validate, batches[0])
+            self._on_started()
+
+    async def drop(self) -> None:
+        """Drop what is too late or cancelled. Raises: `StoreUnavailable`."""
+        while await self._steps.drop():
+            # What that has ended may be finalised.
+            self.wake()
+
+    async def finalize(self) -> None:
+        """Finalise one batch after the other while any is over. Raises: `StoreUnavailable`."""
+        while batches := await self._steps.to_finalize(1, lease_s=LEASE_S):
+            await self._tried(self._finalizer.finalize, batches[0])
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Look after batches while the block runs."""
+        loops = [
+            ("validating batches", self.validate, AT_ONCE),
+            ("dropping requests of batches", self.drop, 1),
+            ("finalising batches", self.finalize, AT_ONCE),
+        ]
+        async with AsyncExitStack() as stack:
+            for name, work, number in loops:
+                for _ in range(number):
+                    wake = asyncio.Event()
+                    self._wakes.append(wake)
+                    loop = Background(name, work, interval_s=self._poll_s, wake=wake, at_once=True)
+                    await stack.enter_async_context(loop)
+            yield
+
+    async def _tried(self, do: Callable[[Batch], Awaitable[None]], batch: Batch) -> None:
+        """Do it; what fails is tried again in a while, and holds up no other tenant."""
+        try:
+            await do(batch)
+            return
+        except _OUTAGES as exc:
+            logger.warning("batch %s put off: %s", batch.id, exc)
+        except Exception:
+            logger.exception("batch %s failed to move on from %s", batch.id, batch.state)
+        with contextlib.suppress(StoreUnavailable):
+            await self._steps.hold(batch.id, lease_s=RETRY_S)

@@ -1,0 +1,103 @@
+"""What running the items of batches needs of the rest: an engine to run them on, leases, keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+from uuid import UUID
+
+from gateway.domain import KeyRecord, Principal
+from gateway.domain.batch import ItemResult, ItemRun
+from gateway.domain.price import Price
+from gateway.errors import GatewayError
+from scheduler.state import Room
+
+
+@dataclass(slots=True)
+class ItemOrder:
+    """Ask for one run of an item, whose request is the `parts` of a body.
+
+    `prices` are those of its batch, by model. The window ends at `expires_at_s`, in seconds since
+    1970. `begun` is called once it is reserved and with the engine; the parts are gone by then.
+    `model` becomes what it asks for, as far as that is known. `attempt` counts its runs.
+    """
+
+    principal: Principal
+    endpoint: str
+    parts: list[bytes] = field(repr=False)
+    request_id: UUID
+    prices: Mapping[str, Price]
+    expires_at_s: float
+    begun: Callable[[], None]
+    model: str = ""
+    batch_id: UUID | None = None
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ItemAnswer:
+    """Hold an answer that nobody has been billed for yet: `keep` bills it with its result.
+
+    One that is not kept is dropped. `num_tokens` is what it took.
+    """
+
+    status: int
+    body: bytes = field(repr=False)
+    is_error: bool
+    num_tokens: int
+    keep: Callable[[ItemResult], None]
+    drop: Callable[[], None]
+
+
+class RunsItems(Protocol):
+    """Run items as requests are run, at the price and in the place of batch work."""
+
+    async def run(self, order: ItemOrder) -> ItemAnswer:
+        """Return the answer, or an error that came of what had begun to run.
+
+        Cancelled, it leaves nothing behind. Raises: `GatewayError`: nothing is billed.
+        """
+        ...
+
+    def refuse(self, order: ItemOrder, error: GatewayError) -> ItemAnswer:
+        """Return an error as the answer of an item that has used nothing."""
+        ...
+
+
+class HoldsLeases(Protocol):
+    """Renew leases from a thread of its own, however busy the event loop is."""
+
+    def hold(self, runs: Collection[ItemRun]) -> None: ...
+    def let_go(self, runs: Collection[ItemRun]) -> None: ...
+
+
+class FindsKeys(Protocol):
+    async def of_id(self, key_id: UUID) -> KeyRecord | None: ...
+
+
+class FindsPrices(Protocol):
+    async def version(self, price_id: UUID) -> Price | None: ...
+
+
+class HasRoom(Protocol):
+    """An engine, as far as batch work may fill it."""
+
+    def room(self) -> Room: ...
+
+
+def free_places(rooms: Sequence[Room], num_claimed: int) -> int:
+    """Say how many more items to claim: in all, twice as many as there are slots left for them.
+
+    None while other work waits, or the memory is nearly full: it needs the room first.
+    """
+    if any(room.num_online_waiting or room.kv > _NEARLY_FULL for room in rooms):
+        return 0
+    num_free = sum(max(0, room.num_slots - room.num_online_running) for room in rooms)
+    return max(0, CLAIM_AHEAD * num_free - num_claimed)
+
+
+# Of free slots: what is claimed ahead is there when one gets free, and is little to give back.
+CLAIM_AHEAD = 2
+# Of the blocks. Batch work itself leaves a tenth of them free.
+_NEARLY_FULL = 0.92

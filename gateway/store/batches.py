@@ -1,0 +1,179 @@
+"""Batches in PostgreSQL: what tenants ask for, and how each of them stands.
+
+Each of these is one small transaction, however large the batch is: to cancel is to say so, and what
+that drops is dropped in slices by whoever looks after batches (`batch_steps`). Time is the
+database's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.domain.batch import Batch, BatchDraft, BatchState, PausedFor
+from gateway.domain.page import Page, PageRequest
+from gateway.errors import FileNotFound, TenantLimited
+from gateway.store.batch_rows import COLUMNS, NUM_DEAD, batch_of, delete_items
+from gateway.store.batch_tables import batches, files
+from gateway.store.database import Database
+from gateway.store.keyset import Keyset
+from gateway.store.pools import Purpose
+
+_ORDER: Final = Keyset((batches.c.created_at, batches.c.id), descending=True)
+_ROW: Final = batches.c
+# As for files: what tenants ask for is theirs to wait for.
+_ASKED: Final = Purpose.REPORTS
+
+
+class SqlBatches:
+    """Implement `BatchStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(self, draft: BatchDraft, *, max_batches: int | None = None) -> Batch:
+        async with self._database.tenant(draft.tenant_id, _ASKED) as connection:
+            if draft.idempotency_key is not None:
+                made = await _find(connection, _keyed(draft))
+                if made is not None:
+                    return made
+            await _hold_input(connection, draft)
+            if max_batches is not None:
+                await _check_number(connection, draft.tenant_id, max_batches)
+            row = (await connection.execute(_insertion(draft))).one_or_none()
+            if row is not None:
+                return batch_of(row)
+            # Another with this key came first, and has committed: the insertion waited for it.
+            made = await _find(connection, _keyed(draft))
+            assert made is not None, "batches are deleted long after they ended"
+            return made
+
+    async def get(self, tenant_id: UUID, batch_id: UUID) -> Batch | None:
+        async with self._database.tenant(tenant_id, _ASKED) as connection:
+            return await _find(connection, _named(tenant_id, batch_id))
+
+    async def page(self, tenant_id: UUID, request: PageRequest) -> Page[Batch]:
+        query = select(*COLUMNS, NUM_DEAD).where(_ROW.tenant_id == tenant_id)
+        async with self._database.tenant(tenant_id, _ASKED) as connection:
+            return await _ORDER.page(connection, query, request, batch_of)
+
+    async def cancel(self, tenant_id: UUID, batch_id: UUID) -> Batch | None:
+        now = func.statement_timestamp()
+        is_new = _ROW.state == BatchState.VALIDATING
+        statement = (
+            update(batches)
+            .where(
+                _named(tenant_id, batch_id),
+                _ROW.state.in_([BatchState.VALIDATING, BatchState.IN_PROGRESS]),
+            )
+            .values(
+                state=case((is_new, BatchState.CANCELLED), else_=BatchState.CANCELLING),
+                cancelling_at=now,
+                ended_at=case((is_new, now)),
+                lease_until=None,
+            )
+            .returning(*COLUMNS)
+        )
+        async with self._database.platform(_ASKED) as connection:
+            row = (await connection.execute(statement)).one_or_none()
+            if row is None:
+                return await _find(connection, _named(tenant_id, batch_id))
+            if row.state == BatchState.CANCELLED:
+                await delete_items(connection, [batch_id])
+            return batch_of(row)
+
+    async def pause(self, batch_id: UUID, why: PausedFor | None) -> None:
+        statement = (
+            update(batches)
+            .where(_ROW.id == batch_id, _ROW.state == BatchState.IN_PROGRESS)
+            .values(paused_for=why)
+        )
+        async with self._database.platform(Purpose.LEDGER) as connection:
+            await connection.execute(statement)
+
+    async def open_batches(self) -> Sequence[Batch]:
+        num_over = _ROW.num_done + _ROW.num_failed + _ROW.num_dropped
+        query = (
+            select(*COLUMNS)
+            .where(
+                _ROW.ended_at.is_(None),
+                _ROW.state == BatchState.IN_PROGRESS,
+                _ROW.expires_at > func.clock_timestamp(),
+                num_over < _ROW.num_items,
+            )
+            .order_by(_ROW.created_at, _ROW.id)
+        )
+        async with self._database.platform(Purpose.LEDGER) as connection:
+            return [batch_of(row) for row in await connection.execute(query)]
+
+
+def _named(tenant_id: UUID, batch_id: UUID) -> ColumnElement[bool]:
+    return and_(_ROW.tenant_id == tenant_id, _ROW.id == batch_id)
+
+
+def _keyed(draft: BatchDraft) -> ColumnElement[bool]:
+    return and_(_ROW.tenant_id == draft.tenant_id, _ROW.idempotency_key == draft.idempotency_key)
+
+
+async def _find(connection: AsyncConnection, which: ColumnElement[bool]) -> Batch | None:
+    row = (await connection.execute(select(*COLUMNS, NUM_DEAD).where(which))).one_or_none()
+    return None if row is None else batch_of(row)
+
+
+async def _hold_input(connection: AsyncConnection, draft: BatchDraft) -> None:
+    """See that the input is there, and that nobody removes it before the batch is."""
+    query = (
+        select(files.c.id)
+        .where(
+            files.c.id == draft.input_file_id,
+            files.c.tenant_id == draft.tenant_id,
+            files.c.is_ready,
+            or_(files.c.expires_at.is_(None), files.c.expires_at > func.now()),
+        )
+        .with_for_update(read=True, key_share=True)
+    )
+    if await connection.scalar(query) is None:
+        raise FileNotFound(param="input_file_id")
+
+
+async def _check_number(connection: AsyncConnection, tenant_id: UUID, max_batches: int) -> None:
+    query = (
+        select(func.count())
+        .select_from(batches)
+        .where(_ROW.tenant_id == tenant_id, _ROW.ended_at.is_(None))
+    )
+    if (await connection.scalar(query) or 0) >= max_batches:
+        raise TenantLimited(
+            f"This tenant has {max_batches} batches that have not ended. Wait for one to end, or "
+            "cancel one.",
+            code="too_many_batches",
+        )
+
+
+def _insertion(draft: BatchDraft) -> Any:  # an insertion that returns COLUMNS
+    return (
+        insert(batches)
+        .values(
+            id=draft.id,
+            tenant_id=draft.tenant_id,
+            key_id=draft.key_id,
+            endpoint=draft.endpoint,
+            input_file_id=draft.input_file_id,
+            idempotency_key=draft.idempotency_key,
+            completion_window_s=draft.completion_window_s,
+            output_expires_after_s=draft.output_expires_after_s,
+            metadata=None if draft.metadata is None else dict(draft.metadata),
+            expires_at=func.now() + timedelta(seconds=draft.completion_window_s),
+        )
+        .on_conflict_do_nothing(
+            index_elements=[_ROW.tenant_id, _ROW.idempotency_key],
+            index_where=_ROW.idempotency_key.is_not(None),
+        )
+        .returning(*COLUMNS)
+    )
