@@ -11,7 +11,7 @@ LOCKED := $(PIP) install --quiet --require-hashes --no-deps --requirement
 SLUICE := $(PIP) install --quiet --no-build-isolation --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test clients soak lint format audit lock clean
+.PHONY: help install serve observe test clients soak lint format audit lock clean
 
 help:            ## List the targets
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/: *.*## */\t/' | expand -t 12
@@ -20,6 +20,9 @@ install: $(VENV)/.installed  ## Make the virtual environment and install Sluice
 
 serve: $(VENV)/.installed    ## Start the gateway with its demo model
 	@$(BIN)/sluice serve $(ARGS)
+
+observe: $(VENV)/.installed  ## Start Debian's Prometheus beside a running `make serve`
+	@$(BIN)/python -m gateway.cli.observe $(ARGS)
 
 # First two at a time, as much of it waits for servers; then those that need the cores alone.
 PYTEST := $(BIN)/python -m pytest --durations=50 --durations-min=0.5

@@ -8,6 +8,8 @@
     │   ├── MalformedRequest    what came is not a request that this server takes
     │   ├── HeadTooLarge
     │   ├── RequestTimedOut     its head or body did not come to its end
+    │   ├── FileTooLarge        longer than a file may be
+    │   ├── RangeNotSatisfiable none of the bytes that were asked for are there
     │   ├── AboveCeiling        more than operators let this tenant have
     │   └── IdempotencyMismatch its Idempotency-Key came before with another body
     ├── AuthenticationFailed    no key, or not a live one: one text for every cause
@@ -15,8 +17,11 @@
     ├── PermissionDenied
     │   └── SetByOperator       a restriction that only operators change
     ├── NotFound
-    │   └── ModelNotFound
+    │   ├── ModelNotFound
+    │   └── FileNotFound        no file of this tenant
+    │       └── StoredFileMissing   it is listed, and its bytes are gone
     ├── Conflict
+    │   ├── FileInUse           a batch still reads it
     │   ├── VersionConflict     somebody else changed it since it was read
     │   │   └── PlanChanged     what would be done is not what was agreed to
     │   ├── IdempotencyConflict the same request still runs
@@ -24,19 +29,23 @@
     ├── TenantLimited           the tenant's own limit
     │   ├── BodiesTooLarge      of what it has sent and is not yet understood
     │   ├── AnswersTooLarge     of what is computed and not yet sent
+    │   ├── StorageFull         of bytes that it keeps in files
+    │   ├── EnqueuedTokensExceeded  of what its batches wait to have computed
     │   └── QuotaExhausted      nothing is left of it for a long time
     ├── Overloaded              our capacity
     │   ├── Saturated           it reads nothing more for now
     │   ├── AnswersSaturated    it gathers no more long answers for now
     │   ├── StoreUnavailable    the database does not answer
     │   │   └── CountersUnavailable  what limits are counted in does not answer
+    │   ├── StorageUnavailable  what files are kept in does not answer, or is full
     │   └── ServerDraining      it ended the request because it stops itself
     └── InternalFailure         our fault
 
     StartupFailed               the server cannot start; one line for the operator
     └── DataDirectoryInUse
 
-`message` is public, `detail` goes to the log alone. Status codes are not known here: they stand
+`message` is public, `detail` goes to the log alone, `limit` says in our own words which limit it
+was, for whoever explains a refusal. Status codes are not known here: they stand
 in `gateway.api.errors`.
 """
 
@@ -61,7 +70,9 @@ class GatewayError(Exception):
         code: str | None = None,
         detail: str | None = None,
         retry_after_s: float | None = None,
+        limit: str = "",
     ) -> None:
+        self.limit = limit
         self.message = message or type(self).message
         self.param = param
         self.code = code or type(self).code
@@ -112,6 +123,23 @@ class RequestTimedOut(InvalidRequest):
 
     code = "request_timeout"
     message = "The request did not come to its end in time."
+
+
+class FileTooLarge(InvalidRequest):
+    """Send less, or several files."""
+
+    code = "file_too_large"
+    message = "The file is too large."
+
+
+class RangeNotSatisfiable(InvalidRequest):
+    """Ask for bytes below `size_bytes`."""
+
+    code = "range_not_satisfiable"
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(f"There are {size_bytes} bytes, and none in this range.")
+        self.size_bytes = size_bytes
 
 
 class AboveCeiling(InvalidRequest):
@@ -173,11 +201,31 @@ class ModelNotFound(NotFound):
     code = "model_not_found"
 
 
+class FileNotFound(NotFound):
+    """List the files; another tenant's do not exist."""
+
+    code = "file_not_found"
+    message = "There is no such file."
+
+
+class StoredFileMissing(FileNotFound):
+    """Send the file again: what it held was removed meanwhile, or lost."""
+
+    message = "What this file held is gone."
+
+
 class Conflict(GatewayError):
     """Look at the present state, then decide again."""
 
     code = "conflict"
     message = "The request conflicts with the present state."
+
+
+class FileInUse(Conflict):
+    """Cancel the batch, or wait until it has ended."""
+
+    code = "file_in_use"
+    message = "A batch that has not ended reads this file."
 
 
 class IdempotencyConflict(Conflict):
@@ -243,6 +291,22 @@ class AnswersTooLarge(TenantLimited):
     message = "Too many log-probabilities of this tenant's answers wait to be sent."
 
 
+class StorageFull(TenantLimited):
+    """Delete files, or have the limit raised."""
+
+    never_fits = True
+    code = "storage_full"
+    message = "The files of this tenant take up all that it may store."
+
+
+class EnqueuedTokensExceeded(TenantLimited):
+    """Submit it once other batches have ended, or as several smaller ones."""
+
+    never_fits = True
+    code = "token_limit_exceeded"
+    message = "The batches of this tenant wait with as many tokens as they may."
+
+
 class QuotaExhausted(TenantLimited):
     """Do not try again: a quota or a budget is used up until it begins anew."""
 
@@ -281,6 +345,13 @@ class CountersUnavailable(StoreUnavailable):
 
     code = "quota_unavailable"
     message = "The server cannot check the limits of this key. Try again shortly."
+
+
+class StorageUnavailable(Overloaded):
+    """Try again shortly: the server cannot reach what it keeps files in."""
+
+    code = "storage_unavailable"
+    message = "The server cannot reach its file storage. Try again shortly."
 
 
 class ServerDraining(Overloaded):

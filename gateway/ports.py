@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import (
     AsyncGenerator,
+    AsyncIterable,
     Awaitable,
     Callable,
     Collection,
@@ -41,9 +42,22 @@ from gateway.domain.admin import (
     AuditRecord,
     AuditVerdict,
 )
-from gateway.domain.batch import ClaimedItem, ItemRun
+from gateway.domain.batch import (
+    Batch,
+    BatchBacklog,
+    BatchBounds,
+    BatchDraft,
+    ClaimedItem,
+    DeadItem,
+    ItemResult,
+    ItemRun,
+    LineError,
+    NewItem,
+    PausedFor,
+)
 from gateway.domain.counters import CounterReply, Op
 from gateway.domain.desired import Desired, Present, Write
+from gateway.domain.files import FileDraft, StoredFile, WholeFile, Written
 from gateway.domain.idempotency import Claim, KeyedRecord, SealedAnswer
 from gateway.domain.limits import Sums, Told
 from gateway.domain.page import Page, PageRequest
@@ -52,6 +66,7 @@ from gateway.domain.price import Price, PriceDraft
 from gateway.domain.quota import Quota, Scope, ScopeQuota
 from gateway.domain.quota_event import DueEvent, QuotaEvent
 from gateway.domain.quota_settings import QuotaHolder, QuotaOverride, QuotaState
+from gateway.domain.request_record import RecordFilter, RequestRecord
 from gateway.domain.tenant_archive import ArchivedTenant
 from gateway.domain.usage import UsageQuestion, UsageRow, UsageSum
 
@@ -208,6 +223,10 @@ class KeyStore(Protocol):
         """Return what authenticates `kid`, dead keys included, with the limits that hold now."""
         ...
 
+    async def of_id(self, key_id: UUID) -> KeyRecord | None:
+        """Return the same of a key by its id, for work that was left with us."""
+        ...
+
     async def dead(self, kids: Collection[str]) -> set[str]:
         """Return those that are revoked or expired, or that never were."""
         ...
@@ -325,6 +344,10 @@ class PriceStore(Protocol):
         """Return the newest version of one model's price."""
         ...
 
+    async def version(self, price_id: UUID) -> Price | None:
+        """Return one version of a price, however old."""
+        ...
+
 
 class SettingsStore(Protocol):
     """Change all kinds of settings in one transaction: all of it is done, its audit records
@@ -440,6 +463,29 @@ class UsageStore(Protocol):
         ...
 
 
+class RequestRecordStore(Protocol):
+    """Hold records of finished requests for a while; `within` bounds what is seen to a tenant."""
+
+    async def insert(self, records: Sequence[RequestRecord]) -> int:
+        """Insert records, those that are there already aside; return how many were new."""
+        ...
+
+    async def get(
+        self, organisation_id: UUID, request_id: UUID, *, within: UUID | None = None
+    ) -> RequestRecord | None: ...
+
+    async def page(
+        self,
+        organisation_id: UUID,
+        chosen: RecordFilter,
+        request: PageRequest,
+        *,
+        within: UUID | None = None,
+    ) -> Page[RequestRecord]:
+        """Return records without their details, the newest first. Raises: `InvalidRequest`."""
+        ...
+
+
 class QuotaEventStore(Protocol):
     async def add(self, event: QuotaEvent, *, is_to_deliver: bool) -> bool:
         """Insert an event; False where its window has one of that percent already."""
@@ -507,6 +553,223 @@ class BatchQueue(Protocol):
 
     async def take_back(self, limit: int) -> int:
         """Put items back whose leases have passed, at most so many, and return how many."""
+        ...
+
+
+class BacklogStore(Protocol):
+    """Say what batches have left to do."""
+
+    async def backlog(self) -> BatchBacklog:
+        """Count, of all tenants."""
+        ...
+
+
+class DeadItemStore(Protocol):
+    """Hold the items that killed their workers, until an operator has them run again."""
+
+    async def page(
+        self,
+        organisation_id: UUID,
+        request: PageRequest,
+        *,
+        tenant_id: UUID | None = None,
+        batch_id: UUID | None = None,
+    ) -> Page[DeadItem]:
+        """Return them by batch and line: of a tenant, of a batch, or all."""
+        ...
+
+    async def requeue(
+        self,
+        actor: Actor,
+        organisation_id: UUID,
+        batch_id: UUID,
+        lines: Collection[int] | None,
+        *,
+        limit: int,
+    ) -> Sequence[int] | None:
+        """Put those of a batch back into the queue, all or the ones of `lines`, at most so many.
+
+        Returns the lines that were; None: there is no such batch.
+        """
+        ...
+
+    async def count(self) -> int:
+        """Return how many wait, of all tenants."""
+        ...
+
+
+# Answers which of these files have a row.
+IsKnown = Callable[[Collection[UUID]], Awaitable[Collection[UUID]]]
+
+
+class FileStorage(Protocol):
+    """Keep the bytes of files under their ids.
+
+    Methods raise `StorageUnavailable` where it does not answer or is full.
+    """
+
+    async def write(
+        self, file_id: UUID, chunks: AsyncIterable[bytes], *, max_bytes: int
+    ) -> Written:
+        """Store what comes, durably; nothing stays of it if this raises or is cancelled.
+
+        Raises: `FileTooLarge`; what `chunks` raises.
+        """
+        ...
+
+    def read(
+        self, file_id: UUID, *, offset_bytes: int = 0, size_bytes: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Return a file in chunks of at most 1 MiB; close it where it is left early.
+
+        Raises: `StoredFileMissing`.
+        """
+        ...
+
+    async def remove(self, file_ids: Collection[UUID]) -> None:
+        """Remove files; one that is not there is no error."""
+        ...
+
+    async def sweep(self, *, older_than_s: float, is_known: IsKnown) -> int:
+        """Remove what nobody knows and was not written to for so long; return how many."""
+        ...
+
+
+class FileStore(Protocol):
+    """Hold the rows of files. One that is not whole yet is seen by `begin` and `sweep` alone."""
+
+    async def begin(self, draft: FileDraft) -> None:
+        """Note a file before its first byte, so that what a crash leaves is found."""
+        ...
+
+    async def complete(
+        self, tenant_id: UUID, file_id: UUID, written: Written, *, max_stored_bytes: int | None
+    ) -> StoredFile:
+        """Make a file seen. Raises: `StorageFull`: the tenant would have more than so much."""
+        ...
+
+    async def get(self, tenant_id: UUID, file_id: UUID) -> StoredFile | None: ...
+
+    async def page(
+        self,
+        tenant_id: UUID,
+        request: PageRequest,
+        *,
+        purpose: str | None = None,
+        is_ascending: bool = False,
+    ) -> Page[StoredFile]: ...
+
+    async def remove(self, tenant_id: UUID, file_id: UUID) -> bool:
+        """Forget a file, whole or not; False: there is none.
+
+        Raises: `FileInUse`: a batch is reading it.
+        """
+        ...
+
+    async def stored_bytes(self, tenant_id: UUID) -> int: ...
+
+    async def sweep(self, limit: int, *, unready_for_s: float) -> Collection[UUID]:
+        """Forget files that expired or whose upload died, and return their ids."""
+        ...
+
+    async def known(self, file_ids: Collection[UUID]) -> Collection[UUID]: ...
+
+
+class BatchStore(Protocol):
+    """Hold batches, and what their tenants ask for."""
+
+    async def create(self, draft: BatchDraft, *, max_batches: int | None = None) -> Batch:
+        """Make a batch to be validated; the one that has this idempotency key already is returned.
+
+        Raises: `FileNotFound`: the input is no file of this tenant; `TenantLimited`: it has as many
+        batches that have not ended as it may.
+        """
+        ...
+
+    async def get(self, tenant_id: UUID, batch_id: UUID) -> Batch | None: ...
+
+    async def page(self, tenant_id: UUID, request: PageRequest) -> Page[Batch]: ...
+
+    async def cancel(self, tenant_id: UUID, batch_id: UUID) -> Batch | None:
+        """Have a batch cancelled: `BatchSteps.drop` drops what has not begun, what runs may end.
+
+        One that is not validated yet ends at once. One that is over, or nearly, stays as it is.
+        """
+        ...
+
+    async def pause(self, batch_id: UUID, why: PausedFor | None) -> None:
+        """Have nothing of it handed out, for a reason that its tenant sees; None: go on."""
+        ...
+
+    async def open_batches(self) -> Sequence[Batch]:
+        """Return all batches with items to hand out, also the paused ones."""
+        ...
+
+
+class BatchSteps(Protocol):
+    """Move batches on, each step from the state that it says: of several gateways one takes it."""
+
+    async def to_validate(self, limit: int, *, lease_s: float) -> Sequence[Batch]:
+        """Hand out batches to validate; nobody else gets them while the lease lasts."""
+        ...
+
+    async def hold(self, batch_id: UUID, *, lease_s: float) -> bool:
+        """Prolong the lease of a batch; False where nothing is to be done to it any longer."""
+        ...
+
+    async def add_items(self, batch_id: UUID, items: Sequence[NewItem]) -> None:
+        """Add a part of a batch's items; those of an earlier try at this batch are overwritten."""
+        ...
+
+    async def start(
+        self,
+        batch_id: UUID,
+        price_ids: Mapping[str, UUID],
+        *,
+        models: Sequence[str] = (),
+        bounds: BatchBounds = ...,
+    ) -> bool:
+        """validating → in_progress, with the items added; False where it was cancelled meanwhile.
+
+        Raises: `EnqueuedTokensExceeded`: the tenant's batches would wait with more than they may.
+        """
+        ...
+
+    async def fail(self, batch_id: UUID, errors: Sequence[LineError]) -> None:
+        """validating → failed; it has no items."""
+        ...
+
+    async def drop(self) -> int:
+        """Drop a slice of what has not begun of batches that are cancelled or past their window.
+
+        What still runs of one is dropped after a while too, and its run has lost it then. One whose
+        window passes before it is validated ends. Returns how much was dropped; call it again
+        until that is nothing.
+        """
+        ...
+
+    async def to_finalize(self, limit: int, *, lease_s: float) -> Sequence[Batch]:
+        """Hand out batches whose items are all over, and that have no output files yet."""
+        ...
+
+    def results(
+        self, batch_id: UUID, *, is_error: bool
+    ) -> AsyncGenerator[Sequence[ItemResult], None]:
+        """Return the results of either kind in parts of some megabytes, by line."""
+        ...
+
+    def dropped(self, batch_id: UUID) -> AsyncGenerator[Sequence[tuple[int, str, bool]], None]:
+        """Return in parts the line, custom id, and whether it expired, of items that were."""
+        ...
+
+    async def finish(
+        self, batch_id: UUID, *, output: WholeFile | None, error: WholeFile | None
+    ) -> bool:
+        """finalizing → completed, expired or cancelled; its results are files now and are dropped.
+
+        The files are seen from then on. False, and they are not, where somebody else has finished
+        it.
+        """
         ...
 
 

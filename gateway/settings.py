@@ -193,6 +193,22 @@ class Settings(BaseSettings):
     )
     prefix_caching: bool = Field(default=True, description="Share KV blocks of equal prefixes.")
 
+    trace_share: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="Share of requests whose traces are sent where nothing went wrong.",
+    )
+    trace_trusted_tenants: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="Tenants, by commas, whose own traces are continued, not linked."
+    )
+    log_format: Literal["human", "json"] = Field(
+        default="human", description="How the log is written: for people, or a JSON object a line."
+    )
+    log_requests: bool = Field(
+        default=True, description="Whether the log has a line for each request with a key."
+    )
+
     unknown_parameters: Literal["refuse", "ignore"] = Field(
         default="refuse",
         description="`ignore`: what a request names that nobody knows goes to `x-sluice-ignored`.",
@@ -230,10 +246,39 @@ class Settings(BaseSettings):
         default=False, description="Let webhooks be private addresses, and plain HTTP."
     )
 
+    file_storage: str | None = Field(
+        default=None,
+        description="A directory of files, or `s3://BUCKET/PREFIX`; unset: in the data directory.",
+    )
+    tenant_storage_mib: int = Field(
+        default=10240, ge=1, description="MiB of files a tenant; each counts 64 KiB at least."
+    )
+
+    batch_worker: bool = Field(
+        default=True, description="Whether this process runs items of batches where it has room."
+    )
+    batch_enqueued_tokens: int = Field(
+        default=2_000_000_000,
+        ge=1,
+        description="Tokens that a tenant's batches may wait with, estimated.",
+    )
+    batch_days: int = Field(
+        default=90, ge=1, description="Days that batches are remembered once they have ended."
+    )
+
     ledger_days: int | None = Field(
         default=None,
         ge=62,
         description="Days that the ledger's rows are kept, 62 at least; sums stay. Unset: all.",
+    )
+    request_record_hours: int = Field(
+        default=24, ge=1, le=168, description="Hours that records of finished requests are kept."
+    )
+    request_records_per_minute: int = Field(
+        default=600,
+        ge=0,
+        description="Records of finished requests a minute, of a gateway; a tenant: a tenth. "
+        "0: none.",
     )
     quota_event_days: int = Field(
         default=400, ge=62, description="Days that passed thresholds are kept, 62 at least."
@@ -246,6 +291,23 @@ class Settings(BaseSettings):
     )
     keyed_answers_mib: int = Field(
         default=256, ge=1, description="MiB of those answers a tenant; its oldest go first."
+    )
+
+    metrics_tenants: int = Field(
+        default=20,
+        ge=0,
+        le=100,
+        description="Tenants with a label in metrics, the most tokens first; others: `other`.",
+    )
+    metrics_public: bool = Field(
+        default=False,
+        description="Let whoever reaches the admin port read its `/metrics` without a token.",
+    )
+    metrics_vllm: bool = Field(
+        default=False, description="Show metrics under vLLM's names too, as `vllm:…`."
+    )
+    machine_usd_per_hour: float = Field(
+        default=0.0, ge=0, description="What this machine costs an hour, for the cost of a token."
     )
 
     init_organisation: str = Field(
@@ -319,6 +381,7 @@ class Settings(BaseSettings):
         "trusted_proxies",
         "quota_thresholds",
         "cors_origins",
+        "trace_trusted_tenants",
         mode="before",
     )
     @classmethod

@@ -16,6 +16,7 @@ from engine.contract import SamplingParams, StepPlan
 from engine.step_cost import LinearCost, StepCost
 from scheduler.config import PRESETS, SchedulerConfig
 from scheduler.core import Scheduler
+from scheduler.facts import RequestFacts
 from scheduler.learn import StepModel
 from scheduler.request import Admit, Band, FinishReason, Request, Slo
 
@@ -81,6 +82,7 @@ class Contest:
         self.now = 0.0
         self._host_row_s = host_row_s
         self.tokens: Counter[str] = Counter()
+        self.facts: list[RequestFacts] = []
         self.plans: list[StepPlan] = []
         self.most_steps_out = self.late_after_rest = self.num_rested = 0
         self.live: dict[str, Flood] = {}
@@ -142,6 +144,8 @@ class Contest:
             self.tokens[flood.tenant] += len(output.token_ids)
             if output.finish_reason is not None:
                 assert output.finish_reason is FinishReason.LENGTH
+                assert output.facts is not None
+                self.facts.append(output.facts)
                 assert output.num_output_tokens == _length(flood, output.request_id)
                 del self.live[output.request_id]
                 self._offer(flood)

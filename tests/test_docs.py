@@ -10,10 +10,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client import Counter
 
 from engine.models.registry import markdown_table
 from gateway.settings import Settings
+from gateway.telemetry.families import FAMILIES
 from gateway.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parent.parent
@@ -159,7 +161,7 @@ def test_what_contributing_names_is_there() -> None:
 def test_every_metric_is_in_the_docs() -> None:
     """The table of docs/operations.md has each metric with its type and labels, and no other."""
     rows = re.findall(
-        r"^\| `(sluice_\w+)` \| (\w+) \| (.*?) \|",
+        r"^\| `(\w+)` \| (\w+) \| (.*?) \|",
         section((ROOT / "docs/operations.md").read_text(), "Metrics"),
         re.MULTILINE,
     )
@@ -171,7 +173,15 @@ def test_every_metric_is_in_the_docs() -> None:
         )
         for name, metric in vars(Metrics()).items()
         if name != "registry"
-    }
+    } | {(one.name, one.kind, one.labels) for one in FAMILIES}
+
+
+def test_every_alert_has_its_line() -> None:
+    """The table of alerts has a row for each rule, and each rule a metric that is there."""
+    rules = yaml.safe_load((ROOT / "helm/sluice/rules/sluice.yaml").read_text())
+    alerts = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
+    text = section((ROOT / "docs/operations.md").read_text(), "Alerts")
+    assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == alerts
 
 
 def test_no_document_names_a_metric_that_is_not_there() -> None:
@@ -179,7 +189,9 @@ def test_no_document_names_a_metric_that_is_not_there() -> None:
     # PostgreSQL's roles, and how a key begins.
     roles = {f"sluice_{role}" for role in ("app", "platform", "owner", "server")}
     others = {*roles, "sluice_live_"}
-    exposed = set(re.findall(r"^(?:# TYPE )?(sluice_\w+)", Metrics().render().decode(), re.M))
+    text = Metrics().render()[0].decode()
+    exposed = set(re.findall(r"^(?:# TYPE )?(sluice_\w+)", text, re.M))
+    exposed |= {family.name for family in FAMILIES}
     for document in DOCUMENTS:
         words = re.findall(r"`(sluice_[a-z_]+)(?:\{[^}]*\})?`", document.read_text())
         assert set(words) - exposed - others == set(), document.name

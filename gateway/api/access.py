@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -10,15 +11,17 @@ from starlette.routing import Route, request_response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.domain import Principal
+from gateway.domain.timeline import Timeline
 from gateway.errors import AuthenticationFailed, InvalidRequest, PermissionDenied
 from gateway.services.auth import admits
 from gateway.services.inference import ServedModel
 from gateway.services.loop_share import LoopShare
 from gateway.services.read_rate import ReadRate
+from gateway.telemetry import names
 
 
 class Authenticates(Protocol):
-    async def authenticate(self, token: str) -> Principal: ...
+    async def authenticate(self, token: str, timeline: Timeline | None) -> Principal: ...
 
 
 def public(path: str, endpoint: Any) -> Route:
@@ -66,19 +69,36 @@ class TenantOnly:
         self._loop_share = loop_share
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        principal = await self._auth.authenticate(credential(scope))
+        state = scope.setdefault("state", {})
+        timeline: Timeline | None = state.get("timeline")
+        principal = await self._auth.authenticate(credential(scope), timeline)
+        if timeline is not None:
+            _tell(timeline, principal)
         check_address(scope, principal.cidrs, principal.tenant_cidrs)
         if self._reads is not None:
             await self._reads.admit(principal.tenant_id)
-        scope.setdefault("state", {})["principal"] = principal
+        state["principal"] = principal
         if principal.secret_ends_at is not None:
             send = _warning(send, principal.secret_ends_at)
         if self._loop_share is None:
             await self._app(scope, receive, send)
             return
         account = self._loop_share.of(principal.tenant_id)
+        if timeline is not None:
+            timeline.enter(names.TURN, time.monotonic())
         await account.turn()
+        if timeline is not None:
+            timeline.enter(names.HANDLE, time.monotonic())
         await account.charged(self._app(scope, receive, send))
+
+
+def _tell(timeline: Timeline, principal: Principal) -> None:
+    slo = principal.slo
+    timeline.tenant_id = principal.tenant_id
+    timeline.organisation_id = principal.organisation_id
+    timeline.key_id = principal.key_id
+    timeline.ttft_slo_s = None if slo.ttft_ms is None else slo.ttft_ms / 1000
+    timeline.tpot_slo_s = None if slo.tpot_ms is None else slo.tpot_ms / 1000
 
 
 def check_address(scope: Scope, *bounds: tuple[str, ...] | None) -> None:

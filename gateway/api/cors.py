@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 # What a page may read of an answer's head beside what every page may.
 EXPOSED: Final = (
     "x-request-id",
+    "traceparent",
     *(
         f"x-ratelimit-{part}-{what}"
         for what in ("requests", "tokens")
@@ -43,7 +44,7 @@ def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
     return CORSMiddleware(
         app,
         allow_origins=tuple(origins),
-        allow_methods=("GET", "POST"),
+        allow_methods=("GET", "POST", "DELETE"),
         # SDKs send headers of their own, and more with each version.
         allow_headers=("*",),
         allow_credentials=False,

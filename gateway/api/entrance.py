@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.domain import Principal
 from gateway.errors import InvalidRequest, NotFound, PermissionDenied
 from gateway.services.health import OverloadWatch
 from gateway.services.quotas import Entry
+from gateway.telemetry import names
 
 
 class Entrance:
@@ -23,6 +26,7 @@ class Entrance:
         self._entry = entry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"]["timeline"].enter(names.ENTER, time.monotonic())
         self._overload.check_unread()
         principal: Principal = scope["state"]["principal"]
         is_counted = await self._entry.enter(principal, _content_length(scope))

@@ -15,10 +15,12 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from gateway import errors
 from gateway.api.ratelimits import DEGRADED, ratelimit_headers
 from gateway.api.token_usage import Usage
+from gateway.domain.timeline import Timeline
 from gateway.services.auth import Failures
 
 logger = logging.getLogger(__name__)
@@ -31,6 +33,8 @@ STATUS: Final[dict[type[errors.GatewayError], tuple[int, str]]] = {
     errors.MalformedRequest: (400, "invalid_request_error"),
     errors.HeadTooLarge: (431, "invalid_request_error"),
     errors.RequestTimedOut: (408, "invalid_request_error"),
+    errors.FileTooLarge: (413, "invalid_request_error"),
+    errors.RangeNotSatisfiable: (416, "invalid_request_error"),
     errors.AboveCeiling: (400, "invalid_request_error"),
     errors.IdempotencyMismatch: (422, "invalid_request_error"),
     errors.AuthenticationFailed: (401, "authentication_error"),
@@ -39,20 +43,26 @@ STATUS: Final[dict[type[errors.GatewayError], tuple[int, str]]] = {
     errors.SetByOperator: (403, "permission_error"),
     errors.NotFound: (404, "invalid_request_error"),
     errors.ModelNotFound: (404, "invalid_request_error"),
+    errors.FileNotFound: (404, "invalid_request_error"),
+    errors.StoredFileMissing: (404, "invalid_request_error"),
     errors.Conflict: (409, "conflict_error"),
     errors.VersionConflict: (409, "conflict_error"),
     errors.PlanChanged: (409, "conflict_error"),
+    errors.FileInUse: (409, "conflict_error"),
     errors.IdempotencyConflict: (409, "conflict_error"),
     errors.AnswerNotKept: (409, "conflict_error"),
     errors.TenantLimited: (429, "rate_limit_error"),
     errors.BodiesTooLarge: (429, "rate_limit_error"),
     errors.AnswersTooLarge: (429, "rate_limit_error"),
+    errors.StorageFull: (429, "insufficient_quota"),
+    errors.EnqueuedTokensExceeded: (429, "insufficient_quota"),
     errors.QuotaExhausted: (429, "insufficient_quota"),
     errors.Overloaded: (503, "server_error"),
     errors.Saturated: (503, "server_error"),
     errors.AnswersSaturated: (503, "server_error"),
     errors.StoreUnavailable: (503, "server_error"),
     errors.CountersUnavailable: (503, "server_error"),
+    errors.StorageUnavailable: (503, "server_error"),
     errors.ServerDraining: (503, "server_draining"),
     errors.InternalFailure: (500, "server_error"),
 }
@@ -116,6 +126,8 @@ def error_response(exc: errors.GatewayError) -> Response:
         headers["www-authenticate"] = "Bearer"
     if isinstance(exc, _ENDS_CONNECTION):
         headers["connection"] = "close"
+    if isinstance(exc, errors.RangeNotSatisfiable):
+        headers["content-range"] = f"bytes */{exc.size_bytes}"
     if isinstance(exc, errors.TenantLimited):
         headers |= ratelimit_headers(exc.standing)
     if isinstance(exc, errors.CountersUnavailable):
@@ -137,7 +149,9 @@ class OnAuthenticationFailed:
     async def __call__(self, request: Request, exc: Exception) -> Response:
         assert isinstance(exc, errors.AuthenticationFailed)
         client = request.scope.get("client")
-        return error_response(await self._failures.answer(client[0] if client else None, exc))
+        error = await self._failures.answer(client[0] if client else None, exc)
+        _tell(request, error)
+        return error_response(error)
 
 
 async def on_gateway_error(request: Request, exc: Exception) -> Response:
@@ -146,14 +160,21 @@ async def on_gateway_error(request: Request, exc: Exception) -> Response:
     if exc.detail is not None:
         status, _ = classify(exc)
         level = logging.ERROR if status >= 500 else logging.INFO
-        logger.log(level, "%s %s: %s", request.scope["method"], request.scope["path"], exc.detail)
-    return error_response(exc)
+        # A path is its client's text; the route's pattern is ours.
+        route, state = request.scope.get("route"), request.scope.get("state", {})
+        path = "?" if route is None else route.path
+        logger.log(level, "%s req_%s: %s", path, state.get("request_id", "?"), exc.detail)
+    _tell(request, exc)
+    response = error_response(exc)
+    if request.scope.get("state", {}).get("is_unread"):
+        response.headers["connection"] = "close"
+    return response
 
 
 async def on_http_exception(request: Request, exc: Exception) -> Response:
     """Give the router's own refusals (404, 405) the same shape."""
     assert isinstance(exc, HTTPException)
-    method, path = request.scope["method"], request.scope["path"]
+    method, path, headers = request.scope["method"], request.scope["path"], exc.headers
     if exc.status_code == 404:
         text, code = (
             f"There is no {method} {path}.",
@@ -161,14 +182,37 @@ async def on_http_exception(request: Request, exc: Exception) -> Response:
         )
     elif exc.status_code == 405:
         text, code = f"{method} is not allowed on {path}.", "method_not_allowed"
+        headers = {"allow": ", ".join(_methods_of(request))}
     else:
         text, code = exc.detail, None
+    timeline: Timeline | None = request.scope.get("state", {}).get("timeline")
+    if timeline is not None:
+        timeline.code = code or "http_error"
     body = ErrorBody(ErrorDetail(text, "invalid_request_error", None, code))
     return Response(
-        msgspec.json.encode(body), exc.status_code, exc.headers, media_type="application/json"
+        msgspec.json.encode(body), exc.status_code, headers, media_type="application/json"
     )
+
+
+def _methods_of(request: Request) -> list[str]:
+    """Return what a path may be asked by: each method has a route, and the router names one's."""
+    here = (
+        route
+        for route in request.app.routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+    )
+    return sorted({method for route in here for method in route.methods or ()})
 
 
 async def on_unexpected(request: Request, exc: Exception) -> Response:
     """Tell a caller nothing of our bug but that it is ours; the server logs the traceback."""
-    return error_response(errors.InternalFailure())
+    error = errors.InternalFailure()
+    _tell(request, error)
+    return error_response(error)
+
+
+def _tell(request: Request, error: errors.GatewayError) -> None:
+    """Say in a request's timeline what refused or ended it."""
+    timeline: Timeline | None = request.scope.get("state", {}).get("timeline")
+    if timeline is not None:
+        timeline.failed(error.code, error.limit)

@@ -107,7 +107,8 @@ class Room:
     def close(self) -> None:
         """Give all of it back; a second time changes nothing."""
         num_bytes, self._num_bytes = self._num_bytes, 0
-        self._held.give_back(self._tenant_id, num_bytes)
+        if num_bytes:
+            self._held.give_back(self._tenant_id, num_bytes)
 
     def __enter__(self) -> Room:
         return self

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import time
 from typing import Final
 from uuid import UUID
 
@@ -26,6 +27,7 @@ from gateway.domain.idempotency import Answer, Claim
 from gateway.errors import GatewayError, InvalidRequest, ServerDraining
 from gateway.services.inference import IdempotencyService
 from gateway.services.loop_share import charged
+from gateway.telemetry import names
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +52,11 @@ class Idempotent:
         claim = Claim(
             principal.tenant_id,
             principal.key_id,
-            _checked(keys),
+            checked_key(keys),
             UUID(hex=scope["state"]["request_id"]),
         )
         room = self._bodies.room(principal.tenant_id)
+        scope["state"]["timeline"].enter(names.READ, time.monotonic())
         try:
             body = await read_body(scope, receive, room=room)
         except BaseException as exc:
@@ -69,6 +72,7 @@ class Idempotent:
         self, scope: Scope, claim: Claim, body: bytes, relay: _Relay, room: Room
     ) -> None:
         """Claim the request, then run or replay it; how it fails goes to its client."""
+        scope["state"]["timeline"].enter(names.CLAIM, time.monotonic())
         try:
             if len(body) > SHORT_BODY_BYTES:
                 body_hash = await asyncio.to_thread(_hash, scope["path"], body)
@@ -97,10 +101,12 @@ class Idempotent:
         except Exception:
             await self._service.release(claim)
             raise
+        scope["state"]["timeline"].enter(names.KEEP, time.monotonic())
         if tee.is_good:
             await self._service.save(claim, tee.answer())
         else:
             await self._service.release(claim)
+        scope["state"]["timeline"].enter(names.SEND, time.monotonic())
         await tee.send_last()
 
 
@@ -196,7 +202,7 @@ class _Tee:
             self._body += data
 
 
-def _checked(keys: list[bytes]) -> str:
+def checked_key(keys: list[bytes]) -> str:
     """Return the key of a request. Raises: `InvalidRequest`."""
     [key, *more] = keys
     is_printable = all(0x20 <= byte <= 0x7E for byte in key)

@@ -14,7 +14,22 @@ from starlette.routing import Route
 from gateway import errors
 from gateway.api.errors import STATUS, ErrorBody
 from gateway.api.idempotent import MAX_KEY_CHARS
+from gateway.api.openai.batch_schemas import (
+    BATCH_ID_PARAMETER,
+    BATCH_LIST_PARAMETERS,
+    BatchList,
+    BatchRequest,
+    BatchView,
+)
 from gateway.api.openai.described import Served, bounded
+from gateway.api.openai.file_schemas import (
+    ID_PARAMETER,
+    LIST_PARAMETERS,
+    UPLOAD_FORM,
+    FileDeleted,
+    FileList,
+    FileObject,
+)
 from gateway.api.openai.schemas import (
     ChatCompletion,
     ChatRequest,
@@ -50,6 +65,19 @@ _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] 
         None,
         UsageView,
     ),
+    ("post", "/v1/batches"): (
+        "Have the requests of a file answered when there is room, for less.",
+        BatchRequest,
+        BatchView,
+    ),
+    ("get", "/v1/batches"): ("List the tenant's batches, the newest first.", None, BatchList),
+    ("get", "/v1/batches/{batch_id}"): ("Describe one batch.", None, BatchView),
+    ("post", "/v1/batches/{batch_id}/cancel"): ("Cancel a batch.", None, BatchView),
+    ("post", "/v1/files"): ("Upload a file, as multipart/form-data.", None, FileObject),
+    ("get", "/v1/files"): ("List the tenant's files.", None, FileList),
+    ("get", "/v1/files/{file_id}"): ("Describe one file.", None, FileObject),
+    ("delete", "/v1/files/{file_id}"): ("Remove a file.", None, FileDeleted),
+    ("get", "/v1/files/{file_id}/content"): ("Download a file, or a range of it.", None, bytes),
     ("post", "/tokenize"): (
         "Spell a text or a chat as tokens, as vLLM has it.",
         TokenizeRequest,
@@ -78,6 +106,8 @@ _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] 
 
 # What an answer's `type` is where it is no JSON document.
 _STREAMS: Final = ("/v1/chat/completions", "/v1/completions")
+_KEYED: Final = tuple(("POST", path) for path in (*_STREAMS, "/v1/batches"))
+_BYTES: Final[dict[str, Any]] = {"application/octet-stream": {}}
 _PLAIN: Final = {"text/plain": {"schema": {"type": "string"}}}
 _OPEN: Final = {
     "/": {"text/html": {"schema": {"type": "string"}}},
@@ -85,7 +115,7 @@ _OPEN: Final = {
     "/openapi.json": {},
 }
 # What any request with a key may be answered; one with a body, and one that computes, more.
-_KEYED: Final = (
+_WITH_KEY: Final = (
     errors.InvalidRequest,
     errors.AuthenticationFailed,
     errors.PermissionDenied,
@@ -95,17 +125,19 @@ _KEYED: Final = (
 )
 _NAMING: Final = (errors.ModelNotFound,)
 _READING: Final = (errors.RequestTimedOut, errors.BodyTooLarge)
+_REMOVING: Final = (errors.FileInUse,)
+_RANGING: Final = (errors.RangeNotSatisfiable,)
 _COMPUTING: Final = (errors.IdempotencyConflict, errors.IdempotencyMismatch)
 
 
 def document(routes: Sequence[Route], *, version: str, served: Served) -> dict[str, Any]:
     """Build the OpenAPI 3.1 document of `routes`. Raises: KeyError for an undescribed route."""
-    types = [t for op in _OPERATIONS.values() for t in op[1:] if t is not None]
+    types = [t for op in _OPERATIONS.values() for t in op[1:] if t not in (None, bytes)]
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         path = route.path.replace(":path}", "}")
         for method in sorted((route.methods or set()) - {"HEAD"}):
-            operation = _operation(path, *_OPERATIONS[method.lower(), path], served)
+            operation = _operation(method, path, *_OPERATIONS[method.lower(), path], served)
             paths.setdefault(path, {})[method.lower()] = operation
     return {
         "openapi": "3.1.0",
@@ -144,25 +176,39 @@ _IDEMPOTENCY_KEY: Final = {
 
 
 def _operation(
-    path: str, summary: str, request: type | None, response: type | None, served: Served
+    method: str,
+    path: str,
+    summary: str,
+    request: type | None,
+    response: type | None,
+    served: Served,
 ) -> dict[str, Any]:
     operation: dict[str, Any] = {"summary": summary}
-    if parameters := _parameters(path, served):
+    if parameters := _parameters(method, path, served):
         operation["parameters"] = parameters
     if request is not None:
         operation["requestBody"] = {"required": True, "content": _content(request)}
     if response is None:
         operation["responses"] = _open_responses(path)
         return operation
+    is_upload = (method, path) == ("POST", "/v1/files")
+    if is_upload:
+        form = {"multipart/form-data": {"schema": UPLOAD_FORM}}
+        operation["requestBody"] = {"required": True, "content": form}
     operation["security"] = [{"key": []}]
-    answer = _content(response)
+    answer = _BYTES if response is bytes else _content(response)
     if path in _STREAMS:
         answer |= {"text/event-stream": {}}
-    refusals = [*_KEYED]
-    refusals += _READING if request is not None else ()
+    refusals: list[type[errors.GatewayError]] = [*_WITH_KEY]
+    refusals += _READING if request is not None or is_upload else ()
+    refusals += _REMOVING if method == "DELETE" else ()
+    refusals += _RANGING if response is bytes else ()
     refusals += _NAMING if path != "/v1/models" else ()
-    refusals += _COMPUTING if path in _STREAMS else ()
-    operation["responses"] = {"200": {"description": "OK", "content": answer}} | {
+    refusals += _COMPUTING if (method, path) in _KEYED else ()
+    answers = {"200": {"description": "OK", "content": answer}}
+    if response is bytes:
+        answers["206"] = {"description": "The range that was asked for.", "content": answer}
+    operation["responses"] = answers | {
         str(status): {"description": HTTPStatus(status).phrase, "content": _content(ErrorBody)}
         for status in sorted({STATUS[kind][0] for kind in refusals})
     }
@@ -178,9 +224,17 @@ def _open_responses(path: str) -> dict[str, Any]:
     return {"200": {"description": "OK", "content": _PLAIN}, "503": unwell}
 
 
-def _parameters(path: str, served: Served) -> list[dict[str, Any]]:
+def _parameters(method: str, path: str, served: Served) -> list[dict[str, Any]]:
     names = {"type": "string", "enum": list(served.names)}
-    if path in _STREAMS:
+    if path.startswith("/v1/files/"):
+        return [ID_PARAMETER]
+    if (method, path) == ("GET", "/v1/files"):
+        return LIST_PARAMETERS
+    if path.startswith("/v1/batches/"):
+        return [BATCH_ID_PARAMETER]
+    if (method, path) == ("GET", "/v1/batches"):
+        return BATCH_LIST_PARAMETERS
+    if (method, path) in _KEYED:
         return [_IDEMPOTENCY_KEY]
     if path == "/v1/models/{model}":
         return [{"name": "model", "in": "path", "required": True, "schema": names}]

@@ -25,21 +25,28 @@ from gateway.api.front_page import FrontPage
 from gateway.api.health import Health
 from gateway.api.held_bytes import HeldBytes, held_answers
 from gateway.api.idempotent import Idempotent
+from gateway.api.openai.batches import batch_routes
 from gateway.api.openai.catalogue import Catalogue
 from gateway.api.openai.chat import Chat
 from gateway.api.openai.completions import Completions
 from gateway.api.openai.described import Served
-from gateway.api.openai.endpoint import AnswerKind, InferenceEndpoint
+from gateway.api.openai.endpoint import InferenceEndpoint
+from gateway.api.openai.files import file_routes
+from gateway.api.openai.kinds import AnswerKind
 from gateway.api.openai.tokens import Desk, Tokens, token_routes
 from gateway.api.request_id import RequestId
+from gateway.api.trace_heads import TraceHeads
 from gateway.api.usage import usage_routes
 from gateway.errors import AuthenticationFailed, GatewayError
 from gateway.services.auth import Failures
+from gateway.services.batches import BatchService
+from gateway.services.files import FileService
 from gateway.services.health import OverloadWatch
 from gateway.services.inference import IdempotencyService, LeasedInference, ModelRegistry
 from gateway.services.ledger import UsageService
 from gateway.services.loop_share import LoopShare
 from gateway.services.read_rate import ReadRate
+from gateway.services.requests import EndedRequests
 
 
 def public_app(
@@ -52,6 +59,8 @@ def public_app(
     version: str,
     failures: Failures | None = None,
     usage: UsageService | None = None,
+    batches: BatchService | None = None,
+    files: FileService | None = None,
     idempotency: IdempotencyService | None = None,
     bodies: HeldBytes | None = None,
     answers: HeldBytes | None = None,
@@ -59,14 +68,17 @@ def public_app(
     loop_share: LoopShare | None = None,
     ignores_unknown: bool = False,
     cors_origins: Sequence[str] = (),
+    ended: EndedRequests | None = None,
+    traces: TraceHeads | None = None,
 ) -> ASGIApp:
     """Assemble the API. Every route says who may reach it.
 
-    Without `usage` there is no route that tells it; without `idempotency` the header
-    `Idempotency-Key` is not looked at; without `reads` nobody reads too often,
-    and without `loop_share` nobody uses too much of the event loop. `ignores_unknown`: fields that
-    nobody knows are named in the answer's head, not refused. `cors_origins`: whose web pages may
-    call it.
+    Without `usage` there is no route that tells it, without `files` or `batches` none to them;
+    without `idempotency` the header `Idempotency-Key` is not looked at on inference; without
+    `reads` nobody reads too often, and without `loop_share` nobody uses too much of the event loop.
+    `ignores_unknown`: fields that nobody knows are named in the answer's head, not refused.
+    `cors_origins`: whose web pages may call it. `ended` is told of each request at its end;
+    with `traces` an answer's head names its trace.
     """
     catalogue = Catalogue(models)
     bodies = bodies or HeldBytes()
@@ -90,6 +102,8 @@ def public_app(
         # A model's name may hold slashes.
         keyed("/v1/models/{model:path}", catalogue.show, method="GET", reads=reads),
         *token_routes(tokens, desk, keyed),
+        *(batch_routes(batches, keyed, reads) if batches is not None else ()),
+        *(file_routes(files, overload, auth, reads, loop_share) if files is not None else ()),
         *health.routes(),
         *FrontPage([model.name for model in models], version).routes(),
         *(usage_routes(usage, auth, reads, loop_share) if usage is not None else ()),
@@ -98,16 +112,21 @@ def public_app(
     served = Served.of(models)
     described = openapi.endpoint([*routes, own], version=version, served=served)
     routes.append(public(own.path, described))
-    return with_errors(routes, failures, cors_origins=cors_origins)
+    return with_errors(routes, failures, cors_origins=cors_origins, ended=ended, traces=traces)
 
 
 def with_errors(
-    routes: list[Route], failures: Failures | None = None, *, cors_origins: Sequence[str] = ()
+    routes: list[Route],
+    failures: Failures | None = None,
+    *,
+    cors_origins: Sequence[str] = (),
+    ended: EndedRequests | None = None,
+    traces: TraceHeads | None = None,
 ) -> ASGIApp:
     """Wrap routes so that every answer has an id and every error OpenAI's shape.
 
     `failures` counts what no key opened, of several applications together; without it nobody does.
-    Pages of `cors_origins` may read the answers.
+    Pages of `cors_origins` may read the answers. `ended` is told of each request at its end.
     """
     handlers: dict[type[Exception], Any] = {
         GatewayError: on_gateway_error,
@@ -119,4 +138,4 @@ def with_errors(
     app = Starlette(routes=routes, exception_handlers=handlers)
     # A redirect would be answered before the key is checked, to a place the Host header names.
     app.router.redirect_slashes = False
-    return RequestId(with_cors(app, cors_origins))
+    return RequestId(with_cors(app, cors_origins), ended, traces)

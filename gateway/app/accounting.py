@@ -41,6 +41,8 @@ class Accounting:
     writer: LedgerWriter
     keyed: KeyedAnswers
     metrics: Metrics
+    # Told of rows that are in the ledger now.
+    on_written: list[Callable[[Sequence[UsageRow]], None]]
 
 
 @asynccontextmanager
@@ -69,9 +71,13 @@ async def open_accounting(
             recovery.settle(row)
             keyed.found(row)
 
+        on_written: list[Callable[[Sequence[UsageRow]], None]] = []
+
         def written(rows: Sequence[UsageRow]) -> None:
             keyed.written(rows)
             recovery.written(rows)
+            for tell in on_written:
+                tell(rows)
 
         writer = LedgerWriter(store.ledger, spool, on_written=written)
 
@@ -94,7 +100,7 @@ async def open_accounting(
         await stack.enter_async_context(keeper.running())
         await stack.enter_async_context(Reconciler(quotas, store.ledger, metrics).running())
         metrics.spool_depth.set_function(lambda: spool.depth)
-        yield Accounting(quotas, spool, writer, keyed, metrics)
+        yield Accounting(quotas, spool, writer, keyed, metrics, on_written)
 
 
 async def _open_thresholds(

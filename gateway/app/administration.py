@@ -10,6 +10,8 @@ from gateway.services.admin import (
     AdminTokenService,
     ApplyService,
     AuditService,
+    DeadItemService,
+    DeadItemWatch,
     HeadPost,
     HeadWatch,
     HoldsOrgs,
@@ -18,6 +20,7 @@ from gateway.services.admin import (
     OrgService,
     PlanService,
     QuotaSettingsService,
+    RequestRecordService,
     TenantArchive,
     TenantService,
 )
@@ -61,6 +64,12 @@ async def follow_audit_head(
         await stack.enter_async_context(post.running())
 
 
+async def count_dead_items(stack: AsyncExitStack, store: Store, metrics: Metrics) -> None:
+    """Count while `stack` is open what waits for an operator."""
+    watch = DeadItemWatch(store.dead_items, on_counted=metrics.batch_dead_items.set)
+    await stack.enter_async_context(watch.running())
+
+
 def admin_services(
     store: Store,
     auth: Authenticator,
@@ -100,4 +109,6 @@ def admin_services(
             prices,
             load=quotas.limits_changed,
         ),
+        dead_items=DeadItemService(store.dead_items, tenants),
+        request_records=RequestRecordService(store.request_records, tenants),
     )

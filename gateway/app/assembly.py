@@ -9,20 +9,25 @@ from typing import Final
 from starlette.types import ASGIApp
 
 from gateway.api.admin.config import config_route
-from gateway.api.admin.metrics import metrics_route
+from gateway.api.admin.metrics import metrics_routes
 from gateway.api.admin.overload import overload_route
 from gateway.api.admin.quota_usage import quota_usage_routes
 from gateway.api.admin.routes import admin_routes
 from gateway.api.admin.scheduler import scheduler_routes
+from gateway.api.admin.top import top_route
 from gateway.api.admin.usage import admin_usage_routes
 from gateway.api.body import SHORT_BODY_BYTES
 from gateway.api.health import DetailedHealth, Health
 from gateway.api.held_bytes import HeldBytes, held_answers
 from gateway.api.public import public_app, with_errors
 from gateway.app.accounting import Accounting, open_accounting
-from gateway.app.administration import admin_services, follow_audit_head
+from gateway.app.administration import admin_services, count_dead_items, follow_audit_head
+from gateway.app.batch_work import running_batches
+from gateway.app.batches import open_batches
+from gateway.app.observing import Observed, observing
+from gateway.app.watching import Watching, open_watching
 from gateway.credentials import Token
-from gateway.services.admin import SchedulerControl
+from gateway.services.admin import LiveView, SchedulerControl
 from gateway.services.auth import (
     AdminAuthenticator,
     Authenticator,
@@ -31,7 +36,9 @@ from gateway.services.auth import (
     IssuedTokens,
     new_local_token,
 )
+from gateway.services.batches.worker import BatchWorker
 from gateway.services.fair_pool import FairPool
+from gateway.services.files import FileService, FileUpkeep
 from gateway.services.health import OverloadWatch, Probes
 from gateway.services.inference import (
     IdempotencyService,
@@ -44,22 +51,25 @@ from gateway.services.ledger import Exports, PriceBook, UsageService
 from gateway.services.loop_share import LoopShare
 from gateway.services.quotas import Entry
 from gateway.services.read_rate import ReadRate
+from gateway.services.requests import RecentRequests
 from gateway.settings import Settings
 from gateway.store import FirstStart, Store
+from gateway.telemetry.sink_metrics import SinkMetrics
 
 EXPORTS_DIR: Final = "exports"
 
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """Hold what a server needs of a running gateway."""
+    """Hold what a server needs of a running gateway; one that is a worker alone is not public."""
 
     version: str
     models: ModelRegistry
     first_start: FirstStart | None
     local_token: Token
-    public: ASGIApp
+    public: ASGIApp | None
     admin: ASGIApp
+    worker: BatchWorker | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +88,11 @@ class _Common:
     overload: OverloadWatch
     usage: UsageService
     reads: ReadRate
+    inference: LeasedInference
+    loop_share: LoopShare
+    observed: Observed
+    watching: Watching
+    recent: RecentRequests
 
 
 async def assemble(
@@ -87,8 +102,13 @@ async def assemble(
     models: ModelRegistry,
     probes: Probes,
     version: str,
+    *,
+    is_worker: bool = False,
 ) -> Gateway:
-    """Build the services, which run until `stack` is left, and the applications."""
+    """Build the services, which run until `stack` is left, and the applications.
+
+    What moves batches and files on stays with the servers: a worker runs items and nothing else.
+    """
     prices = PriceBook(store.prices)
     await stack.enter_async_context(prices.running())
     books = await stack.enter_async_context(open_accounting(settings, store, prices))
@@ -96,12 +116,21 @@ async def assemble(
     await stack.enter_async_context(issued.running())
     auth = Authenticator(store.keys, store.secrets, issued=issued, grace_s=settings.auth_grace_s)
     await _follow_changes(stack, auth, store, books, prices)
-    overload = OverloadWatch([model.service for model in models])
+    observed = await observing(stack, settings, store, books, models)
+    overload = OverloadWatch(
+        [model.service for model in models], on_measured=observed.process.note_load
+    )
     await stack.enter_async_context(overload.watching())
     probes.watch_overload(overload)
     probes.watch_spool(lambda: books.spool.fill)
     exports = Exports(settings.data_dir / EXPORTS_DIR)
     usage = UsageService(store.usage, store.keys, store.tenants, books.writer, exports=exports)
+    loop_share = LoopShare()
+    recent = RecentRequests()
+    watching = await open_watching(stack, settings, store, recent, version, books.metrics)
+    # Last of those who are told: by then it is decided which traces are kept.
+    watching.ended.add(observed.requests.tell)
+    books.metrics.add(SinkMetrics(watching.traces, watching.log))
     common = _Common(
         settings=settings,
         store=store,
@@ -115,6 +144,11 @@ async def assemble(
         overload=overload,
         usage=usage,
         reads=ReadRate(settings.read_rpm),
+        inference=_inference(stack, store, books, loop_share),
+        loop_share=loop_share,
+        observed=observed,
+        watching=watching,
+        recent=recent,
     )
     local_token = new_local_token()
     return Gateway(
@@ -122,8 +156,9 @@ async def assemble(
         models=models,
         first_start=store.first_start,
         local_token=local_token,
-        public=await _public(stack, common, version),
+        public=None if is_worker else await _public(stack, common, version),
         admin=await _admin(stack, common, local_token),
+        worker=await _worker(stack, common) if is_worker or settings.batch_worker else None,
     )
 
 
@@ -140,23 +175,56 @@ async def _follow_changes(
     await stack.enter_async_context(upkeep.running())
 
 
-async def _public(stack: AsyncExitStack, common: _Common, version: str) -> ASGIApp:
-    """Build the API that tenants reach."""
-    loop_share = LoopShare()
+def _inference(
+    stack: AsyncExitStack, store: Store, books: Accounting, loop_share: LoopShare
+) -> LeasedInference:
+    """Build what runs requests, and items of batches."""
     pool = FairPool(on_used=loop_share.charge)
     stack.callback(pool.close)
-    secrets, books = common.store.secrets, common.books
-    inference = InferenceService(salt_key=secrets.kv_salt_key, pool=pool)
+    entry = Entry(books.quotas, short_bytes=SHORT_BODY_BYTES)
+    inference = InferenceService(salt_key=store.secrets.kv_salt_key, pool=pool)
+    return LeasedInference(inference, books.quotas, entry)
+
+
+async def _worker(stack: AsyncExitStack, common: _Common) -> BatchWorker:
+    """Run items of batches here."""
+    running = running_batches(
+        common.settings,
+        common.store,
+        common.books,
+        common.models,
+        common.inference,
+        common.loop_share,
+        common.overload,
+        common.watching.ended,
+        common.observed.process.note_expired,
+    )
+    return await stack.enter_async_context(running)
+
+
+async def _public(stack: AsyncExitStack, common: _Common, version: str) -> ASGIApp:
+    """Build the API that tenants reach."""
+    books = common.books
     idempotency = IdempotencyService(
-        common.store.idempotency, secrets, books.keyed, books.writer.flush
+        common.store.idempotency, common.store.secrets, books.keyed, books.writer.flush
     )
     await stack.enter_async_context(idempotency.running())
+    store = common.store
+    files = FileService(
+        store.files,
+        store.file_storage,
+        max_stored_bytes=common.settings.tenant_storage_mib << 20,
+    )
+    await stack.enter_async_context(FileUpkeep(store.files, store.file_storage).running())
+    batches = await open_batches(
+        stack, common.settings, store, common.models, common.prices, common.inference.pool
+    )
     return public_app(
         models=common.models,
-        inference=LeasedInference(
-            inference, books.quotas, Entry(books.quotas, short_bytes=SHORT_BODY_BYTES)
-        ),
+        inference=common.inference,
         usage=common.usage,
+        batches=batches.service,
+        files=files,
         overload=common.overload,
         auth=common.auth,
         health=Health(common.probes),
@@ -166,9 +234,11 @@ async def _public(stack: AsyncExitStack, common: _Common, version: str) -> ASGIA
         bodies=HeldBytes(common.settings.body_memory_mib << 20),
         answers=held_answers(common.settings.answer_memory_mib << 20),
         reads=common.reads,
-        loop_share=loop_share,
+        loop_share=common.loop_share,
         ignores_unknown=common.settings.unknown_parameters == "ignore",
         cors_origins=common.settings.cors_origins,
+        ended=common.watching.ended,
+        traces=common.watching.heads,
     )
 
 
@@ -176,6 +246,7 @@ async def _admin(stack: AsyncExitStack, common: _Common, local_token: Token) -> 
     """Build the API that administrators reach; `local_token` opens it to this machine."""
     store, scheduling = common.store, SchedulerControl(common.models)
     await follow_audit_head(stack, common.settings, store, common.books.metrics)
+    await count_dead_items(stack, store, common.books.metrics)
     organisation = await store.organisations.default()
     auth = AdminAuthenticator(
         store.admin_tokens,
@@ -192,6 +263,8 @@ async def _admin(stack: AsyncExitStack, common: _Common, local_token: Token) -> 
     services = admin_services(
         store, common.auth, auth, scheduling, common.prices, common.books.quotas
     )
+    live = LiveView(common.models, services.tenants, common.recent)
+    await stack.enter_async_context(live.running())
     return with_errors(
         [
             *DetailedHealth(common.probes).routes(),
@@ -199,8 +272,9 @@ async def _admin(stack: AsyncExitStack, common: _Common, local_token: Token) -> 
             *scheduler_routes(scheduling, services.tenants, services.audit, auth),
             *admin_usage_routes(common.usage, auth),
             *quota_usage_routes(services.quota_settings, common.books.quotas, auth),
-            metrics_route(common.books.metrics, auth),
+            *metrics_routes(common.books.metrics, auth, is_public=common.settings.metrics_public),
             overload_route(common.overload, auth),
+            top_route(live, auth),
             config_route(common.settings, common.models, auth),
         ],
         common.failures,

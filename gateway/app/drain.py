@@ -1,7 +1,8 @@
 """The way out: from the first signal to nothing left that runs.
 
-    SIGTERM      readiness goes; new work is still taken, for `drain_accept_s`, and every answer
-                 says `Connection: close`, until the balancer has looked elsewhere
+    SIGTERM      readiness goes; items of batches are given back; new work is still taken, for
+                 `drain_accept_s`, and every answer says `Connection: close`, until the balancer
+                 has looked elsewhere
     then         new work gets a 503; what runs may end, until 10 s before the grace is over
     then         the engines stop: each survivor gets a last event, or a 503, that says so
     at the grace the process exits, whatever still hangs, with code 1
@@ -20,7 +21,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Final, NoReturn
 
 from gateway.api.front import Front
@@ -87,13 +88,16 @@ class Drain:
         *,
         accept_s: float,
         grace_s: float,
+        let_go: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """Make it. `let_go` ends what nobody waits for here, and others can do as well."""
         self._lifecycle = lifecycle
         self._public = public
         self._fronts = fronts
         self._services = services
         self._accept_s = accept_s
         self._grace_s = grace_s
+        self._let_go = let_go
 
     async def run(self, first: signal.Signals | None, signals: Signals) -> None:
         """Return when no request is left; `first` is what began it, None where it was no signal."""
@@ -108,6 +112,7 @@ class Drain:
         self._lifecycle.advance(Phase.DRAINING)
         for front in self._fronts:
             front.closing = True
+        letting_go = asyncio.ensure_future(self._let_go()) if self._let_go is not None else None
         if first is signal.SIGTERM:
             accept_s = min(self._accept_s, finish_s - begun_s)
             await asyncio.wait([hurry], timeout=accept_s)
@@ -116,6 +121,9 @@ class Drain:
         # Requests belong to uvicorn's tasks and have no event for "none": they are polled.
         while self._public.num_requests and loop.time() < finish_s and not hurry.done():  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
+        if letting_go is not None:
+            # What it has not given back by then, others take back.
+            await asyncio.wait([letting_go], timeout=max(0.0, finish_s - loop.time()))
         await self._end_survivors()
 
     async def _end_survivors(self) -> None:

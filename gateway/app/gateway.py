@@ -27,8 +27,12 @@ LOADER_NAME: Final = "load-model"
 
 
 @contextlib.asynccontextmanager
-async def open_gateway(settings: Settings, probes: Probes | None = None) -> AsyncIterator[Gateway]:
+async def open_gateway(
+    settings: Settings, probes: Probes | None = None, *, is_worker: bool = False
+) -> AsyncIterator[Gateway]:
     """Open everything that a process serves with, and close it in the opposite order.
+
+    A worker runs items of batches and serves nobody.
 
     `probes` follow the start and are attached to what it makes. A start that is cancelled, or that
     fails at the stores, leaves the thread that loads the model behind.
@@ -58,8 +62,8 @@ async def open_gateway(settings: Settings, probes: Probes | None = None) -> Asyn
         watch = StoreWatch(store.keys, grace_s=settings.auth_grace_s)
         await stack.enter_async_context(watch.running())
         probes.attach([model], watch)
-        gateway = await assemble(stack, settings, store, ModelRegistry([model]), probes, version)
-        yield gateway
+        models = ModelRegistry([model])
+        yield await assemble(stack, settings, store, models, probes, version, is_worker=is_worker)
 
 
 async def _load(settings: Settings, version: str, lifecycle: Lifecycle) -> ServedModel:

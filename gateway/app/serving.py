@@ -42,11 +42,12 @@ log = logging.getLogger(__name__)
 class Ready:
     """Say what a running server offers. The secrets are there at the first start alone.
 
-    `sampling` has the model's own defaults, where they are other than plain sampling.
+    `sampling` has the model's own defaults, where they are other than plain sampling. A worker has
+    no `api`.
     """
 
     version: str
-    api: str
+    api: str | None
     admin: str
     model: str
     engine: str
@@ -58,8 +59,12 @@ class Ready:
     keys: tuple[IssuedKey, ...]
 
 
-async def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
+async def serve(
+    settings: Settings, on_ready: Callable[[Ready], None], *, is_worker: bool = False
+) -> None:
     """Serve until a signal; call `on_ready` once both ports answer.
+
+    A worker has no public port, and runs items of batches alone.
 
     Raises: what opening the gateway raises; `OSError` if a port is taken; `StartupFailed` if others
     could read what administrators send.
@@ -72,29 +77,38 @@ async def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
     if (shortage := room.shortage(settings.max_connections)) is not None:
         log.warning(shortage)
     with (
-        listening(settings.host, settings.port) as public_socket,
+        contextlib.nullcontext()
+        if is_worker
+        else listening(settings.host, settings.port) as public_socket,
         listening(settings.admin_host, settings.admin_port, "admin-") as admin_socket,
         caught_signals() as signals,
     ):
         if (fault := exposed(settings, admin_socket.getsockname()[0])) is not None:
             raise StartupFailed(f"{fault}: {WAY_OUT}")
-        servers = (
-            ApiServer(public, HttpOptions.of(settings, room)),
-            ApiServer(admin, HttpOptions.of_admin(room)),
-        )
-        sockets = ([public_socket], [admin_socket])
+        servers, sockets = [ApiServer(admin, HttpOptions.of_admin(room))], [[admin_socket]]
+        if public_socket is not None:
+            servers.append(ApiServer(public, HttpOptions.of(settings, room)))
+            sockets.append([public_socket])
         async with heartbeat.beating(), _serving(servers, sockets) as running:
             first = signals.next()
             async with contextlib.AsyncExitStack() as stack:
-                gateway = await _open(stack, settings, probes, until=(running, first))
+                opening = open_gateway(settings, probes, is_worker=is_worker)
+                gateway = await _open(stack, opening, until=(running, first))
                 if gateway is None:
                     return
-                public.app, admin.app = gateway.public, gateway.admin
+                admin.app = gateway.admin
+                if gateway.public is not None:
+                    public.app = gateway.public
                 scheme = "http" if settings.tls_cert is None else "https"
-                api = f"{url_of(public_socket, scheme)}/v1"
+                api = None if public_socket is None else f"{url_of(public_socket, scheme)}/v1"
                 admin_url = url_of(admin_socket)
-                with announced(
-                    settings.data_dir, api=api, admin=admin_url, token=gateway.local_token
+                # Commands are for a server: of a worker's data directory they find none.
+                with (
+                    contextlib.nullcontext()
+                    if api is None
+                    else announced(
+                        settings.data_dir, api=api, admin=admin_url, token=gateway.local_token
+                    )
                 ):
                     # What is there by now stays: a collection that looked through all of it, torch
                     # included, would hold every thread for a tenth of a second.
@@ -109,8 +123,9 @@ async def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
                         public,
                         (public, admin),
                         [model.service for model in gateway.models],
-                        accept_s=settings.drain_accept_s,
+                        accept_s=0.0 if is_worker else settings.drain_accept_s,
                         grace_s=settings.shutdown_grace_s,
+                        let_go=gateway.worker.drain if gateway.worker is not None else None,
                     )
                     await drain.run(first.result() if first.done() else None, signals)
                 # Before the stores close: what is still being answered may need them.
@@ -119,13 +134,12 @@ async def serve(settings: Settings, on_ready: Callable[[Ready], None]) -> None:
 
 async def _open(
     stack: contextlib.AsyncExitStack,
-    settings: Settings,
-    probes: Probes,
+    gateway: contextlib.AbstractAsyncContextManager[Gateway],
     *,
     until: Sequence[asyncio.Future[Any]],
 ) -> Gateway | None:
-    """Open the gateway on `stack`; None where one of `until` was done before."""
-    opening = asyncio.create_task(stack.enter_async_context(open_gateway(settings, probes)))
+    """Open a gateway on `stack`; None where one of `until` was done before."""
+    opening = asyncio.create_task(stack.enter_async_context(gateway))
     await asyncio.wait([opening, *until], return_when=asyncio.FIRST_COMPLETED)
     if opening.done():
         return opening.result()
@@ -155,7 +169,7 @@ async def _close(servers: Sequence[ApiServer], running: asyncio.Future[Any]) -> 
     await running
 
 
-def _ready(settings: Settings, gateway: Gateway, *, api: str, admin: str) -> Ready:
+def _ready(settings: Settings, gateway: Gateway, *, api: str | None, admin: str) -> Ready:
     [model] = gateway.models
     first = gateway.first_start
     return Ready(

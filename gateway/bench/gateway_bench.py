@@ -21,6 +21,7 @@ from pathlib import Path
 from gateway.bench.figures import Costs, Round, make_part
 from gateway.bench.latency import latencies_s
 from gateway.bench.load import request_of, send_all
+from gateway.bench.metrics_cost import add_metrics_cost
 from gateway.bench.options import GatewayBenchOptions
 from gateway.bench.subjects import (
     BenchError,
@@ -55,7 +56,10 @@ def measure(options: GatewayBenchOptions, progress: Progress) -> Part:
             if number:
                 rounds.append(measured)
             progress.advance(1, amount=len(subjects) * options.requests)
-        return make_part(options, subjects, rounds)
+        part = make_part(options, subjects, rounds)
+    # Once the servers are gone.
+    add_metrics_cost(part)
+    return part
 
 
 def _measure_round(subjects: Sequence[Subject], options: GatewayBenchOptions) -> Round:

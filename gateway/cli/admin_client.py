@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.cli.chosen_settings import refuse_unknown_variables
-from gateway.cli.exits import CliError, Exit, NoAnswer
+from gateway.cli.exits import CliError, Exit, NoAnswer, exit_of
 from gateway.data_dir import default_data_dir
 from gateway.services.auth import read_local_access
 
 _TIMEOUT_S = 30.0
 _PAGE_ROWS: Final = 500
-_EXITS = {400: Exit.USAGE, 401: Exit.AUTH, 403: Exit.AUTH, 404: Exit.NOT_FOUND, 409: Exit.CONFLICT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,7 @@ def _error(answer: Any) -> CliError:  # an httpx.Response
     except (ValueError, KeyError, TypeError):
         message = f"the server answered {answer.status_code} without saying why"
         document = {}
-    code = _EXITS.get(answer.status_code, Exit.FAILED)
+    code = exit_of(answer.status_code)
     if isinstance(document, dict) and _code(document) == "plan_changed":
         # Its caller shows it as any plan.
         return CliError(message, code, answer=document)

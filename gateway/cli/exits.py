@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 
 class Exit(IntEnum):
@@ -15,6 +15,20 @@ class Exit(IntEnum):
     AUTH = 4
     CONFLICT = 5
     INTERRUPTED = 130
+
+
+_OF_STATUS: Final = {
+    400: Exit.USAGE,
+    401: Exit.AUTH,
+    403: Exit.AUTH,
+    404: Exit.NOT_FOUND,
+    409: Exit.CONFLICT,
+}
+
+
+def exit_of(status: int) -> Exit:
+    """Return the exit code of a refusal with this HTTP status."""
+    return _OF_STATUS.get(status, Exit.FAILED)
 
 
 class CliError(Exception):

@@ -14,6 +14,7 @@ import typer
 
 from gateway.cli import (
     audit,
+    batch,
     bench,
     config,
     import_,
@@ -22,6 +23,7 @@ from gateway.cli import (
     plans,
     prices,
     quotas,
+    requests,
     scheduler,
     tenants,
     tokens,
@@ -32,7 +34,9 @@ from gateway.cli.exits import CliError
 from gateway.cli.serve import serve
 from gateway.cli.setting_flags import SettingsCommand
 from gateway.cli.simulate import simulate
+from gateway.cli.top import top
 from gateway.cli.usage import usage
+from gateway.cli.worker import worker
 
 app = typer.Typer(
     name="sluice",
@@ -43,15 +47,19 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command(cls=SettingsCommand)(serve)
+app.command(cls=SettingsCommand)(worker)
 app.command()(doctor)
 app.command()(simulate)
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(orgs.app, name="orgs")
 app.add_typer(keys.app, name="keys")
+app.add_typer(batch.app, name="batch")
 app.add_typer(plans.app, name="plans")
 app.add_typer(quotas.app, name="quotas")
 app.add_typer(prices.app, name="prices")
 app.command()(usage)
+app.command()(top)
+app.add_typer(requests.app, name="requests")
 app.command()(apply)
 app.add_typer(import_.app, name="import")
 app.add_typer(tokens.app, name="tokens")

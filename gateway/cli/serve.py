@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -21,6 +21,7 @@ from gateway.cli.setting_flags import given_settings
 
 if TYPE_CHECKING:
     from gateway.app.serving import Ready
+    from gateway.settings import Settings
 
 
 class Banner(StrEnum):
@@ -44,20 +45,36 @@ def serve(
 
     Example: sluice serve ./Qwen3-0.6B --port 8080
     """
+    run(flags_of(ctx, model_dir), _print_json if banner is Banner.JSON else _print_text)
+
+
+def flags_of(ctx: typer.Context, model_dir: str | None) -> dict[str, Any]:
+    """Return the settings that were typed, the model as an argument or as a flag."""
     flags: dict[str, Any] = dict(given_settings(ctx))
     if model_dir is not None:
         if flags["model"] not in (None, model_dir):
             raise typer.BadParameter("name the model once: as MODEL or with --model")
         flags["model"] = model_dir
+    return flags
+
+
+def run(
+    flags: dict[str, Any],
+    say: Callable[[Ready], None],
+    *,
+    check: Callable[[Settings], None] = lambda settings: None,
+    is_worker: bool = False,
+) -> NoReturn:
+    """Serve until a signal, and exit; `say` where, once ready. Raises: what `check` raises."""
     # Read by OpenMP when torch is imported: threads that wait must not spin beside the gateway.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    # Anyone can send malformed HTTP; a line for each would be theirs to fill the log with.
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    from gateway.telemetry.logs import log_to_stderr
+
+    log_to_stderr("human")
     # Until the event loop takes signals over, there is nothing yet that would have to be closed.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
-    _leave(_run(flags, banner))
+    _leave(_run(flags, say, check, is_worker))
 
 
 def _leave(code: int) -> NoReturn:
@@ -75,20 +92,27 @@ def _leave(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _run(flags: dict[str, Any], banner: Banner) -> int:
+def _run(
+    flags: dict[str, Any],
+    say: Callable[[Ready], None],
+    check: Callable[[Settings], None],
+    is_worker: bool,
+) -> int:
     """Serve until a signal; a failure to start is one line and exit code 1."""
     import uvloop
 
     from engine.errors import EngineError
     from gateway.app.serving import serve as run_server
     from gateway.errors import GatewayError, StartupFailed
+    from gateway.telemetry.logs import log_to_stderr
 
-    say = _print_json if banner is Banner.JSON else _print_text
     settings = read_settings(flags)
     if settings is None:
         return Exit.USAGE
+    check(settings)
+    log_to_stderr(settings.log_format)
     try:
-        uvloop.run(run_server(settings, say))
+        uvloop.run(run_server(settings, say, is_worker=is_worker))
     except (EngineError, GatewayError, StartupFailed, OSError) as exc:
         print(f"sluice: {exc}", file=sys.stderr)
         return Exit.FAILED

@@ -74,13 +74,18 @@ class KeyedRow(UsageRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemRow(UsageRow):
-    """Bill an item of a batch, and carry its result: both are stored, or none."""
+    """Bill an item of a batch, and carry its result: both are stored, or none.
+
+    `full_nano_usd` is what it would be as a request of the default tier; None: a line of the
+    journal that an earlier release wrote does not say.
+    """
 
     item: ItemResult
+    full_nano_usd: int | None = None
 
     @classmethod
-    def of(cls, row: UsageRow, item: ItemResult) -> ItemRow:
-        return cls(**_values(row), item=item)
+    def of(cls, row: UsageRow, item: ItemResult, full_nano_usd: int | None = None) -> ItemRow:
+        return cls(**_values(row), item=item, full_nano_usd=full_nano_usd)
 
     def bill(self) -> UsageRow:
         """Return what the ledger has of it."""

@@ -81,6 +81,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._request_line = RequestLine()
         # Of a body: what came with the piece being read, and what of it was no content.
         self._num_content_bytes = self._num_parts = self._num_framing_bytes = 0
+        # Of a body that comes in several pieces, from the first of them.
+        self._num_body_bytes = 0
         self._headers_done: object = None
         self._body_began_s = self._last_byte_s = 0.0
         self._sending: asyncio.TimerHandle | None = None
@@ -143,6 +145,7 @@ class GuardedProtocol(HttpToolsProtocol):
             raise _Refused from None
         self._headers_done = self.headers
         self._in_body = True
+        self._num_body_bytes = 0
         self._head_bytes = 0
         before = self.cycle
         super().on_headers_complete()
@@ -153,6 +156,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._num_content_bytes += len(body)
         self._num_parts += 1
+        self._num_body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -202,7 +206,8 @@ class GuardedProtocol(HttpToolsProtocol):
             # The application is what is slow.
             self._last_byte_s = now
         idle_at = self._last_byte_s + limits.body_idle_s
-        over_at = self._body_began_s + limits.body_timeout_s
+        more_s = self._num_body_bytes / limits.body_bytes_per_s
+        over_at = self._body_began_s + min(limits.body_timeout_s + more_s, limits.body_longest_s)
         if now >= min(idle_at, over_at):
             self._give_up_sending()
         else:

@@ -17,7 +17,8 @@ class HttpLimits:
     `handshake_s` is all the time that TLS gets before there is HTTP. `header_bytes` counts the
     request line too. `header_timeout_s` runs from the first byte, or from the connection's start,
     to the last header; `body_idle_s` between two parts of a body and `body_timeout_s` over all of
-    it. A client that takes nothing for `write_stall_s`, with `write_buffer_bytes` waiting for it,
+    it, which a long one has a second more of for each `body_bytes_per_s`, up to `body_longest_s`.
+    A client that takes nothing for `write_stall_s`, with `write_buffer_bytes` waiting for it,
     is cut off.
     """
 
@@ -27,6 +28,8 @@ class HttpLimits:
     header_timeout_s: float = 10.0
     body_idle_s: float = 10.0
     body_timeout_s: float = 60.0
+    body_bytes_per_s: int = 128 << 10
+    body_longest_s: float = 4000.0
     write_stall_s: float = 25.0
     write_buffer_bytes: int = 64 << 10
     max_connections: int = 4096

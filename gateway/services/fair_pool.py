@@ -122,6 +122,7 @@ class FairPool:
             raise TenantLimited(
                 "Too many large requests of this tenant wait to be read.",
                 retry_after_s=_RETRY_AFTER_S,
+                limit="tenant.pool",
             )
         if sum(self._waiting_bytes.values()) + size_bytes > self._max_waiting_bytes:
             raise Overloaded("Too many large requests wait.", retry_after_s=_RETRY_AFTER_S)

@@ -106,8 +106,11 @@ class LoopAccount:
 
     def charge(self, seconds: float) -> None:
         """Count time for which the loop, or the interpreter, was just held."""
+        self._charge(seconds, self._share.clock())
+
+    def _charge(self, seconds: float, now: float) -> None:
         share = self._share
-        now = self._seen_at = share.clock()
+        self._seen_at = now
         self._used.add(seconds, now)
         share.note(seconds, now)
         if share.is_shared:
@@ -123,7 +126,9 @@ class LoopAccount:
             return
         if len(self._waiting) >= self._share.max_waiting:
             raise TenantLimited(
-                "Too many requests of this tenant wait to begin.", retry_after_s=_RETRY_AFTER_S
+                "Too many requests of this tenant wait to begin.",
+                retry_after_s=_RETRY_AFTER_S,
+                limit="tenant.event_loop",
             )
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
@@ -144,7 +149,8 @@ class LoopAccount:
         try:
             return resume(value)
         finally:
-            self.charge(clock() - began_s)
+            now = clock()
+            self._charge(now - began_s, now)
 
     def _look_later(self) -> None:
         wait_s = max(self._paid_at - self._share.clock(), 0.0)

@@ -84,6 +84,7 @@ class ReadRate:
                 f"This tenant reads too often. Try again in {wait_s:.3g} s.",
                 code="too_many_reads",
                 retry_after_s=wait_s,
+                limit="tenant.reads",
             )
         self._whole_at[tenant_id] = whole_at
         if len(self._whole_at) > _MAX_KNOWN:

@@ -43,7 +43,7 @@ _ASK_AGAIN_S = 0.2
 _PORT = re.compile(r":\d+$", re.ASCII)
 
 # One round trip for role and tenant; the third argument makes both local to the transaction.
-_STEP_DOWN = text(
+STEP_DOWN = text(
     "SELECT set_config('role', :role, true), set_config('sluice.tenant_id', :tenant_id, true)"
 )
 
@@ -65,7 +65,7 @@ class Database:
     async def platform(self, purpose: Purpose = Purpose.SETTINGS) -> AsyncIterator[AsyncConnection]:
         """Open a transaction that sees every tenant. Raises: `StoreUnavailable`."""
         async with self._begun(purpose) as connection:
-            await connection.execute(_STEP_DOWN, {"role": PLATFORM_ROLE, "tenant_id": ""})
+            await connection.execute(STEP_DOWN, {"role": PLATFORM_ROLE, "tenant_id": ""})
             yield connection
 
     @asynccontextmanager
@@ -74,7 +74,7 @@ class Database:
     ) -> AsyncIterator[AsyncConnection]:
         """Open a transaction that sees one tenant. Raises: `StoreUnavailable`."""
         async with self._begun(purpose) as connection:
-            await connection.execute(_STEP_DOWN, {"role": APP_ROLE, "tenant_id": str(tenant_id)})
+            await connection.execute(STEP_DOWN, {"role": APP_ROLE, "tenant_id": str(tenant_id)})
             yield connection
 
     async def close(self) -> None:

@@ -7,7 +7,19 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Row, Text, any_, bindparam, delete, func, literal, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Text,
+    any_,
+    bindparam,
+    delete,
+    func,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -129,8 +141,14 @@ class SqlKeys:
             return await _changed(connection, self._audit, actor, "key.rotate", ref, before, {})
 
     async def find(self, kid: str) -> KeyRecord | None:
+        return await self._record(keys.c.kid == kid)
+
+    async def of_id(self, key_id: UUID) -> KeyRecord | None:
+        return await self._record(keys.c.id == key_id)
+
+    async def _record(self, is_it: ColumnElement[bool]) -> KeyRecord | None:
         async with self._database.platform(Purpose.AUTH) as connection:
-            rows = (await connection.execute(key_proofs().where(keys.c.kid == kid))).all()
+            rows = (await connection.execute(key_proofs().where(is_it))).all()
             if not rows:
                 return None
             quotas, changes_at = await quotas_in_force(

@@ -88,7 +88,7 @@ class SqlLedger:
         except DBAPIError as exc:
             if not sqlstate_of(exc).startswith(_REFUSED):
                 raise
-            raise InternalFailure(detail=f"the ledger refuses a row: {exc.orig}") from exc
+            raise InternalFailure(detail=f"the ledger refuses a row: {sqlstate_of(exc)}") from exc
         return inserted + replaced
 
     async def used(self, wanted: Sequence[tuple[Scope, int, int]]) -> Sequence[Sums]:
@@ -133,17 +133,20 @@ async def _bills(connection: AsyncConnection, rows: Sequence[UsageRow]) -> Seque
     keyed = [row for row in rows if isinstance(row, KeyedRow)]
     items = [row for row in rows if isinstance(row, ItemRow)]
     late = await answer_records(connection, keyed) if keyed else set()
-    late |= await _late_items(connection, items)
     for request_id in late:
         logger.warning("request %s was answered by another run: not billed", request_id.hex)
+    late_items = await _late_items(connection, items)
+    if late_items:
+        # After an outage, or a kill, that may be all that were under way.
+        logger.warning("%d items of batches were run by others too: not billed", len(late_items))
+        late |= late_items
     bills = [row.bill() for row in rows]
     return [_unbilled(bill) if bill.request_id in late else bill for bill in bills]
 
 
 async def _late_items(connection: AsyncConnection, rows: Sequence[ItemRow]) -> set[UUID]:
     """Store results of items; return the requests whose runs were not theirs any longer."""
-    results = [(row.item, (row.input_tokens, row.cached_tokens, row.output_tokens)) for row in rows]
-    stored = await item_results(connection, results)
+    stored = await item_results(connection, rows)
     return {row.request_id for row in rows if row.item.run not in stored}
 
 

@@ -13,13 +13,20 @@ from redis.exceptions import RedisError
 from gateway.credentials import Secrets
 from gateway.domain import FirstStart
 from gateway.errors import StartupFailed, StoreUnavailable
+from gateway.ports import FileStorage
 from gateway.settings import Settings
 from gateway.store.admin_tokens import SqlAdminTokens
 from gateway.store.audit import SqlAudit
 from gateway.store.audit_chain import AuditChain
+from gateway.store.batch_backlog import SqlBatchBacklog
+from gateway.store.batch_heartbeat import BatchHeartbeat
 from gateway.store.batch_queue import SqlBatchQueue
+from gateway.store.batch_steps import SqlBatchSteps
+from gateway.store.batches import SqlBatches
 from gateway.store.database import Database, connect_patiently, database_place
+from gateway.store.dead_items import SqlDeadItems
 from gateway.store.embedded import EmbeddedServers
+from gateway.store.files import SqlFiles
 from gateway.store.first_start import first_start, plan_first_start
 from gateway.store.idempotency import SqlIdempotency
 from gateway.store.kept_heads import KeptHeads
@@ -35,6 +42,7 @@ from gateway.store.prices import SqlPrices
 from gateway.store.quota_counters import RedisQuotaCounters
 from gateway.store.quota_events import SqlQuotaEvents
 from gateway.store.quota_settings import SqlQuotaSettings
+from gateway.store.record_hours import RecordHours
 from gateway.store.redis import (
     ADMIN_EPOCH,
     AUTH_EPOCH,
@@ -44,9 +52,11 @@ from gateway.store.redis import (
     is_cluster,
 )
 from gateway.store.redis_pipe import RedisPipe
+from gateway.store.request_records import SqlRequestRecords
 from gateway.store.retention import Retention
 from gateway.store.secrets import open_secrets
 from gateway.store.settings import SqlSettings
+from gateway.store.storage_place import open_file_storage
 from gateway.store.tenant_archive import SqlTenantArchive
 from gateway.store.untagged import SqlUntaggedTokens
 from gateway.store.usage_queries import SqlUsage
@@ -82,9 +92,17 @@ class Store:
     admin_epoch: RedisAuthEpoch
     idempotency: SqlIdempotency
     batch_queue: SqlBatchQueue
+    batch_heartbeat: BatchHeartbeat
+    batches: SqlBatches
+    batch_steps: SqlBatchSteps
+    batch_backlog: SqlBatchBacklog
+    dead_items: SqlDeadItems
+    files: SqlFiles
+    file_storage: FileStorage
     quota_events: SqlQuotaEvents
     ledger: SqlLedger
     usage: SqlUsage
+    request_records: SqlRequestRecords
     counters: RedisQuotaCounters
     first_start: FirstStart | None
 
@@ -131,9 +149,14 @@ async def open_store(
             stack.push_async_callback(database.close)
             await let_in(owner, database)
             await owner.close()
+        file_storage = open_file_storage(settings.file_storage, settings.data_dir)
+        stack.callback(file_storage.close)
         partitions = Partitions(database, keep_days=settings.ledger_days)
         await partitions.look_after()
         await stack.enter_async_context(partitions.running())
+        hours = RecordHours(database, keep_hours=settings.request_record_hours)
+        await hours.look_after()
+        await stack.enter_async_context(hours.running())
         if before_first_start is not None:
             await before_first_start()
         audit, kept_heads = AuditChain(secrets), KeptHeads(settings.data_dir)
@@ -143,6 +166,7 @@ async def open_store(
             event_days=settings.quota_event_days,
             answer_hours=settings.keyed_answer_hours,
             answer_bytes=settings.keyed_answers_mib << 20,
+            batch_days=settings.batch_days,
         )
         await stack.enter_async_context(retention.running())
         yield Store(
@@ -166,9 +190,17 @@ async def open_store(
             admin_epoch=RedisAuthEpoch(redis, ADMIN_EPOCH),
             idempotency=SqlIdempotency(database),
             batch_queue=SqlBatchQueue(database),
+            batch_heartbeat=BatchHeartbeat(urls.server),
+            batches=SqlBatches(database),
+            batch_steps=SqlBatchSteps(database),
+            batch_backlog=SqlBatchBacklog(database),
+            dead_items=SqlDeadItems(database, audit),
+            files=SqlFiles(database),
+            file_storage=file_storage,
             quota_events=SqlQuotaEvents(database),
             ledger=SqlLedger(database),
             usage=SqlUsage(database),
+            request_records=SqlRequestRecords(database),
             counters=RedisQuotaCounters(pipe),
             first_start=made,
         )

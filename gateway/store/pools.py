@@ -40,20 +40,23 @@ class Purpose(Enum):
 
     `AUTH` looks keys up, for requests that wait for it. `LEDGER` bills, loads limits and keeps
     answers; it is also the owner's, who migrates. `SETTINGS` is what administrators look at and
-    change, admin tokens included. `REPORTS` may be long: sums of usage, and the audit log.
+    change, admin tokens included. `LEASES` is one, for the thread that renews those of batches'
+    items and is told of new batches. `REPORTS` may be long: sums of usage, and the audit log.
     """
 
     AUTH = "auth"
     LEDGER = "ledger"
     SETTINGS = "settings"
     REPORTS = "reports"
+    LEASES = "leases"
 
 
 RULES: Final = {
     Purpose.AUTH: PoolRules(size=6, statement_s=5.0),
-    Purpose.LEDGER: PoolRules(size=8, statement_s=30.0),
+    Purpose.LEDGER: PoolRules(size=7, statement_s=30.0),
     Purpose.SETTINGS: PoolRules(size=4, statement_s=10.0),
     Purpose.REPORTS: PoolRules(size=4, statement_s=20.0),
+    Purpose.LEASES: PoolRules(size=1, statement_s=8.0),
 }
 CONNECTIONS: Final = sum(rules.size for rules in RULES.values())
 

@@ -49,6 +49,12 @@ class SqlPrices:
             row = (await connection.execute(query)).one_or_none()
         return None if row is None else price_of(row)
 
+    async def version(self, price_id: UUID) -> Price | None:
+        query = select(*prices.c).where(prices.c.id == price_id)
+        async with self._database.platform(Purpose.LEDGER) as connection:
+            row = (await connection.execute(query)).one_or_none()
+        return None if row is None else price_of(row)
+
 
 async def insert_price(
     connection: AsyncConnection,

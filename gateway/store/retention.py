@@ -1,4 +1,4 @@
-"""How long things are kept that only grow: events of limits, and the answers of keyed requests.
+"""How long things are kept that only grow: events of limits, answers of keyed requests, batches.
 
 The days of the ledger have a room of their own (`partitions`); the audit log is never shortened.
 
@@ -26,6 +26,7 @@ from gateway.store.pools import Purpose
 
 ANSWERS_EVERY_S: Final = 60.0
 EVENTS_EVERY_S: Final = 3600.0
+BATCHES_EVERY_S: Final = 3600.0
 _ROWS: Final = 500
 # One beside those of the prices and of settings that are applied.
 _LOCK: Final = 7_308_325_614_571_844_470
@@ -38,6 +39,15 @@ _OLD_EVENTS = text(
         SELECT id FROM quota_events
         WHERE at < now() - CAST(:age AS interval) AND next_attempt_at IS NULL
         LIMIT :num_rows FOR UPDATE SKIP LOCKED
+    )
+    """
+)
+# What is left of one is its row: its items and results went as it ended, files have their own time.
+_OLD_BATCHES = text(
+    """
+    DELETE FROM batches WHERE id IN (
+        SELECT id FROM batches WHERE ended_at < now() - CAST(:age AS interval)
+        ORDER BY ended_at LIMIT :num_rows FOR UPDATE SKIP LOCKED
     )
     """
 )
@@ -85,6 +95,7 @@ class Retention:
         event_days: int,
         answer_hours: int,
         answer_bytes: int,
+        batch_days: int,
         num_rows: int = _ROWS,
     ) -> None:
         """`answer_bytes` are a tenant's; `num_rows` is how many a transaction changes at most."""
@@ -93,6 +104,7 @@ class Retention:
         # Of the time of a record, what is left of it when its answer goes.
         self._record_left = timedelta(seconds=KEEP_S) - timedelta(hours=answer_hours)
         self._answer_bytes = answer_bytes
+        self._batch_age = timedelta(days=batch_days)
         self._num_rows = num_rows
 
     @asynccontextmanager
@@ -102,6 +114,7 @@ class Retention:
             for name, work, interval_s in (
                 ("letting go of kept answers", self.answers, ANSWERS_EVERY_S),
                 ("letting go of events of limits", self.events, EVENTS_EVERY_S),
+                ("letting go of ended batches", self.batches, BATCHES_EVERY_S),
             ):
                 await stack.enter_async_context(
                     Background(name, work, interval_s=interval_s, jitter=JITTER)
@@ -111,6 +124,10 @@ class Retention:
     async def events(self) -> int:
         """Delete events that are too old; return how many. Raises: `StoreUnavailable`."""
         return await self._all(_OLD_EVENTS, age=self._event_age)
+
+    async def batches(self) -> int:
+        """Delete batches that ended too long ago; return how many. Raises: `StoreUnavailable`."""
+        return await self._all(_OLD_BATCHES, age=self._batch_age)
 
     async def answers(self) -> int:
         """Drop answers that are too old or too many; return how many.

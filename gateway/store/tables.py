@@ -321,3 +321,29 @@ idempotency = Table(
     Column("expires_at", _TIME, nullable=False),
     Index("ix_idempotency_expires_at", "expires_at"),
 )
+
+# Finished requests and why they took what they took, for a day: partitioned by the hour of `at`.
+request_records = Table(
+    "request_records",
+    metadata,
+    Column("request_id", Uuid, primary_key=True),
+    Column("at", _TIME, primary_key=True),
+    Column("organisation_id", Uuid, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("key_id", Uuid),
+    Column("model", Text, nullable=False),
+    Column("tier", Text, nullable=False),
+    Column("status", SmallInteger, nullable=False),
+    Column("code", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("cause", Text),
+    Column("missed", ARRAY(Text), nullable=False),
+    Column("is_preempted", Boolean, nullable=False),
+    Column("is_degraded", Boolean, nullable=False),
+    Column("duration_s", Double, nullable=False),
+    Column("ttft_s", Double),
+    Column("output_tokens", Integer, nullable=False),
+    Column("details", JSONB, nullable=False),
+    Index("ix_request_records_at_request_id", "at", "request_id"),
+    Index("ix_request_records_tenant_id_at_request_id", "tenant_id", "at", "request_id"),
+)

@@ -1,10 +1,38 @@
-"""What the process counts about itself, in Prometheus's format on the admin port."""
+"""What the process counts about itself, in Prometheus's format on the admin port.
+
+What parts of the gateway count one at a time is here; what is read off others when somebody asks is
+added as a collector (`add`).
+"""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from collections.abc import Iterable
+from typing import Protocol
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from gateway.telemetry.exposition import render
+
+# A second series for each counter, to say since when it counts: a restart shows that too.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class Collects(Protocol):
+    """Yield metrics when somebody asks, from any thread."""
+
+    def collect(self) -> Iterable[Metric]: ...
+
+
+class _Registered(Collector):
+    """Be of the type that a registry takes."""
+
+    def __init__(self, source: Collects) -> None:
+        self._source = source
+
+    def collect(self) -> Iterable[Metric]:
+        return self._source.collect()
 
 
 class Metrics:
@@ -69,7 +97,28 @@ class Metrics:
             "Posts of the audit log's head that failed.",
             registry=self.registry,
         )
+        self.batch_dead_items = Gauge(
+            "sluice_batch_dead_items",
+            "Items of batches that killed their workers and wait for an operator, of all tenants.",
+            registry=self.registry,
+        )
+        self.records_dropped = Counter(
+            "sluice_request_records_dropped",
+            "Records of finished requests that were not kept: too many, no room, or no database.",
+            ("cause",),
+            registry=self.registry,
+        )
+        # Zeros, so that the first of each is seen as a rise.
+        for cause in ("rate", "room", "size", "store"):
+            self.records_dropped.labels(cause)
 
-    def render(self) -> bytes:
-        """Return all of it as text."""
-        return generate_latest(self.registry)
+    def add(self, source: Collects) -> None:
+        """Show what `source` yields too."""
+        self.registry.register(_Registered(source))
+
+    def render(self, *, is_open: bool = False) -> tuple[bytes, str]:
+        """Write all of it, as OpenMetrics if it `is_open`; returns text and content type.
+
+        It takes milliseconds, so call it on a thread.
+        """
+        return render(self.registry.collect(), is_open=is_open)

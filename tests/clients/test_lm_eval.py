@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from tests.clients.environments import ClientEnvironment
 from tests.clients.lm_eval_tasks import write_tasks
 from tests.live_server import Server
 
+EVALUATE = Path(__file__).parents[2] / "examples" / "evaluate.py"
 MODEL = Path(__file__).parents[2] / "engine" / "demo" / "model"
 
 
@@ -88,3 +91,23 @@ def test_chats_are_generated(evaluated: Callable[..., Any]) -> None:
     first, second = (sample["resps"][0][0] for sample in samples)
     assert "gateway" in first
     assert "CPU" in second
+
+
+def test_in_process_through_its_interface(client: ClientEnvironment) -> None:
+    """The example's tasks get the accuracy in its harness that the example alone gives them."""
+    [packages] = (client.directory / "lib").glob("python*/site-packages")
+    # Behind our own packages: as if it were installed beside them.
+    start = "import runpy, sys; sys.path.append(sys.argv.pop(1)); del sys.argv[0]; "
+    start += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    command = [sys.executable, "-c", start, packages]
+    plain, inside = (
+        json.loads(subprocess.run(one, capture_output=True, text=True, check=True).stdout)
+        for one in (
+            [*command, EVALUATE, "--json"],
+            [*command, EVALUATE, "--json", "--lm-eval"],
+        )
+    )
+    assert inside.keys() == plain.keys()
+    assert {name: found["acc"] for name, found in inside.items()} == {
+        name: found["acc"] for name, found in plain.items()
+    }

@@ -46,8 +46,13 @@ NOT_RUN: Final = {
     "sluice bench batching": "tests/scheduler/bench/test_batching_bench.py runs it",
     "sluice bench gateway": "takes minutes: three servers in turns",
     "sluice simulate --suite vtc": "takes minutes; tests/scheduler/simulator runs its parts",
+    "sluice requests show req_68a0c3…": "tests/gateway/cli/test_requests_and_top.py runs it",
     "from engine.contract import": "tests/scheduler/test_offline.py runs it",
     "CREATE ROLE": "tests/gateway/store/test_logins.py runs it",
+    "scrape_configs:": "is Prometheus's; tests/e2e/test_observe.py has promtool read one like it",
+    "OTEL_EXPORTER_OTLP_ENDPOINT=": "tests/e2e/test_telling.py starts one with a receiver",
+    "POST /v1/chat/completions ": "is a picture",
+    '{"at":': "is a line of a log",
     "engine/ ": "is a map; tests/test_docs.py compares it with the tree",
     "root ─": "is a picture",
 }

@@ -23,7 +23,7 @@ def test_leaving_rudely_fills_no_log(made_data_dir: Path) -> None:
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
-            env=sluice_env(SLUICE_DRAIN_ACCEPT_S="0"),
+            env=sluice_env(SLUICE_DRAIN_ACCEPT_S="0", SLUICE_LOG_REQUESTS="false"),
         )
         assert process.stdout is not None
         banner = process.stdout.readline()

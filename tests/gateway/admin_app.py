@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from gateway.api.admin.config import config_route
 from gateway.api.admin.routes import AdminServices, admin_routes
 from gateway.api.admin.scheduler import scheduler_routes
+from gateway.api.admin.top import top_route
 from gateway.api.admin.usage import admin_usage_routes
 from gateway.api.public import with_errors
 from gateway.app.administration import admin_services
@@ -21,6 +22,7 @@ from gateway.credentials import Token
 from gateway.domain import Org, Tenant
 from gateway.domain.admin import Actor
 from gateway.ports import AdminTokenStore, AuthEpoch, Clock
+from gateway.services.admin.live_view import LiveView
 from gateway.services.admin.scheduler_control import SchedulerControl
 from gateway.services.auth.admin_authenticator import AdminAuthenticator
 from gateway.services.auth.authenticator import Authenticator
@@ -28,6 +30,7 @@ from gateway.services.auth.upkeep import AuthUpkeep
 from gateway.services.inference import ModelRegistry
 from gateway.services.ledger.prices import PriceBook
 from gateway.services.ledger.usage import UsageService
+from gateway.services.requests.recent import RecentRequests
 from gateway.settings import Settings
 from gateway.store import Store
 from tests.fake_quotas import open_quotas
@@ -118,7 +121,8 @@ async def declared_routes(
     store: Store, *, model: FakeModel | None = None, local_token: Token | None = None
 ) -> list[Route]:
     """Declare the routes of `admin_app`."""
-    control = SchedulerControl([model or FakeModel("sim", FakeService())])
+    models = [model or FakeModel("sim", FakeService())]
+    control = SchedulerControl(models)
     auth, prices = Authenticator(store.keys, store.secrets), PriceBook(store.prices)
     organisation = await store.organisations.default()
     admin_auth = AdminAuthenticator(
@@ -136,6 +140,7 @@ async def declared_routes(
         *admin_usage_routes(usage, admin_auth),
         *scheduler_routes(control, services.tenants, services.audit, admin_auth),
         config_route(Settings(), ModelRegistry([]), admin_auth),
+        top_route(LiveView(models, services.tenants, RecentRequests()), admin_auth),
     ]
 
 

@@ -25,6 +25,7 @@ from gateway.store.logins import let_in
 from gateway.store.migrate import upgrade
 from gateway.store.partitions import Partitions
 from gateway.store.postgres_server import LOGIN, OWNER, SUPERUSER
+from gateway.store.record_hours import RecordHours
 from tests.passable import passable_directory
 
 _TEMPLATE = "migrated"
@@ -190,7 +191,9 @@ class Databases:
         database = Database(self._servers.database_url(database=_TEMPLATE))
         await upgrade(owner)
         await let_in(owner, database)
-        await Partitions(database).look_after()  # once, not at every start of a test
+        # Once, not at every start of a test.
+        await Partitions(database).look_after()
+        await RecordHours(database, keep_hours=24).look_after()
         await owner.close()
         await database.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from scheduler.config import PRESETS, SchedulerConfig
+from scheduler.order import BandShares
 from scheduler.request import Band
 from scheduler.state import BandState, SchedulerState, Snapshot, TenantState
 
@@ -28,7 +29,7 @@ class FakeService:
     def step(self) -> None:
         self.config = self.wanted or self.config
 
-    def state(self) -> SchedulerState:
+    def state(self, *, max_tenants: int | None = None) -> SchedulerState:
         tenants = [
             TenantState(
                 tenant_id=tenant_id,
@@ -38,6 +39,7 @@ class FakeService:
                 queued_tokens=40,
                 running=0,
                 service=15.0,
+                entitled=1.0 / len(self.tenant_ids),
             )
             for tenant_id in self.tenant_ids
         ]
@@ -60,6 +62,12 @@ class FakeService:
             backlog_s=0.25,
             rejections={"overloaded": 3},
         )
+
+    def snapshot(self) -> Snapshot:
+        return self.state().counts
+
+    def shares(self) -> tuple[BandShares, ...]:
+        return ()
 
     def least_pace_s(self) -> float:
         return self.least_s

@@ -19,14 +19,17 @@ from scheduler.bench.report import BENCHMARKS_DIR, Figure, at_least, at_most, up
 from tests.live_server import TREE, start_server
 from tests.passable import passable_directory
 from tests.soak import (
+    batch_parts,
     decode_parts,
     fairness,
     fault_parts,
     guard_parts,
+    harvest_parts,
     overload,
     quota_parts,
     random_histories,
     streams,
+    telling_parts,
     throughput,
     wall_parts,
 )
@@ -171,8 +174,14 @@ QUOTA: tuple[Callable[[Path, float], Part], ...] = (
     fault_parts.revocation,
     fault_parts.stores_between,
 )
+BATCH: tuple[Callable[[Path, float], Part], ...] = (
+    batch_parts.batch_fenced,
+    batch_parts.batch_lost,
+    batch_parts.batch_scale,
+)
 WALLS = wall_parts.PARTS
-SCALED = (*GUARDS, *QUOTA)
+TELLING = telling_parts.PARTS
+SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING)
 REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-streams": (start, sdk_streams, disconnects, http_ratio, replay),
     "soak-fairness": (tenant_shares, decode_parts.decode_shares, decode_parts.light_stream),
@@ -181,6 +190,8 @@ REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-guards": GUARDS,
     "soak-quota": QUOTA,
     "soak-walls": WALLS,
+    "soak-telling": TELLING,
+    "soak-batch": (*BATCH, harvest_parts.batch_harvest),
 }
 PARTS = {part.__name__: part for parts in REPORTS.values() for part in parts}
 # A report's name without "soak-" stands for all of its parts.
@@ -195,7 +206,7 @@ def main() -> int:
         "--scale",
         type=float,
         default=1.0,
-        help="share of the full size of soak-guards and soak-quota",
+        help="share of the full size of soak-guards, soak-quota, soak-batch and soak-telling",
     )
     args = parser.parse_args()
     asked = set(args.part or GROUPS)

@@ -62,8 +62,8 @@ def audit_routes(audit: AuditService, auth: AuthenticatesAdmins) -> list[Route]:
             actor=_text(params, "actor"),
             action=_text(params, "action"),
             object_kind=_text(params, "object_kind"),
-            since=_time(params, "from"),
-            until=_time(params, "to"),
+            since=read_time(params, "from"),
+            until=read_time(params, "to"),
         )
         within = admin_of(request).tenant_id
         found = await audit.page(chosen, asked, tenant=params.get("tenant"), within=within)
@@ -111,7 +111,8 @@ def _text(params: dict[str, str], name: str) -> str | None:
     return text
 
 
-def _time(params: dict[str, str], name: str) -> datetime | None:
+def read_time(params: dict[str, str], name: str) -> datetime | None:
+    """Read a time in ISO 8601, UTC unless it says otherwise. Raises: `InvalidRequest`."""
     text = params.get(name)
     if text is None:
         return None

@@ -12,11 +12,13 @@ from starlette.routing import Route
 
 from gateway.api.admin.apply import apply_routes
 from gateway.api.admin.audit import audit_routes
+from gateway.api.admin.batches import dead_item_routes
 from gateway.api.admin.keys import key_routes
 from gateway.api.admin.orgs import org_routes
 from gateway.api.admin.plans import plan_routes
 from gateway.api.admin.prices import price_routes
 from gateway.api.admin.quotas import quota_routes
+from gateway.api.admin.requests import request_routes
 from gateway.api.admin.routing import AuthenticatesAdmins
 from gateway.api.admin.tenants import tenant_routes
 from gateway.api.admin.tokens import token_routes
@@ -24,10 +26,12 @@ from gateway.services.admin import (
     AdminTokenService,
     ApplyService,
     AuditService,
+    DeadItemService,
     KeyService,
     OrgService,
     PlanService,
     QuotaSettingsService,
+    RequestRecordService,
     TenantArchive,
     TenantService,
 )
@@ -48,6 +52,8 @@ class AdminServices:
     tokens: AdminTokenService
     audit: AuditService
     apply: ApplyService
+    dead_items: DeadItemService
+    request_records: RequestRecordService
 
 
 def admin_routes(services: AdminServices, auth: AuthenticatesAdmins) -> list[Route]:
@@ -62,4 +68,6 @@ def admin_routes(services: AdminServices, auth: AuthenticatesAdmins) -> list[Rou
         *audit_routes(services.audit, auth),
         *token_routes(services.tokens, auth),
         *apply_routes(services.apply, auth),
+        *dead_item_routes(services.dead_items, auth),
+        *request_routes(services.request_records, auth),
     ]

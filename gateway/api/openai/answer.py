@@ -92,7 +92,7 @@ async def stream_answer(
         if not events.started:
             raise
         run.fail(exc)
-        logger.warning("a stream failed after its headers: %s", exc.detail or exc.message)
+        logger.warning("a stream failed after its headers: %s", exc.detail or exc.code)
         await events.write(event(error_body(exc, usage and usage())), last=True)
     finally:
         events.close()
@@ -127,7 +127,13 @@ class Gathering:
 
 
 async def collect_answer(run: Run, gatherings: Sequence[Gathering], room: Room) -> None:
-    """Gather every generation of a run and bill it.
+    """Gather every generation of a run and bill it. Raises: as `gather_answer`."""
+    await gather_answer(run, gatherings, room)
+    run.complete()
+
+
+async def gather_answer(run: Run, gatherings: Sequence[Gathering], room: Room) -> None:
+    """Gather every generation of a run.
 
     What log-probabilities take is taken from `room`. Raises: `AnswersTooLarge`, `AnswersSaturated`:
     there is no more of it; `InvalidRequest`: one answer needs all that its tenant has.
@@ -145,7 +151,6 @@ async def collect_answer(run: Run, gatherings: Sequence[Gathering], room: Room) 
         gatherings[index].add(piece)
 
     await _read_all(run.generations, keep)
-    run.complete()
 
 
 async def shape_fairly(

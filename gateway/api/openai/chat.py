@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from gateway.api.openai.chunks import ChatChunks, Tail
-from gateway.api.openai.endpoint import Answer
+from gateway.api.openai.kinds import Answer
 from gateway.api.openai.logprobs import chat_logprobs
 from gateway.api.openai.parameters import CHAT, Fates
 from gateway.api.openai.reading import Ignored, Reader

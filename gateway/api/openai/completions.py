@@ -10,7 +10,7 @@ import msgspec
 from engine.contract import EngineInfo
 from gateway.api.openai.bounds import MAX_PROMPTS
 from gateway.api.openai.chunks import Tail, TextChunks
-from gateway.api.openai.endpoint import Answer
+from gateway.api.openai.kinds import Answer
 from gateway.api.openai.logprobs import TextLogprobsWriter
 from gateway.api.openai.parameters import COMPLETIONS, Fates
 from gateway.api.openai.reading import Ignored, Reader

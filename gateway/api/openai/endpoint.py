@@ -3,114 +3,60 @@
 A generation is closed when its client leaves, streaming or not: a task waits for
 `http.disconnect` and closes the scheduler's side, upon which the stream ends and the handler
 unwinds by itself. Nothing depends on a generator's `finally` or on task cancellation.
-
-A body that is not short is decoded and checked on a pool that is fair between tenants, and a long
-answer is shaped and encoded there: neither holds the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic
 from uuid import UUID
 
-import msgspec
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.access import require_model
-from gateway.api.body import SHORT_BODY_BYTES, ClientGone, read_parts
+from gateway.api.body import ClientGone, read_parts
 from gateway.api.held_bytes import HeldBytes, Room
-from gateway.api.json_parts import encode_in_parts, giving_way
 from gateway.api.openai.answer import (
     Gathering,
     collect_answer,
     send_document,
     shape_fairly,
     stream_answer,
-    usage_of,
 )
 from gateway.api.openai.chunks import (
-    Chunks,
     Envelope,
     Tail,
     no_usage,
     null_usage,
     running_usage,
 )
-from gateway.api.openai.parameters import STREAM_OPTIONS, Fates
-from gateway.api.openai.reading import Ignored, Reader
-from gateway.api.openai.sampling import check_labels, requested_tier
-from gateway.api.openai.schemas import ChatCompletion, SamplingFields, TextCompletion
+from gateway.api.openai.kinds import (
+    Answer,
+    AnswerKind,
+    Body,
+    Understanding,
+    Understood,
+    shape_whole,
+)
+from gateway.api.openai.sampling import requested_tier
+from gateway.api.openai.schemas import SamplingFields
 from gateway.api.ratelimits import DEGRADED, ratelimit_headers
-from gateway.api.token_usage import Usage
 from gateway.domain import Principal
+from gateway.domain.timeline import Timeline
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.services.health import OverloadWatch
 from gateway.services.inference import (
-    Job,
     LeasedInference,
     ModelRegistry,
-    Piece,
     Run,
-    ServedModel,
     served_tier,
 )
+from gateway.telemetry import names
 
-Body = TypeVar("Body", bound=SamplingFields)
-
-# What is gathered is shaped where it stands up to so much, in a millisecond; more, on a thread.
-_FEW_HELD_BYTES: Final = 16 << 10
-_FEW_TOKENS: Final = 1 << 16
 # The prompt alone takes longer than the time to the first token that the tenant is promised.
 _UNPROMISED: Final = {"x-sluice-promise": "none"}
-# A decoder keeps the interpreter for milliseconds at a time.
-_DECODE_REST_RATIO: Final = 5.0
-_STREAM: Final = Fates(STREAM_OPTIONS)
-
-
-class AnswerKind(Protocol[Body]):
-    """Say how one endpoint reads a body and shapes an answer."""
-
-    reader: Reader[Body]
-    id_prefix: str
-
-    def jobs(
-        self, body: Body, model: ServedModel, request_id: str, ignored: Ignored
-    ) -> list[Job]: ...
-    def chunks(self, answer: Answer[Body], *, tail: Tail) -> Chunks: ...
-    def document(
-        self, answer: Answer[Body], pieces: list[Piece]
-    ) -> ChatCompletion | TextCompletion: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Answer(Generic[Body]):
-    """Hold what shaping an answer needs to know about it."""
-
-    body: Body
-    model: ServedModel
-    run: Run
-    envelope: Envelope
-
-    @property
-    def num_tokens(self) -> int:
-        """Count the output tokens of all choices."""
-        return sum(generation.num_output_tokens for generation in self.run.generations)
-
-    def usage(self) -> Usage:
-        return usage_of(self.run.generations, choices_per_prompt=self.body.n or 1)
-
-
-class _Understood(NamedTuple, Generic[Body]):
-    body: Body
-    model: ServedModel
-    jobs: list[Job]
-    ignored: Ignored
 
 
 class InferenceEndpoint(Generic[Body]):
@@ -128,7 +74,7 @@ class InferenceEndpoint(Generic[Body]):
         self._kind = kind
         self._bodies = bodies
         self._answers = answers
-        self._models = models
+        self._understanding = Understanding(kind, models, inference.pool)
         self._inference = inference
         self._overload = overload
 
@@ -142,8 +88,10 @@ class InferenceEndpoint(Generic[Body]):
         kind = self._kind
         principal: Principal = scope["state"]["principal"]
         request_id: str = scope["state"]["request_id"]
+        timeline: Timeline = scope["state"]["timeline"]
         with self._bodies.room(principal.tenant_id) as room:
             body, model, jobs, ignored = await self._read(scope, receive, room)
+            timeline.is_stream = bool(body.stream)
             tier = served_tier(principal, requested_tier(body))
             self._overload.check(tier)
             include_usage = wants_usage(body)
@@ -155,6 +103,7 @@ class InferenceEndpoint(Generic[Body]):
                 request_id=request_id,
                 choices_per_prompt=body.n or 1,
                 is_counted=scope["state"]["is_counted"],
+                timeline=timeline,
             )
         # From here on whatever goes wrong must let go of it.
         async with ClientWatch(receive, run):
@@ -182,55 +131,21 @@ class InferenceEndpoint(Generic[Body]):
         self, send: Send, tenant_id: UUID, answer: Answer[Body], room: Room
     ) -> None:
         """Gather an answer and send it as one document."""
-        run = answer.run
-        gatherings = [Gathering() for _ in run.generations]
-        shape = partial(self._document, answer, gatherings)
-        await collect_answer(run, gatherings, room)
-        if room.num_bytes > _FEW_HELD_BYTES or answer.num_tokens > _FEW_TOKENS:
-            parts = await self._inference.pool.run(tenant_id, lambda: list(giving_way(shape())))
-        else:
-            parts = list(shape())
+        gatherings = [Gathering() for _ in answer.run.generations]
+        await collect_answer(answer.run, gatherings, room)
+        pool = self._inference.pool
+        parts = await shape_whole(self._kind, answer, gatherings, pool, room, tenant_id)
         await send_document(send, parts)
 
-    async def _read(self, scope: Scope, receive: Receive, room: Room) -> _Understood[Body]:
-        """Read a body and understand it; its bytes are let go of. Raises: as `_understand`."""
-        principal: Principal = scope["state"]["principal"]
+    async def _read(self, scope: Scope, receive: Receive, room: Room) -> Understood[Body]:
+        """Read a body and understand it; its bytes are let go of. Raises: as `Understanding`."""
+        state = scope["state"]
+        timeline: Timeline = state["timeline"]
+        timeline.enter(names.READ, time.monotonic())
         parts = await read_parts(scope, receive, room=room)
-        understand = partial(self._understand, principal, parts, scope["state"]["request_id"])
-        size_bytes = sum(map(len, parts))
-        if size_bytes <= SHORT_BODY_BYTES:
-            return understand()
-        pool = self._inference.pool
-        return await pool.run(
-            principal.tenant_id, understand, size_bytes=size_bytes, rest_ratio=_DECODE_REST_RATIO
-        )
-
-    def _understand(
-        self, principal: Principal, parts: list[bytes], request_id: str
-    ) -> _Understood[Body]:
-        """Decode and check a body.
-
-        Raises: `InvalidRequest`, `ModelNotFound`, `PermissionDenied`.
-        """
-        ignored = Ignored()
-        body = self._kind.reader.read(b"".join(parts), ignored)
-        if not body.model:
-            raise InvalidRequest("'model' is empty; GET /v1/models lists them.", param="model")
-        model = self._models.get(body.model)
-        require_model(principal, model)
-        check_labels(body)
-        if body.priority is not None and body.priority < 0:
-            ignored.add("priority")
-        if body.stream_options is not None:
-            for name in _STREAM.taken(body.stream_options):
-                ignored.add(f"stream_options.{name}")
-        return _Understood(body, model, self._kind.jobs(body, model, request_id, ignored), ignored)
-
-    def _document(self, answer: Answer[Body], gatherings: list[Gathering]) -> Iterator[bytes]:
-        document = self._kind.document(answer, [each.whole() for each in gatherings])
-        if answer.num_tokens <= _FEW_TOKENS and document.choices[0].logprobs is None:
-            return iter((msgspec.json.encode(document),))
-        return encode_in_parts(document)
+        timeline.note(names.BODY_BYTES, sum(map(len, parts)))
+        timeline.enter(names.VALIDATE, time.monotonic())
+        return await self._understanding.understand(state["principal"], parts, state["request_id"])
 
 
 def answer_headers(run: Run) -> list[tuple[bytes, bytes]]:

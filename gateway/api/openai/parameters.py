@@ -7,9 +7,10 @@ and a test asks a running server for each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -188,15 +189,21 @@ class Fates:
         self.names = frozenset(each.name for each in table)
         self._refused = {each.name: each.neutral for each in table if each.fate is Fate.REFUSED}
         self._taken = {each.name: each.neutral for each in table if each.fate is Fate.TAKEN}
+        self._is_refusing = _any_set(self._refused)
+        self._is_taking = _any_set(self._taken)
 
     def refuse(self, body: msgspec.Struct, *, under: str = "") -> None:
         """Raise `UnsupportedParameter` for the first field that asks for what nobody here does."""
+        if not self._is_refusing(body):
+            return
         for name, neutral in self._refused.items():
             if getattr(body, name) not in neutral:
                 raise unsupported(under + name)
 
     def taken(self, body: msgspec.Struct) -> Iterator[str]:
         """Name the fields that ask for something and get nothing."""
+        if not self._is_taking(body):
+            return
         for name, neutral in self._taken.items():
             if getattr(body, name) not in neutral:
                 yield name
@@ -206,6 +213,17 @@ class Fates:
         for name, neutral in self._taken.items():
             if name in part and part[name] not in neutral:
                 yield name
+
+
+def _any_set(fields: Mapping[str, Sequence[Any]]) -> Callable[[msgspec.Struct], bool]:
+    """Return what tells whether a body says anything of some fields, which most never do."""
+    assert all(None in neutral for neutral in fields.values())
+    if not fields:
+        return lambda body: False
+    first, *others = fields
+    # With two names at least it gives a tuple: one call for all of them.
+    values_of, nothing = attrgetter(first, first, *others), (None,) * (len(fields) + 1)
+    return lambda body: values_of(body) != nothing
 
 
 def unsupported(param: str) -> UnsupportedParameter:

@@ -2,11 +2,14 @@
 
 from gateway.services.admin.apply import Applied, ApplyService
 from gateway.services.admin.audit import AuditService
+from gateway.services.admin.dead_items import DeadItemService, DeadItemWatch
 from gateway.services.admin.head_watch import HeadPost, HeadWatch
 from gateway.services.admin.keys import GRACE_S, KeyService
+from gateway.services.admin.live_view import LiveView
 from gateway.services.admin.orgs import HoldsOrgs, OrgService
 from gateway.services.admin.plans import PlanService
 from gateway.services.admin.quota_settings import QuotaSettingsService
+from gateway.services.admin.request_records import RequestRecordService
 from gateway.services.admin.scheduler_config import changed
 from gateway.services.admin.scheduler_control import SchedulerControl
 from gateway.services.admin.tenant_archive import TenantArchive
@@ -20,14 +23,18 @@ __all__ = [
     "Applied",
     "ApplyService",
     "AuditService",
+    "DeadItemService",
+    "DeadItemWatch",
     "HeadPost",
     "HeadWatch",
     "HoldsOrgs",
     "HoldsTenants",
     "KeyService",
+    "LiveView",
     "OrgService",
     "PlanService",
     "QuotaSettingsService",
+    "RequestRecordService",
     "SchedulerControl",
     "TenantArchive",
     "TenantService",

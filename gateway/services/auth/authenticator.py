@@ -35,11 +35,13 @@ from uuid import UUID
 
 from gateway.credentials import KEY_PREFIX, Secrets, Token, parse_token, token_digest
 from gateway.domain import KeyRecord, KeySecret, Principal
+from gateway.domain.timeline import Timeline
 from gateway.errors import AuthenticationFailed, StoreUnavailable
 from gateway.ports import Clock, KeyStore
 from gateway.services.auth.issued import IssuedTokens
 from gateway.services.expiring_cache import ExpiringCache
 from gateway.services.one_flight import OneFlight
+from gateway.telemetry import names
 
 GRACE_S: Final = 300.0
 _LIVE_TTL_S, _LIVE_JITTER, _LIVE_ENTRIES = 8.5, 0.1, 50_000
@@ -97,8 +99,8 @@ class Authenticator:
         """Tell whether the store did not answer when it was last asked."""
         return self._degraded
 
-    async def authenticate(self, text: str) -> Principal:
-        """Return the principal of a live token.
+    async def authenticate(self, text: str, timeline: Timeline | None = None) -> Principal:
+        """Return the principal of a live token; `timeline` is told who knew of it.
 
         Raises: `AuthenticationFailed`: any other token; `StoreUnavailable`: it is in no cache
         and the store does not answer.
@@ -110,12 +112,16 @@ class Authenticator:
         now = self._clock.monotonic()
         if self._refused.get(digest, now):
             raise AuthenticationFailed(detail=f"refused before: {token.kid}")
-        live = self._live.get(digest, now)
+        live, known_by = self._live.get(digest, now), "cache"
         if live is None:
             self._require_issued(token)
+            known_by = "database"
             live = await self._load_once(digest, token)
         elif self._is_stale(live, now):
+            known_by = "database"
             live = await self._confirm(digest, token, live)
+        if timeline is not None:
+            timeline.note(names.AUTH_CACHE, known_by)
         now_s = self._clock.time()
         if live is None or now_s >= live.expires_at_s:
             raise AuthenticationFailed(detail=f"not a live key: {token.kid}")

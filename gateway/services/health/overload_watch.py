@@ -46,11 +46,14 @@ class OverloadWatch:
         memory_share: Callable[[], float] | None = None,
         clock: Callable[[], float] = time.monotonic,
         period_s: float = PERIOD_S,
+        on_measured: Callable[[int, float], None] = lambda level, lag_s: None,
     ) -> None:
+        """`on_measured` is told the level and how late the event loop was, each time."""
         self._schedulers = tuple(schedulers)
         self._memory_share = memory_share or memory_gauge()
         self._clock = clock
         self._period_s = period_s
+        self._on_measured = on_measured
         self._due_s = clock()
         self._ladder = OverloadLadder()
         self.signals = Signals()
@@ -109,6 +112,7 @@ class OverloadWatch:
         )
         before = self.level
         after = self._ladder.observe(self.signals, now)
+        self._on_measured(after, lag_s)
         if after > before:
             logger.warning("overload: level %d, %s (%s)", after, after.name.lower(), self.cause)
         elif after < before:

@@ -7,6 +7,7 @@ from gateway.services.inference.key_watch import KeyWatch
 from gateway.services.inference.leased import LeasedInference, Run
 from gateway.services.inference.models import ModelRegistry, ServedModel
 from gateway.services.inference.service import (
+    BatchWork,
     InferenceService,
     Job,
     check_prompt_length,
@@ -14,6 +15,7 @@ from gateway.services.inference.service import (
 )
 
 __all__ = [
+    "BatchWork",
     "Echo",
     "Generation",
     "IdempotencyService",

@@ -18,6 +18,7 @@ from typing import Protocol
 from engine.contract import TokenLogprobs
 from engine.text import Detokenizer, StopStrings
 from gateway.errors import GatewayError, InternalFailure, Overloaded, ServerDraining
+from scheduler.facts import RequestFacts
 from scheduler.request import FinishReason
 from scheduler.stream import StreamDelta, TokenStream
 
@@ -67,9 +68,9 @@ class RunsRequests(Protocol):
 class Generation:
     """Read one request's text as it is computed.
 
-    Attributes: `num_prompt_tokens`; `echo`, None unless asked for; and `num_output_tokens`, growing
-    while it is read. `on_output` is told the latter as it grows, and whether that was the last of
-    it.
+    Attributes: `num_prompt_tokens`; `echo`, None unless asked for; `num_output_tokens`, growing
+    while it is read; and `ended_by`, the finish reason once its last piece was read. `on_output` is
+    told of the tokens as they grow in number, and whether that was the last of them.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Generation:
         self.echo = echo
         self.num_prompt_tokens = num_prompt_tokens
         self.num_output_tokens = 0
+        self.ended_by: str | None = None
         self.on_output: Callable[[int, bool], None] | None = None
         self._failure: GatewayError | None = None
         self._is_cut_off = True
@@ -120,6 +122,16 @@ class Generation:
         if self._stream.num_output_tokens:
             return self.num_prompt_tokens
         return self._stream.num_prefilled_tokens
+
+    @property
+    def facts(self) -> RequestFacts | None:
+        """Return what the scheduler says became of it; None until it is over."""
+        return self._stream.facts
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the scheduler has ended it."""
+        return self._stream.finish_reason is not None
 
     @property
     def has_failed(self) -> bool:
@@ -161,8 +173,10 @@ class Generation:
                 "The engine failed while computing this request.", detail=delta.error
             )
         piece = self._stopping(delta) if self._has_stops else self._plain(delta)
-        if piece.finish_reason is not None and piece.finish_reason != FinishReason.CANCELLED:
-            self._is_cut_off = False
+        if piece.finish_reason is not None:
+            self.ended_by = piece.finish_reason
+            if piece.finish_reason != FinishReason.CANCELLED:
+                self._is_cut_off = False
         if not self._prefix and not self._waits_for_prompt_logprobs:
             return piece
         prefix, self._prefix = self._prefix, ""

@@ -8,27 +8,37 @@ every path; all of its methods are synchronous, so that nothing can come between
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from functools import partial
 from uuid import UUID
 
 from gateway.domain import Principal, Tier
+from gateway.domain.batch import ItemResult
 from gateway.domain.quota import Standing
+from gateway.domain.timeline import Timeline
 from gateway.domain.usage import Outcome
 from gateway.errors import GatewayError, InternalFailure
 from gateway.services.inference.generation import Generation, Piece
 from gateway.services.inference.models import ServedModel
-from gateway.services.inference.service import InferenceService, Job, Prepared
+from gateway.services.inference.service import BatchWork, InferenceService, Job, Prepared
 from gateway.services.quotas import Entry, QuotaService, RequestLease, Terms
+from gateway.telemetry import names
 from scheduler.request import FinishReason
 
 
 class Run:
     """Hold what computes for a request, and the lease that pays for it."""
 
-    def __init__(self, generations: Sequence[Generation], lease: RequestLease) -> None:
+    def __init__(
+        self,
+        generations: Sequence[Generation],
+        lease: RequestLease,
+        timeline: Timeline | None = None,
+    ) -> None:
         self.generations = generations
         self._lease = lease
+        self._timeline = timeline
 
     @property
     def standing(self) -> Standing | None:
@@ -51,12 +61,24 @@ class Run:
             return None
         return self._lease.stop_causes.get(index)
 
-    def complete(self) -> None:
+    @property
+    def is_covered(self) -> bool:
+        """Tell whether all that it has used can be billed."""
+        return self._lease.is_covered
+
+    def complete(self, item: ItemResult | None = None) -> None:
         """Bill the whole answer; call this before its last byte is sent."""
-        self._lease.settle(Outcome.COMPLETED)
+        self._settle(Outcome.COMPLETED, item)
+
+    def refuse(self, item: ItemResult) -> None:
+        """Bill what a batch's item has used that is answered with an error of its own."""
+        self.abort()
+        self._settle(Outcome.CANCELLED, item)
 
     def fail(self, error: GatewayError) -> None:
         """Bill what came before an error; a fault of ours is not billed."""
+        if self._timeline is not None:
+            self._timeline.failed(error.code, error.limit)
         self._end(Outcome.FAILED if isinstance(error, InternalFailure) else Outcome.CANCELLED)
 
     def close(self) -> None:
@@ -73,7 +95,18 @@ class Run:
         self.abort()
         # Nobody may have been left to read of a fault.
         has_failed = any(generation.has_failed for generation in self.generations)
-        self._lease.settle(Outcome.FAILED if has_failed else outcome)
+        self._settle(Outcome.FAILED if has_failed else outcome)
+
+    def _settle(self, outcome: Outcome, item: ItemResult | None = None) -> None:
+        timeline = self._timeline
+        if timeline is None or self._lease.is_settled:
+            self._lease.settle(outcome, item)
+            return
+        timeline.enter(names.SETTLE, time.monotonic())
+        self._lease.settle(outcome, item)
+        timeline.finish_reasons = tuple(one.ended_by or "" for one in self.generations)
+        timeline.note(names.OUTCOME, timeline.outcome)
+        timeline.enter(names.SEND, time.monotonic())
 
 
 class LeasedInference:
@@ -96,12 +129,18 @@ class LeasedInference:
         request_id: str,
         choices_per_prompt: int,
         is_counted: bool = False,
+        batch: BatchWork | None = None,
+        timeline: Timeline | None = None,
     ) -> Run:
         """Start all of a request's jobs; the first of each `choices_per_prompt` leads a prompt.
 
-        With `is_counted` it was counted as a request before its body was read.
+        With `is_counted` it was counted as a request before its body was read. With `batch` it is
+        an item of one. `timeline` is told what happens.
         Raises: what `prepare`, `reserve` and `submit` raise; nothing is charged then.
         """
+        if timeline is not None:
+            timeline.model, timeline.tier = model.name, tier.value
+            timeline.enter(names.TOKENIZE, time.monotonic())
         prepared = await self._inference.prepare(
             principal.tenant_id, model, jobs, choices_per_prompt=choices_per_prompt
         )
@@ -111,18 +150,42 @@ class LeasedInference:
             principal=principal,
             model=model.name,
             tier=tier,
-            price=self._quotas.price(model.name),
+            price=batch.price if batch is not None else self._quotas.price(model.name),
             num_prompt_tokens=sum(len(job.prompt) for job in prepared[::choices_per_prompt]),
             max_tokens=[job.params.max_tokens for job in prepared],
             leads=leads,
             is_counted=is_counted,
+            is_batch=batch is not None,
+            timeline=timeline,
         )
-        lease = await self._quotas.reserve(terms)
-        generations = await self._submit(principal, model, prepared, tier, lease)
+        lease = await self._reserve(terms)
+        generations = await self._submit(principal, model, prepared, tier, lease, batch)
         lease.attach(generations)
         for index, generation in enumerate(generations):
             generation.on_output = partial(lease.note_output, index)
-        return Run(generations, lease)
+        return Run(generations, lease, timeline)
+
+    async def _reserve(self, terms: Terms) -> RequestLease:
+        timeline = terms.timeline
+        if timeline is None:
+            return await self._quotas.reserve(terms)
+        timeline.note(names.INPUT_TOKENS, terms.num_prompt_tokens)
+        timeline.price, timeline.max_tokens = terms.price, max(terms.max_tokens)
+        timeline.num_choices = len(terms.max_tokens)
+        timeline.enter(names.RESERVE, time.monotonic())
+        timeline.note(names.DB_SYSTEM, "redis")
+        try:
+            lease = await self._quotas.reserve(terms)
+        except GatewayError as exc:
+            timeline.note(names.QUOTA_DECISION, "refused")
+            timeline.note(names.QUOTA_LIMIT, exc.limit)
+            raise
+        timeline.is_degraded = lease.is_local
+        timeline.note(names.QUOTA_DECISION, "held")
+        timeline.note(names.QUOTA_MODE, "degraded" if lease.is_local else "normal")
+        timeline.note(names.QUOTA_RESERVED, lease.held.tokens)
+        timeline.enter(names.CHAT, time.monotonic())
+        return lease
 
     async def _submit(
         self,
@@ -131,6 +194,7 @@ class LeasedInference:
         prepared: Sequence[Prepared],
         tier: Tier,
         lease: RequestLease,
+        batch: BatchWork | None,
     ) -> list[Generation]:
         started: list[Generation] = []
         try:
@@ -140,7 +204,12 @@ class LeasedInference:
                     await asyncio.sleep(0)
                 started.append(
                     self._inference.submit(
-                        principal, model, job, tier, granted_tokens=granted_tokens
+                        principal,
+                        model,
+                        job,
+                        tier,
+                        granted_tokens=granted_tokens,
+                        batch=batch,
                     )
                 )
         except BaseException:
@@ -148,4 +217,7 @@ class LeasedInference:
                 generation.close()
             lease.refund()
             raise
+        finally:
+            if lease.terms.timeline is not None:
+                lease.terms.timeline.generations = started
         return started

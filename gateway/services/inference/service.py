@@ -22,6 +22,7 @@ from engine.contract import EngineInfo, SamplingParams
 from engine.errors import ChatTemplateError
 from engine.text import InvalidText
 from gateway.domain import Principal, TenantSlo, Tier
+from gateway.domain.price import Price
 from gateway.errors import (
     ContextLengthExceeded,
     GatewayError,
@@ -80,6 +81,17 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchWork:
+    """Say of a request that it is an item of a batch, at which price, and when the window ends.
+
+    `expires_at_s` is in seconds since 1970.
+    """
+
+    price: Price | None
+    expires_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """Hold a job whose prompt is tokens and whose bounds fit the model."""
 
@@ -98,7 +110,9 @@ class InferenceService:
         salt_key: bytes,
         pool: FairPool,
         clock: Callable[[], float] = time.monotonic,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
+        self._wall_s = wall_s
         self._salt_key = salt_key
         self.pool = pool
         self._clock = clock
@@ -136,13 +150,16 @@ class InferenceService:
         tier: Tier,
         *,
         granted_tokens: int | None = None,
+        batch: BatchWork | None = None,
     ) -> Generation:
         """Hand a job to the scheduler. `tier` is what the principal may have (`served_tier`).
 
-        It pauses at `granted_tokens` until it is extended. Raises: `ContextLengthExceeded`,
-        `TenantLimited`, `Overloaded`.
+        An item of a batch is promised nothing and fills what others leave. It pauses at
+        `granted_tokens` until it is extended. Raises: `ContextLengthExceeded`, `TenantLimited`,
+        `Overloaded`.
         """
         job, prompt, params = prepared.job, prepared.prompt, prepared.params
+        now = self._clock()
         request = Request(
             request_id=job.request_id,
             tenant_id=str(principal.tenant_id),
@@ -150,8 +167,8 @@ class InferenceService:
             weight=principal.weight,
             organisation_id="" if principal.org_id is None else str(principal.org_id),
             organisation_weight=principal.org_weight,
-            band=_BANDS[tier],
-            slo=_slo(principal.slo),
+            band=_BANDS[tier] if batch is None else Band.BATCH,
+            slo=_slo(principal.slo) if batch is None else Slo(),
             prompt_token_ids=prompt,
             params=params,
             cache_salt=cache_salt(
@@ -160,8 +177,9 @@ class InferenceService:
                 tenant_id=str(principal.tenant_id),
                 narrowed_by=job.salt,
             ),
-            arrival_s=self._clock(),
+            arrival_s=now,
             granted_tokens=granted_tokens,
+            finish_by_s=None if batch is None else now + batch.expires_at_s - self._wall_s(),
         )
         try:
             stream = model.service.submit(request)
@@ -298,5 +316,5 @@ def _refusal(exc: Rejected) -> GatewayError:
     if exc.code is RejectCode.CONTEXT_LENGTH_EXCEEDED:
         return ContextLengthExceeded(exc.reason)
     if exc.code is RejectCode.TENANT_LIMITED:
-        return TenantLimited(exc.reason, retry_after_s=exc.retry_after_s)
+        return TenantLimited(exc.reason, retry_after_s=exc.retry_after_s, limit="tenant.queue")
     return Overloaded(exc.reason, code=exc.code, retry_after_s=exc.retry_after_s)

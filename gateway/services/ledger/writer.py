@@ -66,11 +66,18 @@ class LedgerWriter:
         self._progress = asyncio.Condition()
         self._is_failing = False
         self._tidied_s = clock.monotonic()
+        self._behind_since_s: float | None = None
 
     @property
     def is_failing(self) -> bool:
         """Tell whether the last attempt to insert failed, so that rows wait in the spool."""
         return self._is_failing
+
+    @property
+    def lag_s(self) -> float:
+        """Say for how long there have been rows that wait; 0: all are in the ledger."""
+        since_s = self._behind_since_s
+        return 0.0 if since_s is None else self._clock.monotonic() - since_s
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -111,6 +118,8 @@ class LedgerWriter:
         try:
             await self._write_batch()
             self._is_failing = False
+            if not self._spool.depth:
+                self._behind_since_s = None
         except Exception:
             self._is_failing = True
             logger.warning("%d rows wait for the ledger", self._spool.depth)
@@ -124,6 +133,8 @@ class LedgerWriter:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._pace.tidy_s):
                 await self._spool.arrived.wait()
+        if self._spool.depth and self._behind_since_s is None:
+            self._behind_since_s = self._clock.monotonic()
         if 0 < self._spool.depth < BATCH_ROWS:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pace.gather_s):

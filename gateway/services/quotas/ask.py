@@ -3,6 +3,9 @@
 It asks for its whole prompt and the first tokens of each answer. Where a window has less left than
 that, it asks again for what is left: the last tokens of a quota can be used, and what does not fit
 ends with `length`. A rate is not asked for less, as it has more again shortly.
+
+An item of a batch asks for all that it may use, and for no less: it can wait, so it never ends
+short for want of money, nor computes what would then have to be thrown away unpaid.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ class Ask:
 
     def smaller(self, denied: Denied) -> Ask | None:
         """Return what fits into the rest of a window that refused this; None: nothing does."""
-        if not denied.is_exhausted:
+        if self.terms.is_batch or not denied.is_exhausted:
             return None
         terms, num_output = self.terms, sum(self.granted)
         unit = denied.limit.metric.row.unit

@@ -21,12 +21,20 @@ class Meta(msgspec.Struct, array_like=True, frozen=True):
     model: str
     tier: Tier
     price_id: UUID | None
+    # Last, as what an earlier release kept ends before it.
+    is_batch: bool = False
 
     @classmethod
     def of(cls, row: UsageRow) -> Meta:
         """Return what a row says of that."""
         return cls(
-            row.organisation_id, row.tenant_id, row.key_id, row.model, row.tier, row.price_id
+            row.organisation_id,
+            row.tenant_id,
+            row.key_id,
+            row.model,
+            row.tier,
+            row.price_id,
+            row.is_batch,
         )
 
     def packed(self) -> str:
@@ -62,7 +70,7 @@ def bill(
         key_id=meta.key_id,
         model=meta.model,
         tier=meta.tier,
-        is_batch=False,
+        is_batch=meta.is_batch,
         input_tokens=told.input_tokens,
         cached_tokens=told.cached_tokens,
         output_tokens=told.output_tokens,

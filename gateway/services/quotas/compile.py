@@ -15,26 +15,37 @@ from gateway.domain.limits import NO_LIMITS, Limit, Limits
 from gateway.domain.quota import Kind, Metric, ScopeQuota
 
 _MAX_COMPILED: Final = 20_000
+# What an item of a batch meets: quotas and budgets. Rates are for who waits for an answer.
+_OF_BATCHES: Final = tuple(metric for metric in Metric if metric.row.kind is Kind.WINDOW)
+# Whose limits, and whether an item of a batch meets them.
+_Name = tuple[UUID, bool]
 
 
 class Compiler:
     """Compile what principals are limited to, and keep it."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[UUID, tuple[tuple[ScopeQuota, ...], Limits]] = OrderedDict()
-        self._asked: set[UUID] = set()
+        self._kept: OrderedDict[_Name, tuple[tuple[ScopeQuota, ...], Limits]] = OrderedDict()
+        self._asked: set[_Name] = set()
 
-    def compile(self, principal: Principal, now_s: float) -> Limits:
-        """Return the limits of a principal as they are named now."""
+    def compile(self, principal: Principal, now_s: float, *, is_batch: bool = False) -> Limits:
+        """Return the limits of a principal as they are named now, or what its batches meet."""
         if not principal.quotas:
             return NO_LIMITS
-        self._asked.add(principal.key_id)
-        kept = self._kept.get(principal.key_id)
-        if kept is not None and now_s < kept[1].until_s and kept[0] == principal.quotas:
-            return kept[1]
-        compiled = compile_limits(principal.quotas, now_s)
-        self._kept[principal.key_id] = (principal.quotas, compiled)
-        self._kept.move_to_end(principal.key_id)
+        name = principal.key_id, is_batch
+        self._asked.add(name)
+        kept = self._kept.get(name)
+        if kept is not None and now_s < kept[1].until_s:
+            if kept[0] is principal.quotas:
+                return kept[1]
+            if kept[0] == principal.quotas:
+                # They were read anew and are compared once, not for each request.
+                self._kept[name] = (principal.quotas, kept[1])
+                return kept[1]
+        metrics = _OF_BATCHES if is_batch else tuple(Metric)
+        compiled = compile_limits(principal.quotas, now_s, metrics)
+        self._kept[name] = (principal.quotas, compiled)
+        self._kept.move_to_end(name)
         if len(self._kept) > _MAX_COMPILED:
             self._kept.popitem(last=False)
         return compiled

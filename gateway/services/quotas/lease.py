@@ -14,18 +14,23 @@ may have got what it held. Under a hard quota no more is billed then than what t
 told of, which is what they charged: the rest of the answer is nobody's, as the quota is to hold. A
 process that is cut off from the counters alone can do better: in time before that it vouches in the
 ledger for all that was granted, where whoever reaps looks first. Then all that is used is billed.
+
+An item of a batch is billed with its result or not at all: nobody is told of its use before its
+end, so whoever finds it abandoned bills nothing, and one that ends without a result is let go.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 from uuid import UUID
 
 from gateway.domain import Principal
+from gateway.domain.batch import ItemResult
 from gateway.domain.counters import (
     Answer,
     Begun,
@@ -42,11 +47,13 @@ from gateway.domain.limits import BASE_S, Amounts, Limits, Told
 from gateway.domain.price import Price
 from gateway.domain.quota import Standing
 from gateway.domain.tier import Tier
-from gateway.domain.usage import Outcome, UsageRow
+from gateway.domain.timeline import Detail, Phase, Timeline
+from gateway.domain.usage import ItemRow, Outcome, UsageRow
 from gateway.errors import CountersUnavailable, GatewayError
 from gateway.services.quotas.bill import Meta, bill
 from gateway.services.quotas.link import LEASE_S, CounterLink
 from gateway.services.quotas.local_limits import LocalLimits
+from gateway.telemetry import names
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +89,8 @@ class Terms:
     """Say what a request is, as far as its bill goes. `max_tokens` are of its generations.
 
     `leads` says for each generation whether its prompt counts: that of a further choice of the
-    same prompt does not. `is_counted`: it was counted as a request already.
+    same prompt does not. `is_counted`: it was counted as a request already. `is_batch`: it is an
+    item of a batch, which is priced as such and meets no rates. `timeline` is told what happens.
     """
 
     request_id: UUID
@@ -94,13 +102,30 @@ class Terms:
     max_tokens: Sequence[int]
     leads: Sequence[bool]
     is_counted: bool = False
+    is_batch: bool = False
+    timeline: Timeline | None = field(default=None, compare=False, repr=False)
 
     def nano_usd(self, told: tuple[int, int, int]) -> int:
         """Price input, cached and output tokens."""
         if self.price is None:
             return 0
         return self.price.nano_usd(
-            self.tier, input_tokens=told[0], cached_tokens=told[1], output_tokens=told[2]
+            self.tier,
+            input_tokens=told[0],
+            cached_tokens=told[1],
+            output_tokens=told[2],
+            is_batch=self.is_batch,
+        )
+
+    def full_nano_usd(self, told: Told) -> int:
+        """Price the same as a request of the default tier, which saves nothing."""
+        if self.price is None:
+            return 0
+        return self.price.nano_usd(
+            Tier.DEFAULT,
+            input_tokens=told.input_tokens,
+            cached_tokens=told.cached_tokens,
+            output_tokens=told.output_tokens,
         )
 
     def most_nano_usd(self, num_output: int) -> int:
@@ -128,6 +153,7 @@ class Terms:
             self.model,
             self.tier,
             self.price.id if self.price else None,
+            self.is_batch,
         )
 
 
@@ -204,6 +230,11 @@ class RequestLease:
         """Learn how far a generation is; ask for more where its grant is nearly used up."""
         if self._first_s is None:
             self._first_s = self._link.now_s()
+        timeline = self.terms.timeline
+        if timeline is not None and num_output_tokens:
+            timeline.last_token_s = now_s = time.monotonic()
+            if timeline.first_token_s is None:
+                timeline.first_token_s = now_s
         if is_last:
             return
         if self._is_queued:
@@ -215,6 +246,10 @@ class RequestLease:
             self._extend(index)
 
     def told(self) -> Told:
+        """Say what is to be billed if nothing more is heard of this: of a batch's item nothing."""
+        return Told() if self.terms.is_batch else self.used()
+
+    def used(self) -> Told:
         """Say what has been used so far.
 
         A prompt that is being computed tells nothing before its first token, or its end.
@@ -235,17 +270,37 @@ class RequestLease:
         """Let everything go: the request was not taken in."""
         self._end(Amounts())
 
-    def settle(self, outcome: Outcome) -> None:
+    def settle(self, outcome: Outcome, item: ItemResult | None = None) -> None:
         """Bill what was used and let the rest go; the first call counts.
 
-        What the engine failed is not billed.
+        What the engine failed is not billed, nor what a batch's item used without a result. The
+        result goes with the bill.
         """
         if self.is_settled:
             return
+        assert item is None or self.terms.is_batch, "only items of batches have results"
+        if self.terms.is_batch and item is None:
+            self.refund()
+            return
         told = Told() if outcome is Outcome.FAILED else self._billed()
-        self._books.append(self._row(told, outcome))
+        row = self._row(told, outcome)
+        began_s = time.monotonic()
+        if item is None:
+            self._books.append(row)
+        else:
+            self._books.append(ItemRow.of(row, item, self.terms.full_nano_usd(told)))
+        self._tell(row, began_s)
         # What was counted before the reservation is not counted again.
         self._end(used_amounts(told)._replace(requests=self.held.requests))
+
+    def _tell(self, row: UsageRow, began_s: float) -> None:
+        timeline = self.terms.timeline
+        if timeline is None:
+            return
+        timeline.during(Phase(names.LEDGER, began_s, time.monotonic()))
+        timeline.outcome = row.outcome.value
+        timeline.input_tokens, timeline.cached_tokens = row.input_tokens, row.cached_tokens
+        timeline.output_tokens, timeline.nano_usd = row.output_tokens, row.nano_usd
 
     def fail(self, error: GatewayError) -> None:
         """End what runs on this lease with an error."""
@@ -269,6 +324,7 @@ class RequestLease:
         """Tell whether it is unheard for so long that its process should vouch for it."""
         return (
             self.limits.has_hard
+            and not self.terms.is_batch
             and not (self.is_local or self.is_lost or self.is_settled)
             and self._vouched is None
             and _VOUCH_S < self._link.now_s() - self.told_s <= _OVERDUE_S
@@ -292,9 +348,14 @@ class RequestLease:
             return True
         return not self.is_lost and self._link.now_s() - self.told_s <= _OVERDUE_S
 
+    @property
+    def is_covered(self) -> bool:
+        """Tell whether all that was used can be billed without passing a limit."""
+        return self.is_local or not self.limits.has_hard or self._is_covered(self.used())
+
     def _billed(self) -> Told:
-        told = self.told()
-        if self.is_local or not self.limits.has_hard or self._is_covered(told):
+        told = self.used()
+        if self.is_covered:
             return told
         logger.warning(
             "request %s outlived its lease: %d tokens are billed, %d were used",
@@ -365,6 +426,7 @@ class RequestLease:
             nano_usd=self.held.nano_usd + nano_usd,
         )
         self.granted[index] += fits
+        self._remark(names.EXTENDED, {names.CHOICE: index, names.GRANTED_TOKENS: fits})
         self._running[index].extend(self.granted[index])
 
     async def _more(self, want: int) -> int:
@@ -400,9 +462,15 @@ class RequestLease:
             await asyncio.sleep(self._retry_s)
 
     def _stop(self, index: int, cause: str) -> None:
-        self.stop_causes.setdefault(index, cause)
+        if index not in self.stop_causes:
+            self.stop_causes[index] = cause
+            self._remark(names.STOPPED, {names.CHOICE: index, names.CAUSE: cause})
         if self._running and not self.is_settled:
             self._running[index].finish_granted()
+
+    def _remark(self, name: str, detail: Detail) -> None:
+        if self.terms.timeline is not None:
+            self.terms.timeline.remark(name, time.monotonic(), detail)
 
 
 def _of_prompt(choices: Sequence[Granted]) -> tuple[int, int]:

@@ -19,6 +19,7 @@ def refusal(denied: Denied, principal: Principal, now_s: float) -> TenantLimited
     """Return the error for a request that a limit refused; `now_s` is the counters' time."""
     error = _error(denied, principal)
     error.standing = standing_of_refusal(denied, now_s)
+    error.limit = f"{denied.limit.scope.kind.value}.{denied.limit.metric.value}"
     return error
 
 

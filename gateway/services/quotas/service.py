@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from uuid import UUID, uuid4
 
 from gateway.domain import Principal
+from gateway.domain.batch import ItemResult
 from gateway.domain.counters import (
     Answer,
     Building,
@@ -32,8 +33,10 @@ from gateway.domain.counters import (
 from gateway.domain.limits import BASE_S, Amounts, Denied, Limit, Limits, Sums, Told
 from gateway.domain.price import Price
 from gateway.domain.quota import Metric, Scope, ScopeQuota, Standing
+from gateway.domain.usage import ItemRow, Outcome
 from gateway.errors import CountersUnavailable, InternalFailure, StoreUnavailable, TenantLimited
 from gateway.services.quotas.ask import Ask, first_grant
+from gateway.services.quotas.bill import Meta, bill
 from gateway.services.quotas.compile import Compiler, compile_limits
 from gateway.services.quotas.lease import CHUNK, LEASE_US, RETRY_S, Books, RequestLease, Terms
 from gateway.services.quotas.link import CounterLink
@@ -142,6 +145,12 @@ class QuotaService:
                 raise InternalFailure(detail=f"a request id was used twice: {answer}")
         raise InternalFailure(detail="the counters never came to an answer")
 
+    def note_unbilled(self, request_id: UUID, meta: Meta, item: ItemResult) -> None:
+        """Have a result of a batch's item stored that has used nothing."""
+        at_us = int((self.link.now_s() - BASE_S) * 1_000_000)
+        row = bill(request_id, at_us, meta, Told(), Outcome.FAILED)
+        self._books.append(ItemRow.of(row, item))
+
     async def count_request(self, principal: Principal) -> None:
         """Count one request before anything of it is read; its reservation does not count it then.
 
@@ -242,7 +251,10 @@ class QuotaService:
             raise CountersUnavailable(detail=repr(exc), retry_after_s=1) from exc
 
     def _first_ask(self, terms: Terms) -> Ask:
-        limits = self.compiler.compile(terms.principal, self.link.now_s())
+        principal, now_s = terms.principal, self.link.now_s()
+        limits = self.compiler.compile(principal, now_s, is_batch=terms.is_batch)
+        if terms.is_batch:
+            return Ask(terms, limits, list(terms.max_tokens))
         return Ask(terms, limits, first_grant(limits, terms.max_tokens, self._chunk))
 
     def _take_back(self, terms: Terms) -> None:

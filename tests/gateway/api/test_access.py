@@ -44,7 +44,7 @@ class Knows:
     def __init__(self, principal: Principal) -> None:
         self.principal = principal
 
-    async def authenticate(self, token: str) -> Principal:
+    async def authenticate(self, token: str, timeline: object = None) -> Principal:
         return self.principal
 
 

@@ -37,6 +37,8 @@ async def test_a_named_page_may(model: ServedModel) -> None:
         assert preflight.status_code == 200
         assert preflight.headers[ALLOWED] == PAGE
         assert "x-stainless-os" in preflight.headers["access-control-allow-headers"]
+        deletes = ASKS | {"access-control-request-method": "DELETE"}
+        assert (await client.options("/v1/files/file-1", headers=deletes)).status_code == 200
         answer = await client.get("/v1/models", headers={"origin": PAGE})
         stranger = await client.get("/v1/models", headers={"origin": PAGE, "authorization": ""})
         missing = await client.get("/nowhere", headers={"origin": PAGE})

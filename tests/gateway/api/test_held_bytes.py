@@ -80,7 +80,7 @@ def test_the_last_to_come_does_not_pass_the_bound_of_all() -> None:
 class ByToken:
     """Know tenants by their names."""
 
-    async def authenticate(self, token: str) -> Principal:
+    async def authenticate(self, token: str, timeline: object = None) -> Principal:
         number = int(token)
         return Principal(
             organisation_id=UUID(int=100),

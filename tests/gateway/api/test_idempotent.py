@@ -18,6 +18,7 @@ from gateway.api.idempotent import Idempotent
 from gateway.api.public import public_app, with_errors
 from gateway.credentials import Secrets
 from gateway.domain import Principal
+from gateway.domain.timeline import Timeline
 from gateway.errors import Overloaded, StoreUnavailable
 from gateway.services.auth.authenticator import Authenticator
 from gateway.services.fair_pool import FairPool
@@ -77,7 +78,7 @@ class Keys:
         assert store.first_start is not None
         self.tokens = {issued.key.tenant: issued.token for issued in store.first_start.keys}
 
-    async def authenticate(self, token: str) -> Principal:
+    async def authenticate(self, token: str, timeline: object = None) -> Principal:
         return await self._authenticator.authenticate(self.tokens[token])
 
 
@@ -300,7 +301,11 @@ async def test_a_slow_client_holds_no_run_up_below_the_bound(store: Store) -> No
     scope = {
         "path": PATH,
         "headers": [(b"idempotency-key", b"slow")],
-        "state": {"principal": record.principal, "request_id": "0" * 32},
+        "state": {
+            "principal": record.principal,
+            "request_id": "0" * 32,
+            "timeline": Timeline("0" * 32, 0.0, 0),
+        },
     }
 
     async def receive() -> Any:
@@ -309,6 +314,7 @@ async def test_a_slow_client_holds_no_run_up_below_the_bound(store: Store) -> No
     async with service.running():
         answering = asyncio.create_task(app(scope, receive, send))
         while await num_records(store, idempotency.c.status == 200) == 0:
+            assert not answering.done(), answering.exception()
             await asyncio.sleep(0.01)
         reads.set()
         await answering

@@ -49,7 +49,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Take the settings that a start would have, and start nothing."""
     seen: list[Settings] = []
 
-    def run(flags: dict[str, Any], banner: object) -> int:
+    def run(flags: dict[str, Any], *_: object) -> int:
         seen.append(Settings(**{name: one for name, one in flags.items() if one is not None}))
         return 0
 

@@ -7,6 +7,7 @@ import contextlib
 import json
 import socket
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -187,6 +188,17 @@ async def test_what_does_not_come_to_its_end_is_given_up(parts: list[bytes]) -> 
         assert code_of(answer) == "request_timeout"
         assert time.monotonic() - began_s < 5
         assert served.bodies == []
+
+
+async def test_a_long_body_has_longer() -> None:
+    """Who keeps up a rate is not cut off in the midst of it, except at the longest there is."""
+    parts = [post(b"", b"Content-Length: 8000"), *[b"x" * 1000] * 8]
+    for longest_s, status in ((5.0, 200), (0.5, 408)):
+        limits = replace(QUICK, body_timeout_s=0.3, body_bytes_per_s=4000, body_longest_s=longest_s)
+        async with serve_guarded(limits) as served:
+            answer = await exchange(served, *parts, wait_s=0.1)
+            assert status_of(answer) == status
+            assert len(served.bodies) == (1 if status == 200 else 0)
 
 
 async def test_who_reads_nothing_is_cut_off() -> None:

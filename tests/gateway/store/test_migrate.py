@@ -335,4 +335,5 @@ def _differences(connection: Connection) -> list[object]:
 
 
 def _is_partition(name: str | None, parents: dict[str, str | None]) -> bool:
-    return (parents.get("table_name") or name or "").startswith("usage_events_")
+    table = parents.get("table_name") or name or ""
+    return table.startswith(("usage_events_", "request_records_"))

@@ -19,6 +19,7 @@ from gateway.store import Store, open_store
 from gateway.store.partitions import Partitions
 from gateway.store.retention import Retention
 from gateway.store.tables import idempotency, quota_events
+from tests.gateway.store.batch_rows import alter, running_batch
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +28,8 @@ _ROW = idempotency.c
 
 
 def retention(store: Store, **changes: Any) -> Retention:
-    given = {"event_days": 62, "answer_hours": 24, "answer_bytes": 1000, "num_rows": 2}
+    given = {"event_days": 62, "answer_hours": 24, "answer_bytes": 1000, "batch_days": 90}
+    given["num_rows"] = 2
     return Retention(store.database, **{**given, **changes})
 
 
@@ -162,3 +164,20 @@ class _In2001:
 
     def monotonic(self) -> float:
         return 0.0
+
+
+async def test_batches_go_so_many_days_after_they_ended(store: Store) -> None:
+    """In steps, with their idempotency keys; one that has not ended stays, however old."""
+    old = [await running_batch(store, 1, idempotency_key=str(nth)) for nth in range(5)]
+    for batch in old:
+        ended = "ended_at = now() - interval '91 days', state = 'completed'"
+        await alter(store, "batches", ended, batch)
+    open_, recent = await running_batch(store, 1), await running_batch(store, 1)
+    await alter(store, "batches", "created_at = now() - interval '900 days'", open_)
+    ended = "ended_at = now() - interval '89 days', state = 'completed'"
+    await alter(store, "batches", ended, recent)
+    assert await retention(store).batches() == 5
+    assert await store.batches.get(old[0].tenant_id, old[0].id) is None
+    for batch in (open_, recent):
+        assert await store.batches.get(batch.tenant_id, batch.id) is not None
+    assert await retention(store).batches() == 0

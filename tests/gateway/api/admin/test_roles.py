@@ -58,7 +58,7 @@ def test_the_golden_file_gives_each_role_its_due() -> None:
         assert ("viewer" in roles) == (reads and not is_of_tokens)
         if roles & {"tenant-owner", "tenant-viewer"}:
             parts = path.removeprefix("/admin/v1/").split("/")
-            of_tenant = ("tenants", "keys", "audit", "usage")
+            of_tenant = ("tenants", "keys", "audit", "usage", "requests")
             assert parts[0] in of_tenant or parts[1] in ("key", "tenant")
         if "tenant-viewer" in roles:
             assert method == "GET"

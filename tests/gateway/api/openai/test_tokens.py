@@ -151,7 +151,7 @@ async def test_a_key_is_held_to_its_models(
     """A key of other models learns nothing of this one, nor by leaving its name out."""
     authenticate = OneTenant.authenticate
 
-    async def of_others(self: OneTenant, token: str) -> Any:
+    async def of_others(self: OneTenant, token: str, timeline: object) -> Any:
         return replace(await authenticate(self, token), models=frozenset({"other"}))
 
     monkeypatch.setattr(OneTenant, "authenticate", of_others)

@@ -93,3 +93,16 @@ async def test_a_loop_that_is_held_up_is_noticed() -> None:
 def test_memory_is_a_share_of_what_there_is() -> None:
     """This process uses some of its memory and not all of it."""
     assert 0.0 < memory_gauge()() < 1.0
+
+
+def test_who_follows_is_told_of_each_measurement() -> None:
+    """The level that it led to, and how late the event loop was."""
+    told: list[tuple[int, float]] = []
+    watch = OverloadWatch(
+        [Scheduler()],
+        memory_share=lambda: 0.1,
+        on_measured=lambda level, lag_s: told.append((level, lag_s)),
+    )
+    for quarter in range(5):
+        watch.look(quarter / 4, lag_s=0.3)
+    assert told == [(0, 0.3)] * 4 + [(Level.SATURATED, 0.3)]

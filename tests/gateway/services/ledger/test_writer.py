@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.domain.usage import UsageRow
-from gateway.errors import InternalFailure
+from gateway.errors import InternalFailure, StoreUnavailable
 from gateway.services.ledger.spool import REFUSED_NAME, Spool
 from gateway.services.ledger.writer import BATCH_ROWS, LedgerWriter, Pace
 from tests.gateway.usage_rows import FakeLedger, usage_row
@@ -18,6 +18,18 @@ from tests.gateway.usage_rows import FakeLedger, usage_row
 pytestmark = pytest.mark.anyio
 
 PATIENCE_S = 30.0
+
+
+class Clock:
+    """Tell the time that a test says."""
+
+    now_s = 100.0
+
+    def time(self) -> float:
+        return self.now_s
+
+    def monotonic(self) -> float:
+        return self.now_s
 
 
 @pytest.fixture
@@ -36,6 +48,22 @@ async def test_rows_reach_the_ledger_by_themselves(spool: Spool) -> None:
             spool.append(row)
         await _until(lambda: spool.depth == 0)
     assert ledger.rows == told == rows
+
+
+async def test_the_lag_is_the_time_that_rows_have_waited(spool: Spool) -> None:
+    """It grows while the store is away, whatever comes meanwhile, and is nothing afterwards."""
+    ledger, clock = FakeLedger(), Clock()
+    writer = LedgerWriter(ledger, spool, clock=clock, pace=Pace(gather_s=0.0))
+    assert writer.lag_s == 0.0
+    ledger.go_away(2)
+    for _ in range(2):
+        spool.append(usage_row())
+        with pytest.raises(StoreUnavailable):
+            await writer.round()
+        clock.now_s += 10.0
+    assert writer.lag_s == 20.0
+    await writer.round()
+    assert writer.lag_s == 0.0
 
 
 async def test_many_rows_go_in_batches(spool: Spool) -> None:

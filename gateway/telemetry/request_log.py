@@ -1,0 +1,180 @@
+"""One line a request: who asked, what it took, how it ended and why.
+
+A line is made of a `Timeline`, which holds nothing that a tenant sent: nothing has to be scrubbed.
+The event loop appends; a thread makes lines and writes them, so that a log that is not read holds
+nobody up: what then does not fit is dropped, and the next line says how many.
+
+Who has no key gets a line only where that was an error, and of what is refused a tenant has some
+lines a second, all who have no key together one: they are refused cheaply, and may not fill a disk.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, TextIO
+
+import msgspec
+
+from gateway.domain.timeline import Timeline
+from gateway.telemetry.tenant_rate import TenantRate
+
+MAX_WAITING: Final = 8192
+_DELAY_S: Final = 0.2
+_FLUSH_S: Final = 2.0
+_REFUSED_PER_S, _REFUSED_BURST = 10.0, 100.0
+_STRANGERS_PER_S, _STRANGERS_BURST = 1.0, 50.0
+_AT_ONCE: Final = 256
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class RequestLog:
+    """Write a line for each request that ended; `cause` says what made one slow, if anything.
+
+    `stream` None is standard error, as it is when a line is written.
+    """
+
+    def __init__(
+        self,
+        form: Literal["human", "json"],
+        *,
+        cause: Callable[[Timeline], str] = lambda timeline: "",
+        has_traces: bool = False,
+        stream: TextIO | None = None,
+        max_waiting: int = MAX_WAITING,
+    ) -> None:
+        self.num_dropped = 0
+        self._spell = _json_line if form == "json" else _human_line
+        self._cause = cause
+        self._has_traces = has_traces
+        self._stream = stream
+        self._max_waiting = max_waiting
+        self._refused = TenantRate(per_s=_REFUSED_PER_S, burst=_REFUSED_BURST)
+        self._strangers = TenantRate(per_s=_STRANGERS_PER_S, burst=_STRANGERS_BURST)
+        self._waiting: deque[Timeline] = deque()
+        self._num_left_out = 0
+        self._wake = threading.Event()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="request-log", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def add(self, timeline: Timeline) -> None:
+        """Take a request that ended; never blocks."""
+        is_refused = timeline.status >= 400 and not timeline.output_tokens
+        if timeline.tenant_id is None and not is_refused:
+            return
+        rate = self._strangers if timeline.tenant_id is None else self._refused
+        if is_refused and not rate.take(timeline.tenant_id):
+            self._num_left_out += 1
+            return
+        if len(self._waiting) >= self._max_waiting:
+            self.num_dropped += 1
+            self._num_left_out += 1
+            return
+        self._waiting.append(timeline)
+
+    def close(self, timeout_s: float = _FLUSH_S) -> None:
+        """Write what waits, for so long."""
+        self._is_closing = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        is_last = False
+        while not is_last:
+            self._wake.wait(_DELAY_S)
+            is_last = self._is_closing
+            while self._waiting:
+                num = min(_AT_ONCE, len(self._waiting))
+                self._write(self._waiting.popleft() for _ in range(num))
+
+    def _write(self, timelines: Iterable[Timeline]) -> None:
+        lines = []
+        for timeline in timelines:
+            line = request_line(timeline, has_trace=self._has_traces)
+            if cause := self._cause(timeline):
+                line["cause"] = cause
+            if self._num_left_out:
+                # Another may be left out meanwhile: it is told of a line later, or not at all.
+                line["left_out"], self._num_left_out = self._num_left_out, 0
+            lines.append(self._spell(line))
+        stream = self._stream or sys.stderr
+        try:
+            stream.write("".join(lines))
+            stream.flush()
+        except (OSError, ValueError):
+            # Nobody reads it any more.
+            self.num_dropped += len(lines)
+
+
+def request_line(timeline: Timeline, *, has_trace: bool = False) -> dict[str, Any]:
+    """Return what a line says; what is empty is left out."""
+    ended_s = timeline.ended_s
+    assert ended_s is not None
+    first_s, facts = timeline.first_token_s, timeline.facts
+    ended_at = datetime.fromtimestamp(
+        timeline.began_ns / 1e9 + ended_s - timeline.began_s, UTC
+    ).isoformat(timespec="milliseconds")
+    waited_s = max(((one.admitted_s or one.ended_s) - one.queued_s for one in facts), default=None)
+    line: dict[str, Any] = {
+        "at": ended_at.replace("+00:00", "Z"),
+        "request_id": f"req_{timeline.request_id}",
+        "trace_id": f"{timeline.trace_id:032x}" if has_trace else "",
+        "status": timeline.status,
+        "method": timeline.method,
+        "route": timeline.route,
+        "batch_id": _text(timeline.batch_id),
+        "tenant_id": _text(timeline.tenant_id),
+        "key_id": _text(timeline.key_id),
+        "tier": timeline.tier,
+        "model": timeline.model,
+        "stream": timeline.is_stream,
+        "input_tokens": timeline.input_tokens,
+        "cached_tokens": timeline.cached_tokens,
+        "output_tokens": timeline.output_tokens,
+        "took_ms": _ms(ended_s - timeline.began_s),
+        "ttft_ms": None if first_s is None else _ms(first_s - timeline.began_s),
+        "queued_ms": None if waited_s is None else _ms(waited_s),
+        "stalled_ms": _ms(timeline.stall_s),
+        "preemptions": sum(len(one.preemptions) for one in facts),
+        "outcome": timeline.outcome,
+        "code": timeline.code,
+        "limit": timeline.limit,
+        "degraded": timeline.is_degraded,
+    }
+    return {
+        name: value
+        for name, value in line.items()
+        if value or (name == "status" or name == "took_ms")
+    }
+
+
+def _json_line(line: dict[str, Any]) -> str:
+    level = "error" if line["status"] >= 500 else "info"
+    document = {"at": line.pop("at"), "level": level, "event": "request", **line}
+    return _encode(document).decode() + "\n"
+
+
+def _human_line(line: dict[str, Any]) -> str:
+    at, status, request_id = line.pop("at"), line.pop("status"), line.pop("request_id")
+    what = f"{line.pop('method', 'ITEM')} {line.pop('route', '?')}"
+    rest = " ".join(f"{name}={_shown(value)}" for name, value in line.items())
+    return f"{at} {status:03} {what} {request_id} {rest}\n"
+
+
+def _shown(value: object) -> str:
+    return "yes" if value is True else str(value)
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 1)

@@ -1,0 +1,154 @@
+"""Sending kept requests as traces: a thread of its own, behind a queue that never fills memory.
+
+The event loop appends what is to be kept and goes on. The thread makes spans, encodes and posts
+them, a few requests at a time. A receiver that takes nothing, or does not answer, holds up the
+thread alone: what then does not fit into the queue is dropped and counted (`num_dropped`). No
+tenant may have more than a quarter of the places, nor more than a few a second of what is kept for
+its own sake: whoever meets its limit a thousand times a second is shown some of them, and costs no
+more than that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from gateway.domain.timeline import Timeline
+from gateway.telemetry.tenant_rate import TenantRate
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING: Final = 1024
+_OF_TENANT: Final = 4
+# What a tenant has kept for its own sake.
+_PER_S, _BURST = 5.0, 50.0
+# Few at a time: what makes spans shares the interpreter with the event loop.
+_BATCH: Final = 64
+DELAY_S: Final = 1.0
+FLUSH_S: Final = 5.0
+
+
+class Sends(Protocol):
+    """Take spans, or say that it could not; may block as long as its own time-out."""
+
+    def send(self, spans: Sequence[Any]) -> bool: ...
+    def close(self) -> None: ...
+
+
+class TraceExport:
+    """Send the traces of requests that are sampled, as `spans` makes them.
+
+    `add` and the counts belong to the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        spans: Callable[[Timeline], Sequence[Any]],
+        sender: Sends,
+        *,
+        max_waiting: int = MAX_WAITING,
+        delay_s: float = DELAY_S,
+    ) -> None:
+        self.num_sent = self.num_dropped = self.num_left_out = 0
+        self._rate = TenantRate(per_s=_PER_S, burst=_BURST)
+        self._spans = spans
+        self._sender = sender
+        self._max_waiting = max_waiting
+        self._delay_s = delay_s
+        self._lock = threading.Lock()
+        self._waiting: deque[Timeline] = deque()
+        self._of: Counter[UUID | None] = Counter()
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._has_failed = False
+        self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
+
+    @property
+    def num_waiting(self) -> int:
+        """Count the requests that are kept and not yet sent."""
+        return len(self._waiting)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def add(self, timeline: Timeline) -> None:
+        """Take a request that ended; never blocks."""
+        tenant_id = timeline.tenant_id
+        if not timeline.is_sampled:
+            return
+        if not timeline.is_drawn and not self._rate.take(tenant_id):
+            self.num_left_out += 1
+            return
+        with self._lock:
+            full = len(self._waiting) >= self._max_waiting
+            if full or self._of[tenant_id] >= self._max_waiting // _OF_TENANT:
+                self.num_dropped += 1
+                return
+            self._waiting.append(timeline)
+            self._of[tenant_id] += 1
+
+    def close(self, timeout_s: float = FLUSH_S) -> None:
+        """Send what waits, for so long; blocks, and so belongs on another thread than the loop's.
+
+        What is not sent by then is dropped: the process may end.
+        """
+        self._closing.set()
+        self._wake.set()
+        self._thread.join(timeout_s)
+        self._sender.close()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._wake.wait(self._delay_s)
+            while batch := self._take():
+                self._send(batch)
+                if self._closing.is_set() and self._has_failed:
+                    return
+
+    def _take(self) -> list[Timeline]:
+        with self._lock:
+            batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+            for timeline in batch:
+                self._of[timeline.tenant_id] -= 1
+                if not self._of[timeline.tenant_id]:
+                    del self._of[timeline.tenant_id]
+        return batch
+
+    def _send(self, batch: Sequence[Timeline]) -> None:
+        batch, spans = self._made(batch)
+        if not batch:
+            return
+        try:
+            is_sent = self._sender.send(spans)
+        except Exception:
+            logger.exception("traces could not be sent")
+            is_sent = False
+        if is_sent:
+            self.num_sent += len(batch)
+        else:
+            with self._lock:
+                self.num_dropped += len(batch)
+        if is_sent is self._has_failed:
+            # Once as it begins and once as it is over: a receiver may be away for days.
+            self._has_failed = not is_sent
+            text = "traces are taken again" if is_sent else "no traces are taken: they are dropped"
+            logger.warning("%s by the receiver that OTEL_EXPORTER_OTLP_* names", text)
+
+    def _made(self, batch: Sequence[Timeline]) -> tuple[list[Timeline], list[Any]]:
+        """Make the spans of those that they can be made of; the others are dropped."""
+        made: list[Timeline] = []
+        spans: list[Any] = []
+        for timeline in batch:
+            try:
+                spans += self._spans(timeline)
+            except Exception:
+                logger.exception("a trace could not be made")
+                with self._lock:
+                    self.num_dropped += 1
+            else:
+                made.append(timeline)
+        return made, spans
