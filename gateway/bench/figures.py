@@ -16,6 +16,8 @@ _CPU_GOAL_MS = 1.0
 _LITELLM_GOAL = 8.0
 _ADDED_GOAL_MS = 10.0
 _SCRIPT_GOAL_US = 60.0
+# What traces add to a request, at the default share and at the whole.
+_TRACED_GOAL, _ALL_TRACED_GOAL = 1.08, 1.35
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,10 @@ def make_part(
     figures["gateway_over_echo"] = Figure(_ratio(rounds, "gateway", "echo"), "ratio")
     cpu_ms = median(measured.costs["gateway"].request_us for measured in rounds) / 1000
     figures["cpu_ms_per_request"] = at_most(cpu_ms, _CPU_GOAL_MS, "ms")
+    traced = _ratio(rounds, "traced gateway", "gateway")
+    figures["traced_cpu_ratio"] = at_most(traced, _TRACED_GOAL, "ratio")
+    all_traced = _ratio(rounds, "all traced", "gateway")
+    figures["all_traced_cpu_ratio"] = at_most(all_traced, _ALL_TRACED_GOAL, "ratio")
     if "litellm" in rounds[0].costs:
         ratio = _ratio(rounds, "litellm", "gateway")
         figures["litellm_cpu_ratio"] = at_least(ratio, _LITELLM_GOAL, "ratio")

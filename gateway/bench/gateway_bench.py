@@ -3,7 +3,8 @@
 Servers take turns in each round: a bare Starlette echo, the same echo under the guarded protocol,
 the gateway with all it does but a model (a simulated engine draws the tokens; the key is checked,
 every limit of every scope is on, a row of the ledger is written), and LiteLLM's proxy, where it is
-installed, which checks one master key and counts nothing. Ratios are taken within a round, and the
+installed, which checks one master key and counts nothing. Two more gateways send traces, at the
+default share and of every request. Ratios are taken within a round, and the
 medians over rounds are stated. A streamed event costs what a long answer takes more than a short
 one, over the events that it has more. Latencies are of a fixed rate, the gateway's over the
 echo's; the script's time is Valkey's own count, for one of a request's operations.
@@ -29,10 +30,12 @@ from gateway.bench.subjects import (
     echo_subject,
     gateway_subject,
     litellm_subject,
+    traced_subject,
 )
 from gateway.store.script_time import script_time
 from scheduler.bench.options import add_output_options, finish_part, positive
 from scheduler.bench.part import Part
+from scheduler.bench.report import at_most
 from scheduler.progress import Progress
 
 _LONG, _SHORT = 48, 1
@@ -46,6 +49,9 @@ def measure(options: GatewayBenchOptions, progress: Progress) -> Part:
             stack.enter_context(echo_subject(is_guarded=False)),
             stack.enter_context(echo_subject(is_guarded=True)),
             stack.enter_context(gateway_subject()),
+            # At the default share, and of every request.
+            stack.enter_context(traced_subject("traced gateway", {})),
+            stack.enter_context(traced_subject("all traced", {"SLUICE_TRACE_SHARE": "1"})),
         ]
         if options.litellm is not None:
             subjects.append(stack.enter_context(litellm_subject(options.litellm)))
@@ -57,6 +63,10 @@ def measure(options: GatewayBenchOptions, progress: Progress) -> Part:
                 rounds.append(measured)
             progress.advance(1, amount=len(subjects) * options.requests)
         part = make_part(options, subjects, rounds)
+        # What is not sent costs nothing: of those all of whose requests are traced, next to none.
+        traces = subjects[4].num_traces()
+        dropped = traces["dropped"] / max(sum(traces.values()), 1)
+        part.figures["all_traced_dropped"] = at_most(dropped, 0.02, "share")
     # Once the servers are gone.
     add_metrics_cost(part)
     return part

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import socket
 import subprocess
@@ -18,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import httpx
@@ -28,6 +30,7 @@ from gateway.store.embedded import EmbeddedServers
 
 # LiteLLM takes about a quarter of a minute to import itself.
 _START_S: Final = 120.0
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class BenchError(Exception):
@@ -45,6 +48,15 @@ class Subject:
     stream_path: str
     headers: Mapping[str, str] = field(default_factory=dict)
     redis_url: str | None = None
+    metrics_url: str | None = None
+    admin_headers: Mapping[str, str] = field(default_factory=dict)
+
+    def num_traces(self) -> Mapping[str, int]:
+        """Return what became of its requests' traces so far, by the gateway's own metrics."""
+        assert self.metrics_url is not None
+        told = httpx.get(self.metrics_url, headers=self.admin_headers).raise_for_status().text
+        found = re.findall(r'^sluice_trace_requests_total\{\w+="(\w+)"\} (\S+)', told, re.MULTILINE)
+        return {what: int(float(number)) for what, number in found}
 
     def cpu_s(self) -> float:
         """Add up the CPU time of the server's threads so far."""
@@ -66,7 +78,19 @@ def echo_subject(*, is_guarded: bool) -> Iterator[Subject]:
 
 
 @contextlib.contextmanager
-def gateway_subject() -> Iterator[Subject]:
+def traced_subject(name: str, env: Mapping[str, str]) -> Iterator[Subject]:
+    """Run the gateway with traces that go to an echo, by `env` beside where that is."""
+    echo = [sys.executable, "-m", "gateway.bench.echo_server"]
+    with _running(echo, {}) as (_, port):
+        endpoint = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://127.0.0.1:{int(port)}/echo"}
+        with gateway_subject(name, {**endpoint, **env}) as subject:
+            yield subject
+
+
+@contextlib.contextmanager
+def gateway_subject(
+    name: str = "gateway", more_env: Mapping[str, str] = _NONE
+) -> Iterator[Subject]:
     """Run the whole gateway on an engine that answers at once, every limit set, out of reach.
 
     Its stores are private to the bench and go with it.
@@ -85,6 +109,7 @@ def gateway_subject() -> Iterator[Subject]:
             "SLUICE_QUOTA_BUILD_S": "0",
             # A burst of the bench is no overload.
             "SLUICE_REDIS_TIMEOUT_S": "1",
+            **more_env,
         }
         with _running(command, env) as (process, line):
             banner = json.loads(line)
@@ -93,7 +118,15 @@ def gateway_subject() -> Iterator[Subject]:
             headers = {"authorization": f"Bearer {banner['keys'][0]['key']}"}
             port = int(banner["api"].split(":")[2].split("/")[0])
             yield Subject(
-                "gateway", process.pid, port, path, path, headers, redis_url=servers.redis_url()
+                name,
+                process.pid,
+                port,
+                path,
+                path,
+                headers,
+                redis_url=servers.redis_url(),
+                metrics_url=f"{banner['admin']}/metrics",
+                admin_headers={"authorization": f"Bearer {banner['admin_token']}"},
             )
 
 
@@ -156,7 +189,8 @@ def _running(
     """Start a server that prints one line once it serves."""
     if not Path("/proc/self/schedstat").exists():
         raise BenchError("CPU times are read from /proc/<pid>/schedstat, which is not here")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+    ours = ("SLUICE_", "OTEL_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**kept, **env})
     try:
         assert process.stdout is not None

@@ -9,14 +9,10 @@ https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from gateway.telemetry.trace_export import TraceExport
-
-if TYPE_CHECKING:
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.trace import ReadableSpan
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +43,9 @@ def sends_traces(environment: Mapping[str, str]) -> bool:
 def open_traces(version: str, environment: Mapping[str, str]) -> TraceExport:
     """Begin to send traces to where the environment says; close it at the end."""
     # Loaded by whoever sends traces alone: they take a fifth of a second.
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
 
+    from gateway.telemetry.otlp_sender import OtlpSender
     from gateway.telemetry.spans import SpanMaker
 
     # It has a line for each try; ours are two for each outage.
@@ -58,20 +54,7 @@ def open_traces(version: str, environment: Mapping[str, str]) -> TraceExport:
     named = environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
     if not environment.get("OTEL_SERVICE_NAME") and "service.name=" not in named:
         attributes["service.name"] = _SERVICE
-    maker = SpanMaker(Resource.create(attributes))
-    export = TraceExport(maker.spans, _Sender(OTLPSpanExporter()))
+    maker = SpanMaker(Resource.create(attributes).attributes)
+    export = TraceExport(maker.encode, OtlpSender())
     export.start()
     return export
-
-
-class _Sender:
-    def __init__(self, exporter: OTLPSpanExporter) -> None:
-        self._exporter = exporter
-
-    def send(self, spans: Sequence[ReadableSpan]) -> bool:
-        from opentelemetry.sdk.trace.export import SpanExportResult
-
-        return self._exporter.export(spans) is SpanExportResult.SUCCESS
-
-    def close(self) -> None:
-        self._exporter.shutdown()  # type: ignore[no-untyped-call]

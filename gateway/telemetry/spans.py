@@ -8,194 +8,199 @@
     └ sluice.quota.settle
       └ sluice.ledger.write
 
-Nothing here has seen what a tenant sent: a `Timeline` holds none of it. It runs on the exporter's
-thread and is not to be imported where traces are not sent: OpenTelemetry takes a while to load.
+They are written straight into OTLP's messages: by way of the SDK's spans, of which each is made and
+then encoded, a tree takes several times as long. It runs on the exporter's thread and is not to be
+imported where traces are not sent: OpenTelemetry takes a while to load.
 """
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags, TraceState
-from opentelemetry.trace.status import Status, StatusCode
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, SpanFlags, Status
 
 from gateway.domain.timeline import Detail, Phase, Timeline
 from gateway.telemetry import names
 from gateway.telemetry.trace_context import root_span_id
 from scheduler.facts import RequestFacts
 
-_SCOPE: Final = InstrumentationScope(names.SCOPE)
-_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+logger = logging.getLogger(__name__)
+
 _OPERATIONS: Final = {"/v1/completions": "text_completion"}
-_UNSET: Final = Status(StatusCode.UNSET)
 # What the engine tells comes by another thread; less than this is no time at all.
 _NO_TIME_S: Final = 1e-9
+_SAMPLED: Final = 1
+_OURS: Final = _SAMPLED | SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
+_THEIRS: Final = _OURS | SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
 
 _Value = str | int | float | bool | Sequence[str]
 
 
 class SpanMaker:
-    """Make the spans of requests, all of one `resource`."""
+    """Encode the spans of requests as OTLP has them, all of one resource's `attributes`."""
 
-    def __init__(self, resource: Resource) -> None:
-        self._resource = _HashedOnce(resource)
+    def __init__(self, attributes: Mapping[str, Any]) -> None:
+        resource = ExportTraceServiceRequest()
+        resource.resource_spans.add().resource.attributes.extend(_attributes(attributes))
+        self._resource = resource
 
-    def spans(self, timeline: Timeline) -> list[ReadableSpan]:
-        """Return a request's tree, the root first."""
-        assert timeline.ended_s is not None
-        tree = _Tree(self._resource, timeline)
-        root = tree.root()
-        for phase in timeline.phases:
-            if phase.name == names.CHAT:
-                self._chat(tree, root, phase)
-                continue
-            span = tree.add(phase.name, root, phase.begin_s, phase.end_s, phase.detail)
-            if phase.name == names.SETTLE:
-                for inner in timeline.inner:
-                    tree.add(inner.name, span, inner.begin_s, inner.end_s, inner.detail)
-        return tree.spans
+    def encode(self, timelines: Iterable[Timeline]) -> tuple[bytes, int]:
+        """Return what to post, and of how many requests it tells.
 
-    def _chat(self, tree: _Tree, root: SpanContext, phase: Phase) -> None:
-        timeline = tree.timeline
-        operation = _OPERATIONS.get(timeline.route, names.CHAT)
-        span = tree.add(
-            f"{operation} {timeline.model}",
-            root,
-            phase.begin_s,
-            phase.end_s,
-            _chat_detail(timeline, operation),
-            events=[tree.event(*remark) for remark in timeline.remarks],
-        )
-        for index, facts in enumerate(timeline.facts):
-            _engine(tree, span, phase, index, facts)
-        begin_s, end_s = timeline.first_write_s, timeline.last_write_s
-        if timeline.is_stream and begin_s is not None and end_s is not None:
-            tree.add(
-                names.WRITE,
-                span,
-                min(max(begin_s, phase.begin_s), phase.end_s),
-                min(end_s, phase.end_s),
-                {
-                    names.EVENTS: timeline.num_events,
-                    names.BYTES: timeline.num_bytes,
-                    names.STALL_MS: round(timeline.stall_s * 1000, 3),
-                    names.OUTCOME: timeline.outcome,
-                },
-            )
+        One whose spans cannot be made is left out, and logged as our bug.
+        """
+        request = ExportTraceServiceRequest()
+        request.CopyFrom(self._resource)
+        scope = request.resource_spans[0].scope_spans.add()
+        scope.scope.name = names.SCOPE
+        num_made = 0
+        for timeline in timelines:
+            num_spans = len(scope.spans)
+            try:
+                add_spans(scope, timeline)
+            except Exception:
+                logger.exception("a trace could not be made")
+                del scope.spans[num_spans:]
+            else:
+                num_made += 1
+        return request.SerializeToString(), num_made
 
 
-class _HashedOnce(Resource):
-    """Be a resource whose hash is known: the encoder asks for it with each span, as JSON."""
+def add_spans(scope: ScopeSpans, timeline: Timeline) -> None:
+    """Add a request's tree, the root first."""
+    assert timeline.ended_s is not None
+    tree = _Tree(scope, timeline)
+    root = tree.root()
+    for phase in timeline.phases:
+        if phase.name == names.CHAT:
+            _chat(tree, root, phase)
+            continue
+        span = tree.add(phase.name, root, phase.begin_s, phase.end_s, phase.detail)
+        if phase.name == names.SETTLE:
+            for inner in timeline.inner:
+                tree.add(inner.name, span, inner.begin_s, inner.end_s, inner.detail)
 
-    def __init__(self, resource: Resource) -> None:
-        super().__init__(resource.attributes, resource.schema_url)
-        self._hash = super().__hash__()
 
-    def __hash__(self) -> int:
-        return self._hash
+def _attributes(detail: Mapping[str, Any]) -> Iterator[KeyValue]:
+    for key, value in detail.items():
+        yield KeyValue(key=key, value=_any_value(value))
 
-    def __eq__(self, other: object) -> bool:
-        return super().__eq__(other)
+
+def _any_value(value: Any) -> AnyValue:
+    # By the exact type: True is an integer too.
+    if (of_kind := _KINDS.get(type(value))) is not None:
+        return of_kind(value)
+    assert isinstance(value, Sequence), value
+    many = AnyValue()
+    many.array_value.values.extend(_any_value(one) for one in value)
+    return many
+
+
+_KINDS: Final[Mapping[type, Callable[..., AnyValue]]] = {
+    str: lambda value: AnyValue(string_value=value),
+    bool: lambda value: AnyValue(bool_value=value),
+    int: lambda value: AnyValue(int_value=value),
+    float: lambda value: AnyValue(double_value=value),
+}
 
 
 class _Tree:
-    """Gather the spans of one request."""
+    """Add the spans of one request, each named by its id."""
 
-    def __init__(self, resource: Resource, timeline: Timeline) -> None:
+    def __init__(self, scope: ScopeSpans, timeline: Timeline) -> None:
         self.timeline = timeline
-        self.spans: list[ReadableSpan] = []
-        self._resource = resource
-        self._state = TraceState.from_header([timeline.tracestate or ""])
+        self._spans = scope.spans
+        self._trace_id = timeline.trace_id.to_bytes(16, "big")
+        self._state = timeline.tracestate or ""
 
-    def root(self) -> SpanContext:
+    def root(self) -> bytes:
         timeline = self.timeline
         assert timeline.ended_s is not None
-        own = self._context(root_span_id(int(timeline.request_id, 16)))
-        theirs, links = None, []
-        if (parent := timeline.parent) is not None:
-            theirs = SpanContext(parent.trace_id, parent.span_id, is_remote=True)
-            links = [] if timeline.is_continued else [Link(theirs)]
-        if (batch_id := timeline.batch_id) is not None:
-            # The request that made the batch gave it its id.
-            made = SpanContext(batch_id.int, root_span_id(batch_id.int), is_remote=True)
-            links = [Link(made)]
-        self._append(
+        own = root_span_id(int(timeline.request_id, 16)).to_bytes(8, "big")
+        theirs = timeline.parent if timeline.is_continued else None
+        span = self._add(
             _root_name(timeline),
             own,
-            theirs if timeline.is_continued else None,
+            b"" if theirs is None else theirs.span_id.to_bytes(8, "big"),
             (timeline.began_s, timeline.ended_s),
             _root_detail(timeline),
-            links=links,
-            kind=SpanKind.INTERNAL if timeline.batch_id else SpanKind.SERVER,
-            events=_refusal(self),
-            status=_status(timeline),
+            _refusal(timeline),
         )
+        span.kind = Span.SPAN_KIND_INTERNAL if timeline.batch_id else Span.SPAN_KIND_SERVER
+        if theirs is not None:
+            span.flags = _THEIRS
+        for trace_id, span_id in _linked(timeline):
+            span.links.add(
+                trace_id=trace_id.to_bytes(16, "big"),
+                span_id=span_id.to_bytes(8, "big"),
+                flags=_THEIRS,
+            )
+        if _has_failed(timeline):
+            span.status.code = Status.STATUS_CODE_ERROR
         return own
 
     def add(
         self,
         name: str,
-        parent: SpanContext,
+        parent: bytes,
         begin_s: float,
         end_s: float,
         detail: Mapping[str, _Value] | None = None,
-        events: Sequence[Event] = (),
-    ) -> SpanContext:
-        own = self._context(random.getrandbits(64) or 1)
-        self._append(name, own, parent, (begin_s, end_s), detail or {}, events=events)
+        events: Iterable[_Event] = (),
+    ) -> bytes:
+        own = (random.getrandbits(64) or 1).to_bytes(8, "big")
+        self._add(name, own, parent, (begin_s, end_s), detail, events)
         return own
 
-    def event(self, name: str, at_s: float, detail: Detail | None = None) -> Event:
-        return Event(name, detail, self._ns(at_s))
-
-    def _append(
+    def _add(
         self,
         name: str,
-        own: SpanContext,
-        parent: SpanContext | None,
+        own: bytes,
+        parent: bytes,
         times: tuple[float, float],
-        detail: Mapping[str, _Value],
-        *,
-        links: Sequence[Link] = (),
-        kind: SpanKind = SpanKind.INTERNAL,
-        events: Sequence[Event] = (),
-        status: Status = _UNSET,
-    ) -> None:
+        detail: Mapping[str, _Value] | None,
+        events: Iterable[_Event],
+    ) -> Span:
         begin_s, end_s = times
-        span = ReadableSpan(
-            name,
-            own,
-            parent,
-            self._resource,
-            detail,
-            events,
-            links,
-            kind,
-            None,
-            status,
-            self._ns(begin_s),
-            self._ns(max(begin_s, end_s)),
-            _SCOPE,
-        )
-        self.spans.append(span)
-
-    def _context(self, span_id: int) -> SpanContext:
-        return SpanContext(
-            self.timeline.trace_id,
-            span_id,
-            is_remote=False,
-            trace_flags=_SAMPLED,
+        span: Span = self._spans.add(
+            trace_id=self._trace_id,
+            span_id=own,
+            parent_span_id=parent,
             trace_state=self._state,
+            flags=_OURS,
+            name=name,
+            kind=Span.SPAN_KIND_INTERNAL,
+            start_time_unix_nano=self._ns(begin_s),
+            end_time_unix_nano=self._ns(max(begin_s, end_s)),
         )
+        if detail:
+            span.attributes.extend(_attributes(detail))
+        for event, at_s, said in events:
+            told = span.events.add(name=event, time_unix_nano=self._ns(at_s))
+            if said:
+                told.attributes.extend(_attributes(said))
+        return span
 
     def _ns(self, at_s: float) -> int:
         timeline = self.timeline
         return timeline.began_ns + int((at_s - timeline.began_s) * 1e9)
+
+
+_Event = tuple[str, float, Detail | None]
+
+
+def _linked(timeline: Timeline) -> Iterator[tuple[int, int]]:
+    """Name the spans of other traces that this one has to do with."""
+    if timeline.parent is not None and not timeline.is_continued:
+        yield timeline.parent
+    if (batch_id := timeline.batch_id) is not None:
+        # The request that made the batch gave it its id.
+        yield batch_id.int, root_span_id(batch_id.int)
 
 
 def _root_name(timeline: Timeline) -> str:
@@ -230,9 +235,8 @@ def _root_detail(timeline: Timeline) -> dict[str, _Value]:
     return detail
 
 
-def _refusal(tree: _Tree) -> list[Event]:
+def _refusal(timeline: Timeline) -> list[_Event]:
     """Tell at the end of which phase it was refused, and by what."""
-    timeline = tree.timeline
     if timeline.status < 400 or not timeline.phases:
         return []
     last = [phase for phase in timeline.phases if phase.name != names.SEND]
@@ -240,12 +244,40 @@ def _refusal(tree: _Tree) -> list[Event]:
     detail: Detail = {names.CAUSE: timeline.code}
     if timeline.limit:
         detail[names.QUOTA_LIMIT] = timeline.limit
-    return [tree.event(names.REFUSED, at_s, detail)]
+    return [(names.REFUSED, at_s, detail)]
 
 
-def _status(timeline: Timeline) -> Status:
-    has_failed = timeline.status >= 500 or (timeline.status < 400 and bool(timeline.code))
-    return Status(StatusCode.ERROR if has_failed else StatusCode.UNSET)
+def _has_failed(timeline: Timeline) -> bool:
+    return timeline.status >= 500 or (timeline.status < 400 and bool(timeline.code))
+
+
+def _chat(tree: _Tree, root: bytes, phase: Phase) -> None:
+    timeline = tree.timeline
+    operation = _OPERATIONS.get(timeline.route, names.CHAT)
+    span = tree.add(
+        f"{operation} {timeline.model}",
+        root,
+        phase.begin_s,
+        phase.end_s,
+        _chat_detail(timeline, operation),
+        timeline.remarks,
+    )
+    for index, facts in enumerate(timeline.facts):
+        _engine(tree, span, phase, index, facts)
+    begin_s, end_s = timeline.first_write_s, timeline.last_write_s
+    if timeline.is_stream and begin_s is not None and end_s is not None:
+        tree.add(
+            names.WRITE,
+            span,
+            min(max(begin_s, phase.begin_s), phase.end_s),
+            min(end_s, phase.end_s),
+            {
+                names.EVENTS: timeline.num_events,
+                names.BYTES: timeline.num_bytes,
+                names.STALL_MS: round(timeline.stall_s * 1000, 3),
+                names.OUTCOME: timeline.outcome,
+            },
+        )
 
 
 def _chat_detail(timeline: Timeline, operation: str) -> dict[str, _Value]:
@@ -273,7 +305,7 @@ def _chat_detail(timeline: Timeline, operation: str) -> dict[str, _Value]:
     return detail
 
 
-def _engine(tree: _Tree, parent: SpanContext, chat: Phase, index: int, facts: RequestFacts) -> None:
+def _engine(tree: _Tree, parent: bytes, chat: Phase, index: int, facts: RequestFacts) -> None:
     """Add what the scheduler says of one generation: parts that tile the phase it ran in."""
 
     def within(at_s: float | None) -> float:
@@ -284,7 +316,7 @@ def _engine(tree: _Tree, parent: SpanContext, chat: Phase, index: int, facts: Re
     first_s = min(within(facts.first_token_s), ended_s)
     choice: Detail = {names.CHOICE: index}
     queue = choice | {names.TIER: tree.timeline.tier, names.QUEUE_POSITION: facts.num_ahead}
-    waits = list(_waits(tree, facts, admitted_s))
+    waits = _waits(facts, admitted_s)
     tree.add(names.QUEUE, parent, chat.begin_s, admitted_s, queue, waits)
     if facts.admitted_s is not None:
         prefill = choice | {
@@ -297,23 +329,23 @@ def _engine(tree: _Tree, parent: SpanContext, chat: Phase, index: int, facts: Re
             names.OUTPUT_TOKENS: facts.num_output_tokens,
             names.PREEMPTIONS: len(facts.preemptions),
         }
-        events = [tree.event(names.FIRST_TOKEN, first_s), *_breaks(tree, facts, ended_s)]
+        events = [(names.FIRST_TOKEN, first_s, None), *_breaks(facts, ended_s)]
         tree.add(names.DECODE, parent, first_s, ended_s, decode, events)
     if chat.end_s - ended_s > _NO_TIME_S:
         tree.add(names.DELIVER, parent, ended_s, chat.end_s, choice)
 
 
-def _waits(tree: _Tree, facts: RequestFacts, at_s: float) -> Iterator[Event]:
+def _waits(facts: RequestFacts, at_s: float) -> Iterator[_Event]:
     for cause, waited_s in facts.waits_s.items():
         if waited_s > 0:
-            yield tree.event(names.WAITED, at_s, {names.CAUSE: str(cause), names.SECONDS: waited_s})
+            yield names.WAITED, at_s, {names.CAUSE: str(cause), names.SECONDS: waited_s}
 
 
-def _breaks(tree: _Tree, facts: RequestFacts, at_s: float) -> Iterator[Event]:
+def _breaks(facts: RequestFacts, at_s: float) -> Iterator[_Event]:
     for one in facts.preemptions:
-        yield tree.event(names.PREEMPTED, one.at_s, {names.CAUSE: str(one.cause)})
+        yield names.PREEMPTED, one.at_s, {names.CAUSE: str(one.cause)}
         if one.resumed_s is not None:
-            yield tree.event(names.RESUMED, one.resumed_s)
+            yield names.RESUMED, one.resumed_s, None
     for cause, rested_s in facts.rests_s.items():
         if rested_s > 0:
-            yield tree.event(names.RESTED, at_s, {names.CAUSE: str(cause), names.SECONDS: rested_s})
+            yield names.RESTED, at_s, {names.CAUSE: str(cause), names.SECONDS: rested_s}

@@ -33,21 +33,21 @@ FLUSH_S: Final = 5.0
 
 
 class Sends(Protocol):
-    """Take spans, or say that it could not; may block as long as its own time-out."""
+    """Take what was encoded, or say that it could not; may block as long as its own time-out."""
 
-    def send(self, spans: Sequence[Any]) -> bool: ...
+    def send(self, encoded: Any) -> bool: ...
     def close(self) -> None: ...
 
 
 class TraceExport:
-    """Send the traces of requests that are sampled, as `spans` makes them.
+    """Send the traces of requests that are sampled, as `encode` makes them, and says of how many.
 
     `add` and the counts belong to the event loop's thread.
     """
 
     def __init__(
         self,
-        spans: Callable[[Timeline], Sequence[Any]],
+        encode: Callable[[Sequence[Timeline]], tuple[Any, int]],
         sender: Sends,
         *,
         max_waiting: int = MAX_WAITING,
@@ -55,7 +55,7 @@ class TraceExport:
     ) -> None:
         self.num_sent = self.num_dropped = self.num_left_out = 0
         self._rate = TenantRate(per_s=_PER_S, burst=_BURST)
-        self._spans = spans
+        self._encode = encode
         self._sender = sender
         self._max_waiting = max_waiting
         self._delay_s = delay_s
@@ -90,6 +90,8 @@ class TraceExport:
                 return
             self._waiting.append(timeline)
             self._of[tenant_id] += 1
+            if len(self._waiting) == _BATCH:
+                self._wake.set()
 
     def close(self, timeout_s: float = FLUSH_S) -> None:
         """Send what waits, for so long; blocks, and so belongs on another thread than the loop's.
@@ -102,8 +104,12 @@ class TraceExport:
         self._sender.close()
 
     def _run(self) -> None:
-        while not self._closing.is_set():
+        is_last = False
+        while not is_last:
             self._wake.wait(self._delay_s)
+            self._wake.clear()
+            # What was added before the end is still taken below.
+            is_last = self._closing.is_set()
             while batch := self._take():
                 self._send(batch)
                 if self._closing.is_set() and self._has_failed:
@@ -119,36 +125,18 @@ class TraceExport:
         return batch
 
     def _send(self, batch: Sequence[Timeline]) -> None:
-        batch, spans = self._made(batch)
-        if not batch:
-            return
+        num_made, is_sent = 0, False
         try:
-            is_sent = self._sender.send(spans)
+            encoded, num_made = self._encode(batch)
+            is_sent = not num_made or self._sender.send(encoded)
         except Exception:
             logger.exception("traces could not be sent")
-            is_sent = False
-        if is_sent:
-            self.num_sent += len(batch)
-        else:
-            with self._lock:
-                self.num_dropped += len(batch)
-        if is_sent is self._has_failed:
+        num_sent = num_made if is_sent else 0
+        self.num_sent += num_sent
+        with self._lock:
+            self.num_dropped += len(batch) - num_sent
+        if num_made and is_sent is self._has_failed:
             # Once as it begins and once as it is over: a receiver may be away for days.
             self._has_failed = not is_sent
             text = "traces are taken again" if is_sent else "no traces are taken: they are dropped"
             logger.warning("%s by the receiver that OTEL_EXPORTER_OTLP_* names", text)
-
-    def _made(self, batch: Sequence[Timeline]) -> tuple[list[Timeline], list[Any]]:
-        """Make the spans of those that they can be made of; the others are dropped."""
-        made: list[Timeline] = []
-        spans: list[Any] = []
-        for timeline in batch:
-            try:
-                spans += self._spans(timeline)
-            except Exception:
-                logger.exception("a trace could not be made")
-                with self._lock:
-                    self.num_dropped += 1
-            else:
-                made.append(timeline)
-        return made, spans

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from uuid import UUID
 
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from gateway.domain.timeline import SpanName, Timeline
 from gateway.telemetry import names
 from gateway.telemetry.spans import SpanMaker
 from scheduler.facts import Preempted, PreemptionCause, RequestFacts, WaitCause
+from tests.trace_receiver import attributes
 
-MAKER = SpanMaker(Resource({}))
+MAKER = SpanMaker({"service.name": "front"})
 ID = "0af7651916cd43dd8448eb211c80319c"
 
 
@@ -29,15 +32,22 @@ def computed(*facts: RequestFacts, status: int = 200, code: str = "") -> Timelin
     return timeline
 
 
-def named(spans: Sequence[ReadableSpan], name: str) -> ReadableSpan:
+def spans_of(*timelines: Timeline) -> list[Span]:
+    encoded, num_made = MAKER.encode(timelines)
+    assert num_made == len(timelines)
+    [resource] = ExportTraceServiceRequest.FromString(encoded).resource_spans
+    assert [one.key for one in resource.resource.attributes] == ["service.name"]
+    [scope] = resource.scope_spans
+    return list(scope.spans)
+
+
+def named(spans: Sequence[Span], name: str) -> Span:
     [span] = [span for span in spans if span.name == name]
     return span
 
 
-def took_s(span: ReadableSpan) -> float:
-    assert span.end_time is not None
-    assert span.start_time is not None
-    return (span.end_time - span.start_time) / 1e9
+def took_s(span: Span) -> float:
+    return (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9
 
 
 def test_the_engines_spans_tile_what_computed() -> None:
@@ -53,16 +63,16 @@ def test_the_engines_spans_tile_what_computed() -> None:
         num_chunks=2,
         preemptions=(Preempted(13.5, PreemptionCause.BLOCKS, 14.0),),
     )
-    spans = MAKER.spans(computed(facts))
+    spans = spans_of(computed(facts))
     parts = [named(spans, name) for name in (names.QUEUE, names.PREFILL, names.DECODE)]
     assert [took_s(span) for span in [*parts, named(spans, names.DELIVER)]] == [1, 1, 1.5, 0.5]
     [waited] = parts[0].events
     assert waited.name == names.WAITED
-    assert dict(waited.attributes or {}) == {names.CAUSE: "slots", names.SECONDS: 0.999}
+    assert attributes(waited) == {names.CAUSE: "slots", names.SECONDS: 0.999}
     events = [event.name for event in parts[2].events]
     assert events == [names.FIRST_TOKEN, names.PREEMPTED, names.RESUMED, names.RESTED]
     chat = named(spans, "chat m")
-    assert all(span.parent == chat.context for span in parts)
+    assert all(span.parent_span_id == chat.span_id for span in parts)
 
 
 def test_one_that_never_ran_was_queued_alone() -> None:
@@ -70,7 +80,7 @@ def test_one_that_never_ran_was_queued_alone() -> None:
     facts = RequestFacts(
         queued_s=11.0, num_ahead=0, admitted_s=None, first_token_s=None, ended_s=99.0
     )
-    spans = MAKER.spans(computed(facts))
+    spans = spans_of(computed(facts))
     assert took_s(named(spans, names.QUEUE)) == 4
     assert not [span for span in spans if span.name in (names.PREFILL, names.DECODE)]
 
@@ -79,40 +89,65 @@ def test_a_refusal_is_an_event_with_its_limit() -> None:
     """It stands where the request was refused; a server's fault marks the root as failed."""
     timeline = computed(status=429, code="rate_limit_exceeded")
     timeline.limit = "tenant.rpm"
-    root = MAKER.spans(timeline)[0]
+    root = spans_of(timeline)[0]
     [event] = root.events
-    assert dict(event.attributes or {}) == {
+    assert attributes(event) == {
         names.CAUSE: "rate_limit_exceeded",
         names.QUOTA_LIMIT: "tenant.rpm",
     }
-    assert event.timestamp == 6_000_000_000
-    assert root.status.is_unset
-    assert not MAKER.spans(computed(status=500, code="internal_error"))[0].status.is_ok
-    assert MAKER.spans(computed(status=200, code="internal_error"))[0].status.status_code.value == 2
+    assert event.time_unix_nano == 6_000_000_000
+    assert root.status.code == Status.STATUS_CODE_UNSET
+    for status in (500, 200):
+        failed = spans_of(computed(status=status, code="internal_error"))[0]
+        assert failed.status.code == Status.STATUS_CODE_ERROR
 
 
 def test_a_strangers_parent_is_linked_and_a_trusted_ones_continued() -> None:
     """The trace is ours in the first case and theirs in the second, with its state."""
     timeline = computed()
     timeline.parent = SpanName(7, 8)
-    root = MAKER.spans(timeline)[0]
-    assert root.parent is None
-    assert [link.context.span_id for link in root.links] == [8]
+    root = spans_of(timeline)[0]
+    assert not root.parent_span_id
+    assert [link.span_id for link in root.links] == [(8).to_bytes(8, "big")]
     timeline.is_continued, timeline.trace_id, timeline.tracestate = True, 7, "a=1"
-    root = MAKER.spans(timeline)[0]
-    assert root.parent is not None
-    assert (root.parent.span_id, root.context and root.context.trace_id) == (8, 7)
+    root = spans_of(timeline)[0]
+    assert (int.from_bytes(root.parent_span_id, "big"), int.from_bytes(root.trace_id, "big")) == (
+        8,
+        7,
+    )
     assert not root.links
-    assert root.context is not None
-    assert root.context.trace_state.to_header() == "a=1"
+    assert root.trace_state == "a=1"
 
 
 def test_an_item_of_a_batch_is_linked_to_its_making() -> None:
     """The request that made the batch gave it its id, which is that trace's id."""
     timeline = computed()
     timeline.batch_id, timeline.attempt = UUID(int=(1 << 64) + 5), 2
-    root = MAKER.spans(timeline)[0]
+    root = spans_of(timeline)[0]
     [link] = root.links
-    assert (link.context.trace_id, link.context.span_id) == ((1 << 64) + 5, 5)
+    assert link.trace_id == ((1 << 64) + 5).to_bytes(16, "big")
+    assert link.span_id == (5).to_bytes(8, "big")
     assert root.name == names.ITEM
-    assert (root.attributes or {})[names.ITEM_ATTEMPT] == 2
+    assert attributes(root)[names.ITEM_ATTEMPT] == 2
+
+
+def test_values_keep_their_kinds() -> None:
+    """A yes is no number, and what is many is a list."""
+    timeline = computed()
+    timeline.is_stream, timeline.finish_reasons = True, ("stop", "length")
+    told = attributes(named(spans_of(timeline), "chat m"))
+    assert told[names.REQUEST_STREAM] is True
+    assert list(told[names.FINISH_REASONS]) == ["stop", "length"]
+    assert told[names.INPUT_TOKENS] == 0
+
+
+def test_one_that_cannot_be_made_leaves_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither spans nor a gap: those beside it are told whole, and the bug is logged."""
+    bad = computed()
+    bad.ended_s, bad.phases[-1:] = 16.0, [bad.phases[-1]._replace(begin_s=float("nan"))]
+    with caplog.at_level(logging.ERROR):
+        encoded, num_made = MAKER.encode([computed(), bad, computed()])
+    assert num_made == 2
+    assert len(caplog.records) == 1
+    [scope] = ExportTraceServiceRequest.FromString(encoded).resource_spans[0].scope_spans
+    assert len(scope.spans) == 2 * len(spans_of(computed()))
