@@ -46,6 +46,18 @@ def native_library() -> bool:
     return True
 
 
+def pytest_configure() -> None:
+    """Let no example fail for being slow: that says how busy the machine is, not what is right."""
+    try:
+        from hypothesis import HealthCheck, settings
+    except ImportError:
+        # Engine and kernels are tested on machines without it.
+        return
+    slow = [HealthCheck.too_slow]
+    settings.register_profile("sluice", deadline=None, suppress_health_check=slow)
+    settings.load_profile("sluice")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Give each process whole files, and all of `tests/e2e` to one: its servers fill a core."""

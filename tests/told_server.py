@@ -16,6 +16,8 @@ from tests.mixed_requests import Sender, run_batch, send_mixed
 from tests.trace_receiver import Receiver
 
 _QUIET_S = 60.0
+# What is asked by a tenant whose traces show it, and by the same once they no longer do.
+SHOWN, HIDDEN = "it-is-shown", "it-is-hidden"
 
 
 @dataclass
@@ -87,5 +89,18 @@ async def _ask(
         batch, _ = await asyncio.gather(
             run_batch(sender, num_items), send_mixed(sender, num_requests)
         )
+        await _ask_shown(admin, client, banner["keys"][0]["tenant"], banner["model"])
         metrics = (await admin.get("/metrics")).raise_for_status().text
     return sender, batch, metrics
+
+
+async def _ask_shown(
+    admin: httpx.AsyncClient, client: httpx.AsyncClient, tenant: str, model: str
+) -> None:
+    """Ask once while the tenant's traces show what it sends, and once when they no longer do."""
+    for is_shown, mark in ((True, SHOWN), (False, HIDDEN)):
+        changed = await admin.patch(f"/admin/v1/tenants/{tenant}", json={"trace_prompts": is_shown})
+        changed.raise_for_status()
+        messages = [{"role": "user", "content": mark + " the" * (2_100 if is_shown else 0)}]
+        body = {"model": model, "messages": messages, "max_tokens": 5}
+        (await client.post("chat/completions", json=body)).raise_for_status()

@@ -63,6 +63,8 @@ async def open_watching(
     if traces is not None:
         ended.add(traces.add)
         heads = TraceHeads(settings.trace_share, settings.trace_trusted_tenants)
+    else:
+        ended.add(_forget_content)
     log = _log(stack, settings, has_traces=traces is not None)
     if log is not None:
         ended.add(log.add)
@@ -77,6 +79,10 @@ async def _traces(stack: AsyncExitStack, version: str) -> TraceExport | None:
     traces = await asyncio.to_thread(open_traces, version, os.environ)
     stack.push_async_callback(asyncio.to_thread, traces.close)
     return traces
+
+
+def _forget_content(timeline: Timeline) -> None:
+    timeline.content = None
 
 
 def _log(stack: AsyncExitStack, settings: Settings, *, has_traces: bool) -> RequestLog | None:

@@ -91,6 +91,13 @@ def update(
     allow_address: AllowAddress = None,
     any_address: Annotated[bool, typer.Option("--any-address", help="All networks.")] = False,
     max_keys: MaxKeys = None,
+    trace_prompts: Annotated[
+        bool | None,
+        typer.Option(
+            "--trace-prompts/--no-trace-prompts",
+            help="Whether its traces show what it sends and is answered.",
+        ),
+    ] = None,
     if_version: IfVersion = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
@@ -115,6 +122,8 @@ def update(
         changes["models"] = None
     if any_address:
         changes["cidrs"] = None
+    if trace_prompts is not None:
+        changes["trace_prompts"] = trace_prompts
     if not changes:
         raise typer.BadParameter("name what is to change; see sluice tenants update --help")
     path = f"/tenants/{segment(name)}"

@@ -58,7 +58,8 @@ class Tenant:
 
     It inherits the limits of its plan, which `plan` names; its keys stay below its `ceilings`. What
     it shares, by its `weight`, is the share of the org that `org` names, or where that is None all
-    that there is. A change makes the next `version`.
+    that there is. With `trace_prompts` its traces show what it sends and is answered. A change
+    makes the next `version`.
     """
 
     id: UUID
@@ -74,6 +75,7 @@ class Tenant:
     org_id: UUID | None = None
     org: str | None = None
     archived_at: datetime | None = None
+    trace_prompts: bool = False
 
 
 class KeyStatus(StrEnum):
@@ -173,6 +175,7 @@ class Principal:
     tenant_cidrs: tuple[str, ...] | None = None
     org_id: UUID | None = None
     org_weight: float = 1.0
+    trace_prompts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """One request from its first byte to its bill, as moments: what traces, logs and records say.
 
 Marks are taken on the way, at a few hundred nanoseconds each; whether anybody reads them is decided
-at the end. Nothing of what a tenant sent is kept here: no prompt, no answer, no header, no key.
+at the end. Nothing of what a tenant sent is kept here, no prompt, no answer, no header, no key, but
+where an operator has switched it on for a tenant (`Content`), and then by traces alone.
 
 Phases follow each other without a gap, as to enter one leaves the one before: they always sum to
 the whole, however a request ends, and the last of a request that failed is the one it failed in.
@@ -10,7 +11,7 @@ What happens inside of a phase is told beside it (`during`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
@@ -20,6 +21,7 @@ from scheduler.facts import RequestFacts
 
 # Of one request. What is extended again and again, or fails so, is told of no further.
 MAX_REMARKS: Final = 64
+MAX_CONTENT_CHARS: Final = 8192
 # A phase that took less, and has nothing to say, is counted with the next one.
 _NOTHING_S: Final = 20e-6
 
@@ -67,6 +69,34 @@ class HasFacts(Protocol):
 
 
 @dataclass(slots=True)
+class Content:
+    """Hold the beginning of what a tenant sent and was answered, `MAX_CONTENT_CHARS` of each.
+
+    `input` are messages, a role and a text each; `output` are texts, a choice each.
+    """
+
+    input: list[tuple[str, str]] = field(default_factory=list)
+    output: list[str] = field(default_factory=list)
+
+    def sent(self, messages: Iterable[tuple[str, str]]) -> None:
+        """Keep what was sent, as far as there is room."""
+        left = MAX_CONTENT_CHARS
+        for role, text in messages:
+            self.input.append((role, text[:left]))
+            left -= len(text)
+            if left <= 0:
+                return
+
+    def answered(self, choice: int, text: str) -> None:
+        """Keep more of a choice's text, as far as there is room for all choices."""
+        while len(self.output) <= choice:
+            self.output.append("")
+        left = MAX_CONTENT_CHARS - sum(map(len, self.output))
+        if left > 0:
+            self.output[choice] += text[:left]
+
+
+@dataclass(slots=True)
 class Timeline:
     """Gather what happened to one request; the gateway's layers add to it as it passes.
 
@@ -77,9 +107,10 @@ class Timeline:
     refused or ended it. `outcome` is of the ledger's words. `stall_s` is how long writes waited for
     the client, of `num_events` that took `num_bytes`; the longest time between two of them was
     `max_gap_s`. `phases` tile the time from `began_s` to `ended_s`; `inner` lie within them.
-    `batch_id`, `attempt`: it was an item of a batch. `parent` is the span that its client named;
-    its trace is that one's only if it `is_continued`. It `is_sampled` if it is to be kept, and
-    `is_drawn` if that is for no reason but its id.
+    `batch_id`, `attempt`, `previous_id`: it was an item of a batch, tried before as that request.
+    `content` is None but where its tenant's traces show it. `parent` is the span that its client
+    named; its trace is that one's only if it `is_continued`. It `is_sampled` if it is to be kept,
+    and `is_drawn` if that is for no reason but its id.
     """
 
     request_id: str
@@ -127,6 +158,8 @@ class Timeline:
     tpot_slo_s: float | None = None
     batch_id: UUID | None = None
     attempt: int = 0
+    previous_id: UUID | None = None
+    content: Content | None = None
     trace_id: int = 0
     is_sampled: bool = False
     is_drawn: bool = False

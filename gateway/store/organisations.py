@@ -203,6 +203,7 @@ def tenant_of(row: Row[*tuple[Any, ...]]) -> Tenant:
         org_id=row.org_id,
         org=row.org,
         archived_at=row.archived_at,
+        trace_prompts=row.trace_prompts,
     )
 
 
@@ -304,4 +305,5 @@ def _public(tenant: Tenant) -> dict[str, Any]:
         "plan": tenant.plan,
         "org": tenant.org,
         **asdict(tenant.ceilings),
+        "trace_prompts": tenant.trace_prompts,
     }

@@ -25,6 +25,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     Uuid,
+    false,
     text,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
@@ -86,6 +87,7 @@ tenants = Table(
     Column("max_keys", Integer),
     Column("org_id", ForeignKey("orgs.id"), index=True),
     Column("archived_at", _TIME),
+    Column("trace_prompts", Boolean, nullable=False, server_default=false()),
     UniqueConstraint("organisation_id", "name"),
     CheckConstraint("max_tier IN ('priority', 'default', 'flex')", name="max_tier"),
     CheckConstraint("max_keys >= 0", name="max_keys"),

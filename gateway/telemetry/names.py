@@ -66,6 +66,8 @@ FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 FIRST_CHUNK_S: Final = "gen_ai.response.time_to_first_chunk"
 INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+INPUT_MESSAGES: Final = "gen_ai.input.messages"
+OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
 CACHED_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
 
 # Attributes: our own.

@@ -20,16 +20,19 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, SpanFlags, Status
 
-from gateway.domain.timeline import Detail, Phase, Timeline
+from gateway.domain.timeline import Content, Detail, Phase, Timeline
 from gateway.telemetry import names
 from gateway.telemetry.trace_context import root_span_id
 from scheduler.facts import RequestFacts
 
 logger = logging.getLogger(__name__)
+
+_encode: Final = msgspec.json.Encoder().encode
 
 _OPERATIONS: Final = {"/v1/completions": "text_completion"}
 # What the engine tells comes by another thread; less than this is no time at all.
@@ -201,6 +204,8 @@ def _linked(timeline: Timeline) -> Iterator[tuple[int, int]]:
     if (batch_id := timeline.batch_id) is not None:
         # The request that made the batch gave it its id.
         yield batch_id.int, root_span_id(batch_id.int)
+    if (previous_id := timeline.previous_id) is not None:
+        yield previous_id.int, root_span_id(previous_id.int)
 
 
 def _root_name(timeline: Timeline) -> str:
@@ -259,7 +264,7 @@ def _chat(tree: _Tree, root: bytes, phase: Phase) -> None:
         root,
         phase.begin_s,
         phase.end_s,
-        _chat_detail(timeline, operation),
+        _chat_detail(timeline, operation) | _content_detail(timeline.content),
         timeline.remarks,
     )
     for index, facts in enumerate(timeline.facts):
@@ -303,6 +308,20 @@ def _chat_detail(timeline: Timeline, operation: str) -> dict[str, _Value]:
     if timeline.tpot_slo_s is not None:
         detail[names.TPOT_SLO_MS] = timeline.tpot_slo_s * 1000
     return detail
+
+
+def _content_detail(content: Content | None) -> dict[str, _Value]:
+    """Spell what was sent and answered as the GenAI conventions have it: JSON of messages."""
+    if content is None:
+        return {}
+    sent = [(role, text) for role, text in content.input]
+    answered = [("assistant", text) for text in content.output]
+    return {
+        name: _encode(
+            [{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in said]
+        ).decode()
+        for name, said in ((names.INPUT_MESSAGES, sent), (names.OUTPUT_MESSAGES, answered))
+    }
 
 
 def _engine(tree: _Tree, parent: bytes, chat: Phase, index: int, facts: RequestFacts) -> None:

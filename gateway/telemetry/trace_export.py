@@ -77,21 +77,27 @@ class TraceExport:
 
     def add(self, timeline: Timeline) -> None:
         """Take a request that ended; never blocks."""
+        if not self._takes(timeline):
+            # Whoever else keeps the timeline does not keep this.
+            timeline.content = None
+
+    def _takes(self, timeline: Timeline) -> bool:
         tenant_id = timeline.tenant_id
         if not timeline.is_sampled:
-            return
+            return False
         if not timeline.is_drawn and not self._rate.take(tenant_id):
             self.num_left_out += 1
-            return
+            return False
         with self._lock:
             full = len(self._waiting) >= self._max_waiting
             if full or self._of[tenant_id] >= self._max_waiting // _OF_TENANT:
                 self.num_dropped += 1
-                return
+                return False
             self._waiting.append(timeline)
             self._of[tenant_id] += 1
             if len(self._waiting) == _BATCH:
                 self._wake.set()
+        return True
 
     def close(self, timeout_s: float = FLUSH_S) -> None:
         """Send what waits, for so long; blocks, and so belongs on another thread than the loop's.
@@ -131,6 +137,8 @@ class TraceExport:
             is_sent = not num_made or self._sender.send(encoded)
         except Exception:
             logger.exception("traces could not be sent")
+        for timeline in batch:
+            timeline.content = None
         num_sent = num_made if is_sent else 0
         self.num_sent += num_sent
         with self._lock:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
+from gateway.domain.timeline import MAX_CONTENT_CHARS
 from tests.mixed_requests import CANARY
 from tests.passable import passable_directory
-from tests.told_server import Told, told_of
+from tests.told_server import HIDDEN, SHOWN, Told, told_of
 from tests.trace_receiver import attributes, faults_of, receiving
 
 NUM_REQUESTS = 51
@@ -98,6 +100,26 @@ def test_nothing_that_was_sent_is_told(told: Told) -> None:
     assert CANARY.lower() not in told.metrics.lower()
     # Nor is a key, whoever's.
     assert not re.search(r"sk-sluice|slk_|Bearer", told.log)
+
+
+def test_a_prompt_is_shown_where_that_is_switched_on(told: Told) -> None:
+    """By the trace of a tenant's request, its beginning alone; by no other, and by no log."""
+    shown = [
+        attributes(span)
+        for trace in told.receiver.traces().values()
+        for span in trace
+        if "gen_ai.input.messages" in attributes(span)
+    ]
+    [said] = shown
+    [message] = json.loads(said["gen_ai.input.messages"])
+    assert message["role"] == "user"
+    assert message["parts"][0]["content"].startswith(SHOWN)
+    assert len(message["parts"][0]["content"]) == MAX_CONTENT_CHARS
+    [answered] = json.loads(said["gen_ai.output.messages"])
+    assert answered["role"] == "assistant"
+    assert answered["parts"][0]["content"]
+    assert HIDDEN.encode() not in b"".join(told.receiver.raw)
+    assert not any(mark in text for mark in (SHOWN, HIDDEN) for text in (told.log, told.metrics))
 
 
 def test_the_receiver_knows_who_sent(told: Told) -> None:

@@ -60,6 +60,7 @@ class TenantChanges(msgspec.Struct, forbid_unknown_fields=True):
     models: list[str] | msgspec.UnsetType | None = msgspec.UNSET
     cidrs: list[str] | msgspec.UnsetType | None = msgspec.UNSET
     max_keys: int | msgspec.UnsetType | None = msgspec.UNSET
+    trace_prompts: bool | msgspec.UnsetType = msgspec.UNSET
     org: str | msgspec.UnsetType | None = msgspec.UNSET
     version: int | None = None
 
@@ -77,6 +78,7 @@ class TenantView(msgspec.Struct):
     models: tuple[str, ...] | None
     cidrs: tuple[str, ...] | None
     max_keys: int | None
+    trace_prompts: bool
     version: int
     created_at: datetime
 
@@ -174,6 +176,7 @@ def tenant_view(tenant: Tenant) -> TenantView:
         models=tenant.ceilings.models,
         cidrs=tenant.ceilings.cidrs,
         max_keys=tenant.ceilings.max_keys,
+        trace_prompts=tenant.trace_prompts,
         version=tenant.version,
         created_at=tenant.created_at,
     )

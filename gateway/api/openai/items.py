@@ -188,6 +188,7 @@ def _timeline(order: ItemOrder) -> Timeline:
         key_id=principal.key_id,
         batch_id=order.batch_id,
         attempt=order.attempt,
+        previous_id=order.previous_id,
         trace_id=order.request_id.int,
     )
     timeline.enter(names.TURN, began_s)

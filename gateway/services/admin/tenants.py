@@ -88,11 +88,11 @@ class TenantService:
         *,
         version: int | None = None,
     ) -> Tenant:
-        """Set `weight`, `plan`, `org`, `ttft_ms`, `tpot_ms`, `max_gap_ms` and ceilings.
+        """Set `weight`, `plan`, `org`, promises (`ttft_ms` …), `trace_prompts` and ceilings.
 
-        None takes back all but the weight and the tier. Raises: `InvalidRequest`: a value out of
-        its bounds, or a promise that would cost others too much; `NotFound`: no such tenant, plan
-        or org; `VersionConflict`: `version` is given, and not the present one.
+        None takes back all but the weight, the tier and a yes. Raises: `InvalidRequest`: a value
+        out of its bounds, or a promise that would cost others too much; `NotFound`: no such tenant,
+        plan or org; `VersionConflict`: `version` is given, and not the present one.
         """
         changes = checked_tenant(changes)
         require_pace(changes, self._running.least_pace_ms)
@@ -204,6 +204,9 @@ def _check(values: Mapping[str, object]) -> None:
         if param in ("plan", "org"):
             if value is not None and not is_name(str(value)):
                 raise NotFound(f"There is no {param} of that name.", param=param)
+            continue
+        if param == "trace_prompts":
+            assert isinstance(value, bool), "its type was checked"
             continue
         assert value is None or isinstance(value, int | float), "all but names are numbers"
         if param == "weight":

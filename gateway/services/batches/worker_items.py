@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID, uuid5
 
@@ -107,6 +107,7 @@ class ItemDesk:
                 begun=begun,
                 batch_id=batch.id,
                 attempt=item.num_attempts,
+                previous_id=_previous_id(item.run),
             )
             custom_id = _string.decode(line.custom_id)
             # What was read goes with the parts.
@@ -174,6 +175,12 @@ class ItemDesk:
 def request_id_of(run: ItemRun) -> UUID:
     """Name the request of a run: each run of an item has one of its own."""
     return uuid5(run.batch_id, f"{run.line}:{run.generation}")
+
+
+def _previous_id(run: ItemRun) -> UUID | None:
+    if run.generation <= 1:
+        return None
+    return request_id_of(replace(run, generation=run.generation - 1))
 
 
 def given_up(error: GatewayError, item: ClaimedItem) -> GivenUp:

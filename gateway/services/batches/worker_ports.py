@@ -20,7 +20,8 @@ class ItemOrder:
 
     `prices` are those of its batch, by model. The window ends at `expires_at_s`, in seconds since
     1970. `begun` is called once it is reserved and with the engine; the parts are gone by then.
-    `model` becomes what it asks for, as far as that is known. `attempt` counts its runs.
+    `model` becomes what it asks for, as far as that is known. `attempt` counts its runs, and
+    `previous_id` was the request of the one before.
     """
 
     principal: Principal
@@ -33,6 +34,7 @@ class ItemOrder:
     model: str = ""
     batch_id: UUID | None = None
     attempt: int = 1
+    previous_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,8 @@ class Generation:
 
     Attributes: `num_prompt_tokens`; `echo`, None unless asked for; `num_output_tokens`, growing
     while it is read; and `ended_by`, the finish reason once its last piece was read. `on_output` is
-    told of the tokens as they grow in number, and whether that was the last of them.
+    told of the tokens as they grow in number, and whether that was the last of them; `on_text` of
+    the text.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Generation:
         self.num_output_tokens = 0
         self.ended_by: str | None = None
         self.on_output: Callable[[int, bool], None] | None = None
+        self.on_text: Callable[[str], None] | None = None
         self._failure: GatewayError | None = None
         self._is_cut_off = True
 
@@ -173,6 +175,8 @@ class Generation:
                 "The engine failed while computing this request.", detail=delta.error
             )
         piece = self._stopping(delta) if self._has_stops else self._plain(delta)
+        if self.on_text is not None:
+            self.on_text(piece.text)
         if piece.finish_reason is not None:
             self.ended_by = piece.finish_reason
             if piece.finish_reason != FinishReason.CANCELLED:

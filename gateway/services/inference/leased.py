@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from uuid import UUID
 
 from gateway.domain import Principal, Tier
 from gateway.domain.batch import ItemResult
 from gateway.domain.quota import Standing
-from gateway.domain.timeline import Timeline
+from gateway.domain.timeline import Content, Timeline
 from gateway.domain.usage import Outcome
 from gateway.errors import GatewayError, InternalFailure
 from gateway.services.inference.generation import Generation, Piece
@@ -138,7 +139,11 @@ class LeasedInference:
         an item of one. `timeline` is told what happens.
         Raises: what `prepare`, `reserve` and `submit` raise; nothing is charged then.
         """
+        content = None
         if timeline is not None:
+            if principal.trace_prompts:
+                content = timeline.content = Content()
+                content.sent(_sent(jobs[::choices_per_prompt]))
             timeline.model, timeline.tier = model.name, tier.value
             timeline.enter(names.TOKENIZE, time.monotonic())
         prepared = await self._inference.prepare(
@@ -163,6 +168,8 @@ class LeasedInference:
         lease.attach(generations)
         for index, generation in enumerate(generations):
             generation.on_output = partial(lease.note_output, index)
+            if content is not None:
+                generation.on_text = partial(content.answered, index)
         return Run(generations, lease, timeline)
 
     async def _reserve(self, terms: Terms) -> RequestLease:
@@ -221,3 +228,14 @@ class LeasedInference:
             if lease.terms.timeline is not None:
                 lease.terms.timeline.generations = started
         return started
+
+
+def _sent(jobs: Iterable[Job]) -> Iterator[tuple[str, str]]:
+    """Say what was sent, a role and a text each; of token ids, how many."""
+    for job in jobs:
+        if isinstance(job.prompt, str):
+            yield "user", job.prompt
+        elif isinstance(job.prompt, array):
+            yield "user", f"({len(job.prompt)} token ids)"
+        else:
+            yield from ((message.role, message.content) for message in job.prompt)

@@ -131,6 +131,15 @@ def test_an_item_of_a_batch_is_linked_to_its_making() -> None:
     assert attributes(root)[names.ITEM_ATTEMPT] == 2
 
 
+def test_an_item_that_is_run_again_is_linked_to_the_run_before() -> None:
+    """Its request's id is that trace's id, as of any request."""
+    timeline = computed()
+    timeline.batch_id, timeline.previous_id = UUID(int=5), UUID(int=(1 << 64) + 6)
+    links = spans_of(timeline)[0].links
+    assert [int.from_bytes(link.trace_id, "big") for link in links] == [5, (1 << 64) + 6]
+    assert [int.from_bytes(link.span_id, "big") for link in links] == [5, 6]
+
+
 def test_values_keep_their_kinds() -> None:
     """A yes is no number, and what is many is a list."""
     timeline = computed()

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.domain.timeline import Timeline
+from gateway.domain.timeline import Content, Timeline
 from gateway.telemetry.trace_export import TraceExport
 
 TENANT, OTHER = UUID(int=1), UUID(int=2)
@@ -124,6 +124,21 @@ def test_a_trace_that_cannot_be_made_ends_nothing(sender: Sender) -> None:
     export.close()
     assert len(sender.spans) == 2
     assert (export.num_sent, export.num_dropped) == (2, 1)
+
+
+def test_what_was_said_is_kept_for_no_longer_than_it_is_sent(sender: Sender) -> None:
+    """Whoever else keeps a timeline does not keep a prompt, sent, dropped or never wanted."""
+    sender.gate.clear()
+    export = export_to(sender, max_waiting=4)
+    told = [over(), over(sampled=False, drawn=False), *(over() for _ in range(5))]
+    for timeline in told:
+        timeline.content = Content([("user", "a secret")])
+        export.add(timeline)
+    assert told[1].content is None
+    assert told[-1].content is None
+    sender.gate.set()
+    export.close()
+    assert not any(timeline.content for timeline in told)
 
 
 def test_what_is_kept_for_its_own_sake_is_bounded_a_tenant(sender: Sender) -> None:

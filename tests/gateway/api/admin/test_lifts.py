@@ -339,3 +339,18 @@ async def _admin(
 ) -> httpx.AsyncClient:
     body = {"name": "test", "role": role.value, "tenant": tenant}
     return _client(app, (await _ok(owner.post("/admin/v1/tokens", json=body), 201))["token"])
+
+
+async def test_only_operators_show_prompts_and_it_is_told(
+    owner: httpx.AsyncClient, tenant_owner: httpx.AsyncClient
+) -> None:
+    """A tenant's own admins cannot, it is off until then, and each switch is in the log."""
+    tenant = "/admin/v1/tenants/acme"
+    assert (await _ok(tenant_owner.get(tenant)))["trace_prompts"] is False
+    assert (await tenant_owner.patch(tenant, json={"trace_prompts": True})).status_code == 403
+    assert (await owner.patch(tenant, json={"trace_prompts": "yes"})).status_code == 400
+    await _ok(owner.patch(tenant, json={"trace_prompts": True}))
+    assert (await _ok(tenant_owner.get(tenant)))["trace_prompts"] is True
+    told = (await _ok(owner.get("/admin/v1/audit")))["data"]
+    [record] = [record for record in told if record["action"] == "tenant.update"]
+    assert (record["before"]["trace_prompts"], record["after"]["trace_prompts"]) == (False, True)
