@@ -164,6 +164,20 @@ async def send_mixed(to: Sender, num_requests: int, *, at_once: int = 8) -> None
     await asyncio.gather(*(one_after_another() for _ in range(at_once)))
 
 
+async def send_back(to: Sender, num_slots: int) -> None:
+    """Fill all slots with what others go before, and send as much of that."""
+
+    def many(**more: Any) -> list[asyncio.Task[None]]:
+        bodies = (
+            to.body(number, ignore_eos=True, stop=None, **more) for number in range(num_slots)
+        )
+        return [asyncio.create_task(to.post(body)) for body in bodies]
+
+    before = many(max_tokens=400, service_tier="flex")
+    await asyncio.sleep(0.1)
+    await asyncio.gather(*before, *many(max_tokens=20))
+
+
 async def run_batch(to: Sender, num_items: int, *, timeout_s: float = 60.0) -> str:
     """Have a batch run to its end; return its id."""
     lines = [

@@ -12,10 +12,11 @@ from typing import Any
 import httpx
 
 from tests.live_server import SLUICE, sluice_env
-from tests.mixed_requests import Sender, run_batch, send_mixed
+from tests.mixed_requests import Sender, run_batch, send_back, send_mixed
 from tests.trace_receiver import Receiver
 
 _QUIET_S = 60.0
+SLOTS = 8
 # What is asked by a tenant whose traces show it, and by the same once they no longer do.
 SHOWN, HIDDEN = "it-is-shown", "it-is-hidden"
 
@@ -43,6 +44,7 @@ def told_of(
     """Serve mixed requests and a batch with every trace sent, and stop."""
     settings = {
         "SLUICE_ENGINE": "simulated",
+        "SLUICE_MAX_NUM_SEQS": str(SLOTS),
         "SLUICE_LOG_FORMAT": "json",
         "SLUICE_TRACE_SHARE": "1",
         "SLUICE_DRAIN_ACCEPT_S": "0",
@@ -89,6 +91,7 @@ async def _ask(
         batch, _ = await asyncio.gather(
             run_batch(sender, num_items), send_mixed(sender, num_requests)
         )
+        await send_back(sender, SLOTS)
         await _ask_shown(admin, client, banner["keys"][0]["tenant"], banner["model"])
         metrics = (await admin.get("/metrics")).raise_for_status().text
     return sender, batch, metrics

@@ -57,6 +57,20 @@ def test_a_trace_explains_what_was_computed(told: Told) -> None:
     assert named["engine.prefill"]["sluice.prefill.chunks"] >= 1
 
 
+def test_what_was_sent_back_says_so(told: Told) -> None:
+    """Its trace is whole like any other's, and has an event for each time, with the cause."""
+    events = [
+        {event.name: attributes(event) for event in span.events}
+        for trace in told.receiver.traces().values()
+        for span in trace
+        if span.name == "engine.decode" and attributes(span)["sluice.preemptions"]
+    ]
+    assert events
+    for named in events:
+        assert named["sluice.sched.preempted"]["sluice.cause"] == "band"
+        assert "sluice.sched.resumed" in named
+
+
 def test_items_of_batches_are_linked_to_the_request_that_made_them(told: Told) -> None:
     """Each item is a trace of its own, whose link leads to the trace of its batch's making."""
     traces = told.receiver.traces()

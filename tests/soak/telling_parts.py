@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
+
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from gateway.bench.latency import latencies_s
 from gateway.bench.load import request_of
@@ -17,7 +20,7 @@ from tests.live_server import Server, start_server
 from tests.mixed_requests import CANARY
 from tests.soak.live_gateway import percentile
 from tests.told_server import told_of
-from tests.trace_receiver import faults_of, receiving
+from tests.trace_receiver import attributes, faults_of, receiving
 
 Part = tuple[dict[str, Figure], dict[str, Any]]
 
@@ -42,10 +45,18 @@ def mixed_requests(directory: Path, scale: float = 1.0) -> Part:
         "telling_canary_hits": at_most(
             sum(text.lower().count(CANARY.lower()) for text in heard), 0, "hits"
         ),
+        "telling_preempted": at_least(_num_preempted(traces), 1, "requests"),
         "telling_spans_per_trace": Figure(len(receiver.spans) / max(1, len(traces)), "spans"),
     }
     samples = {"statuses": dict(Counter(told.sender.statuses)), "faults": dict(faults)}
     return figures, {"mixed_requests": samples}
+
+
+def _num_preempted(traces: Mapping[bytes, Sequence[Span]]) -> int:
+    return sum(
+        any(attributes(span).get("sluice.preemptions") for span in trace)
+        for trace in traces.values()
+    )
 
 
 def receiver_hangs(directory: Path, scale: float = 1.0) -> Part:
