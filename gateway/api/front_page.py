@@ -24,7 +24,7 @@ _PAGE: Final = """<!doctype html>
 <p>Served here: {models}</p>
 <p>A key is made by whoever runs this server: <code>sluice keys create TENANT</code>. Send it as
 <code>Authorization: Bearer KEY</code>.</p>
-<p><a href="/openapi.json">The API</a> · <a href="/health">Health</a> ·
+<p><a href="/docs">The API</a> · <a href="/health">Health</a> ·
 <a href="/version">Version</a></p>
 </html>
 """

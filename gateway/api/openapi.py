@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -101,6 +101,7 @@ _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] 
     ("get", "/version"): ("Tell the version.", None, None),
     ("get", "/"): ("Say what this is, to a browser or a program.", None, None),
     ("get", "/openapi.json"): ("Return this document.", None, None),
+    ("get", "/docs"): ("Show this document to somebody who reads.", None, None),
 }
 
 
@@ -150,9 +151,9 @@ def document(routes: Sequence[Route], *, version: str, served: Served) -> dict[s
     }
 
 
-def endpoint(routes: Sequence[Route], *, version: str, served: Served) -> Any:
+def endpoint(described: Mapping[str, Any]) -> Any:
     """Return the handler of `/openapi.json`, its body encoded once."""
-    body = msgspec.json.encode(document(routes, version=version, served=served))
+    body = msgspec.json.encode(described)
 
     async def show(request: Request) -> Response:
         return Response(body, media_type="application/json")
@@ -217,6 +218,8 @@ def _operation(
 
 def _open_responses(path: str) -> dict[str, Any]:
     """Describe the answers of a route that needs no key."""
+    if path == "/docs":
+        return {"200": {"description": "OK", "content": _OPEN["/"]}}
     if path in _OPEN:
         content = {"application/json": {"schema": {"type": "object"}}} | _OPEN[path]
         return {"200": {"description": "OK", "content": content}}

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from gateway.api import openapi
 from gateway.api.access import Authenticates, public, tenant_only
 from gateway.api.cors import with_cors
+from gateway.api.docs_page import PATH, DocsPage
 from gateway.api.entrance import Entrance
 from gateway.api.errors import (
     OnAuthenticationFailed,
@@ -108,10 +109,10 @@ def public_app(
         *FrontPage([model.name for model in models], version).routes(),
         *(usage_routes(usage, auth, reads, loop_share) if usage is not None else ()),
     ]
-    own = Route("/openapi.json", lambda request: None)
+    own = [Route(path, lambda request: None) for path in ("/openapi.json", PATH)]
     served = Served.of(models)
-    described = openapi.endpoint([*routes, own], version=version, served=served)
-    routes.append(public(own.path, described))
+    described = openapi.document([*routes, *own], version=version, served=served)
+    routes += [public("/openapi.json", openapi.endpoint(described)), *DocsPage(described).routes()]
     return with_errors(routes, failures, cors_origins=cors_origins, ended=ended, traces=traces)
 
 

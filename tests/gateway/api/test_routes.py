@@ -9,7 +9,17 @@ from tests.gateway.api.conftest import CONTEXT
 
 pytestmark = pytest.mark.anyio
 
-PUBLIC = {"/livez", "/readyz", "/startupz", "/openapi.json", "/health", "/ping", "/version", "/"}
+PUBLIC = {
+    "/livez",
+    "/readyz",
+    "/startupz",
+    "/openapi.json",
+    "/health",
+    "/ping",
+    "/version",
+    "/",
+    "/docs",
+}
 
 
 async def test_models_are_listed_in_openais_shape(client: httpx.AsyncClient) -> None:
