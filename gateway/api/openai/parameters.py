@@ -89,7 +89,14 @@ CHAT: Final = (
     Parameter("max_completion_tokens", H, 4, "before `max_tokens`"),
     Parameter("logprobs", H, True),
     Parameter("top_logprobs", H, 2, "0 to 20, with `logprobs`"),
-    Parameter("reasoning_effort", P, "high", "at most 64 characters"),
+    Parameter(
+        "reasoning_effort",
+        P,
+        "high",
+        "at most 64 characters; as `reasoning_effort`, or turns `enable_thinking` or `thinking` "
+        "off for `none` and on for others",
+    ),
+    Parameter("include_reasoning", H, False, "false: no `reasoning_content`, billed all the same"),
     Parameter(
         "chat_template_kwargs",
         P,
@@ -105,8 +112,22 @@ CHAT: Final = (
         'but `{"type": "text"}`',
         (None, ResponseFormat("text")),
     ),
-    Parameter("tools", R, [{}], neutral=(None, [])),
-    Parameter("tool_choice", R, "required", "but `none` and `auto`", (None, "none", "auto")),
+    Parameter(
+        "tools",
+        H,
+        [{"type": "function", "function": {"name": "f"}}],
+        "up to 128 functions, of models whose template knows tools, or with `tool_choice: none`; "
+        "see below",
+        (None, []),
+    ),
+    Parameter(
+        "tool_choice",
+        H,
+        "auto",
+        "`none`, `auto`, or `allowed_tools` with the mode `auto`; no `required` and no named "
+        "function yet",
+        (None, "none", "auto"),
+    ),
     Parameter("functions", R, [{}], neutral=(None, [])),
     Parameter("function_call", R, {"name": "f"}, "but `none` and `auto`", (None, "none", "auto")),
     Parameter("modalities", R, ["audio"], 'but `["text"]`', (None, ["text"])),
@@ -118,7 +139,7 @@ CHAT: Final = (
     Parameter("prompt_cache_retention", T, "24h"),
     Parameter("prompt_cache_key", T, "k", "a tenant's prefixes are always shared within it"),
     Parameter("safety_identifier", T, "u"),
-    Parameter("parallel_tool_calls", T, True),
+    Parameter("parallel_tool_calls", H, False, "false: the answer ends with its first call"),
 )
 
 COMPLETIONS: Final = (
@@ -160,19 +181,26 @@ STREAM_OPTIONS: Final = (
 )
 
 MESSAGE: Final = (
-    Parameter("role", H, "user", "`system`, `developer`, `user`, `assistant`"),
+    Parameter("role", H, "user", "`system`, `developer`, `user`, `assistant`, `tool`"),
     Parameter("content", H, "hi", "a text or text parts; null of an `assistant` is empty"),
     Parameter("name", P, "bob", "up to 256 characters"),
     Parameter("refusal", T, "no"),
     Parameter("annotations", T, [{}], neutral=(None, [])),
-    Parameter("reasoning_content", T, "hm"),
+    Parameter("reasoning_content", P, "hm"),
+    Parameter("reasoning", P, "hm", "as `reasoning_content`"),
     Parameter("id", T, "m1"),
     Parameter("type", T, "note", "`text` and `message` are not named", (None, "text", "message")),
     Parameter("provider_specific_fields", T, {"a": 1}, neutral=(None, {})),
     Parameter("audio", R, {"id": "a"}),
     Parameter("function_call", R, {"name": "f"}),
-    Parameter("tool_calls", R, [{}], neutral=(None, [])),
-    Parameter("tool_call_id", R, "t"),
+    Parameter(
+        "tool_calls",
+        H,
+        [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+        "of an `assistant`: up to 128; `arguments` are a JSON object as text",
+        (None, []),
+    ),
+    Parameter("tool_call_id", H, "c", "of a `tool`, which needs it: up to 256 characters"),
 )
 
 PART: Final = (

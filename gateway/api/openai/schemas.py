@@ -36,9 +36,10 @@ class ChatMessage(msgspec.Struct, forbid_unknown_fields=True):
     annotations: Any = None
     audio: Any = None
     function_call: Any = None
-    tool_calls: Any = None
-    tool_call_id: Any = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
     reasoning_content: Any = None
+    reasoning: Any = None
     id: Any = None
     type: Any = None
     provider_specific_fields: Any = None
@@ -90,14 +91,15 @@ class ChatRequest(SamplingFields, forbid_unknown_fields=True, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     response_format: ResponseFormat | None = None
-    tools: Any = None
-    tool_choice: Any = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
     functions: Any = None
     function_call: Any = None
     modalities: Any = None
     audio: Any = None
     prediction: Any = None
     reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
     chat_template_kwargs: dict[str, str | int | float | bool | None] | None = None
     verbosity: Any = None
     web_search_options: Any = None
@@ -169,11 +171,27 @@ class TokenizerInfo(msgspec.Struct):
     chat_template: str | None = None
 
 
+class CalledFunction(msgspec.Struct):
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct):
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
 class AssistantMessage(msgspec.Struct):
-    content: str
+    """Say an answer; `reasoning` is `reasoning_content` as vLLM spells it now."""
+
+    content: str | None
     role: Literal["assistant"] = "assistant"
     refusal: None = None
     annotations: list[Any] = []
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct):
