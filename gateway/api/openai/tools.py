@@ -105,18 +105,17 @@ def without_calls(
 def _checked(tools: Sequence[Tool]) -> Sequence[Tool]:
     if len(tools) > MAX_TOOLS:
         raise InvalidRequest(f"'tools' takes up to {MAX_TOOLS} tools.", param="tools")
-    names: set[str] = set()
     for index, tool in enumerate(tools):
         where = f"tools[{index}]"
         if tool.get("type") != "function":
             raise UnsupportedParameter(
                 "Only tools of the type 'function' are supported.", param=f"{where}.type"
             )
-        _check_function(tool.get("function"), f"{where}.function", names)
+        _check_function(tool.get("function"), f"{where}.function")
     return tools
 
 
-def _check_function(function: Any, where: str, names: set[str]) -> None:
+def _check_function(function: Any, where: str) -> None:
     if not isinstance(function, dict):
         raise InvalidRequest("A tool needs a function.", param=where)
     name = function.get("name")
@@ -125,9 +124,6 @@ def _check_function(function: Any, where: str, names: set[str]) -> None:
             "A function needs a name of 1 to 64 letters, digits, '_' and '-'.",
             param=f"{where}.name",
         )
-    if name in names:
-        raise InvalidRequest(f"Two functions are called '{name}'.", param=f"{where}.name")
-    names.add(name)
     for field, kind in (("description", str), ("parameters", dict), ("strict", bool)):
         value = function.get(field)
         if value is not None and not isinstance(value, kind):

@@ -24,8 +24,8 @@ _HEADER: Final = re.compile(
 
 class _Whole(msgspec.Struct):
     name: str
-    arguments: msgspec.Raw | None = None
-    parameters: msgspec.Raw | None = None
+    arguments: msgspec.Raw = msgspec.Raw(b"null")
+    parameters: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _whole: Final = msgspec.json.Decoder(_Whole)
@@ -133,10 +133,8 @@ def _read(text: str) -> tuple[str, str] | None:
     """Return the name and the arguments of a whole object; None: it is no call."""
     try:
         call = _whole.decode(text)
-        given = call.arguments if call.arguments is not None else call.parameters
-        if given is None:
-            return call.name, "{}"
-        arguments = bytes(given).decode()
+        said = [bytes(each).decode() for each in (call.arguments, call.parameters)]
+        arguments = next((each for each in said if each != "null"), "{}")
         if arguments.startswith('"'):
             # Quoted twice, as OpenAI's own shape has it.
             arguments = _name.decode(arguments)

@@ -76,7 +76,7 @@ class AnswerReader:
         """Count a token that is about to be read."""
         if thinking.is_undecided:
             self._num_undecided += 1
-        else:
+        elif thinking.is_thinking:
             self.num_reasoning_tokens += 1 + self._num_undecided
             self._num_undecided = 0
 

@@ -44,12 +44,16 @@ class Thinking:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether there is no more thinking to come."""
-        return self._read == self._said
+        """Tell whether all that comes is said."""
+        return self._read == self._said and not self._skips_ends
 
     @property
     def is_undecided(self) -> bool:
         return self._read == self._undecided
+
+    @property
+    def is_thinking(self) -> bool:
+        return self._read == self._thought
 
     def push(self, text: str) -> list[Part]:
         return self._read(text)
