@@ -1,4 +1,4 @@
-"""Calls in what a model writes: told from text, however it comes, in the words of three families."""
+"""Calls in what a model writes: told from text, however it comes, as three families write them."""
 
 from __future__ import annotations
 
@@ -53,15 +53,25 @@ CASES: list[tuple[str, str, str, Called]] = [
     ),
     (
         "hermes",
-        'I look.\n\n<tool_call>\n{"name": "weather", "arguments": %s}\n</tool_call>\n<tool_call>'
-        '{"name": "time", "arguments": {}}</tool_call>\n' % ODD,
+        f'I look.\n\n<tool_call>\n{{"name": "weather", "arguments": {ODD}}}\n</tool_call>\n'
+        '<tool_call>{"name": "time", "arguments": {}}</tool_call>\n',
         "I look.",
         [("weather", ODD), ("time", "{}")],
     ),
-    ("hermes", '<tool_call>{"arguments": {"a":1}, "name": "time"}</tool_call>', "", [("time", '{"a":1}')]),
+    (
+        "hermes",
+        '<tool_call>{"arguments": {"a":1}, "name": "time"}</tool_call>',
+        "",
+        [("time", '{"a":1}')],
+    ),
     ("hermes", '<tool_call>{"name": "time"}</tool_call> Done.', "Done.", [("time", "{}")]),
     ("hermes", '<tool_call>{"name": "time", "arguments": null}', "", [("time", "{}")]),
-    ("hermes", '<tool_call>{"name": "time", "arguments": "{\\"a\\": 1}"}', "", [("time", '{"a": 1}')]),
+    (
+        "hermes",
+        '<tool_call>{"name": "time", "arguments": "{\\"a\\": 1}"}',
+        "",
+        [("time", '{"a": 1}')],
+    ),
     # Forgotten: a brace, the closing tag.
     ("hermes", '<tool_call>{"name": "time", "arguments": {}</tool_call>', "", [("time", "{}")]),
     (
@@ -77,17 +87,30 @@ CASES: list[tuple[str, str, str, Called]] = [
     ("hermes", "a < b <tool", "a < b <tool", []),
     # No call of ours.
     ("hermes", "A <tool_call> is a tag. ", "A <tool_call> is a tag. ", []),
-    ("hermes", '<tool_call>{"name": "rm", "arguments": {}}</tool_call>',
-     '<tool_call>{"name": "rm", "arguments": {}}</tool_call>', []),
-    ("hermes", '<tool_call>{"name": "time", "arguments": 5}</tool_call>',
-     '<tool_call>{"name": "time", "arguments": 5}</tool_call>', []),
+    (
+        "hermes",
+        '<tool_call>{"name": "rm", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "rm", "arguments": {}}</tool_call>',
+        [],
+    ),
+    (
+        "hermes",
+        '<tool_call>{"name": "time", "arguments": 5}</tool_call>',
+        '<tool_call>{"name": "time", "arguments": 5}</tool_call>',
+        [],
+    ),
     (
         "hermes",
         '<tool_call>oh <tool_call>{"name": "time", "arguments": {}}</tool_call>',
         "<tool_call>oh",
         [("time", "{}")],
     ),
-    ("llama3", '{"name": "weather", "parameters": {"city": "Rome"}}', "", [("weather", '{"city": "Rome"}')]),
+    (
+        "llama3",
+        '{"name": "weather", "parameters": {"city": "Rome"}}',
+        "",
+        [("weather", '{"city": "Rome"}')],
+    ),
     (
         "llama3",
         '<|python_tag|>{"name": "time", "parameters": {}}; {"name": "weather", "parameters": {}}',
@@ -100,11 +123,17 @@ CASES: list[tuple[str, str, str, Called]] = [
     ("llama3", "<|python_tag|>time.now(zone='a')", "<|python_tag|>time.now(zone='a')", []),
     (
         "mistral",
-        '[TOOL_CALLS] [{"name": "weather", "arguments": {"c": "]"}}, {"name": "time", "arguments": {}}]',
+        '[TOOL_CALLS] [{"name": "weather", "arguments": {"c": "]"}}, '
+        '{"name": "time", "arguments": {}}]',
         "",
         [("weather", '{"c": "]"}'), ("time", "{}")],
     ),
-    ("mistral", '[TOOL_CALLS]weather[CALL_ID]abc123XYZ[ARGS]{"c": 1}', "", [("weather", '{"c": 1}')]),
+    (
+        "mistral",
+        '[TOOL_CALLS]weather[CALL_ID]abc123XYZ[ARGS]{"c": 1}',
+        "",
+        [("weather", '{"c": 1}')],
+    ),
     (
         "mistral",
         'Well. [TOOL_CALLS]time[ARGS]{}[TOOL_CALLS]weather{"c": 1}',
@@ -114,7 +143,7 @@ CASES: list[tuple[str, str, str, Called]] = [
     ("mistral", "[TOOL_CALLS]shell[ARGS]{}", "[TOOL_CALLS]shell[ARGS]{}", []),
     ("mistral", "[TOOL_CALLS]", "[TOOL_CALLS]", []),
     ("mistral", "[TOOL_CALLS][]", "[TOOL_CALLS][]", []),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
@@ -192,8 +221,8 @@ def test_a_text_without_calls_stays_as_it_is(text: str) -> None:
 def test_any_arguments_come_through(arguments: dict[str, object], is_ascii: bool) -> None:
     """Whatever stands in arguments, markers among it, is handed on byte for byte."""
     given_text = json.dumps(arguments, ensure_ascii=is_ascii)
-    hermes = '<tool_call>\n{"name": "time", "arguments": %s}\n</tool_call>' % given_text
-    llama = '{"name": "time", "parameters": %s}' % given_text
+    hermes = f'<tool_call>\n{{"name": "time", "arguments": {given_text}}}\n</tool_call>'
+    llama = f'{{"name": "time", "parameters": {given_text}}}'
     mistral = "[TOOL_CALLS]time[ARGS]" + given_text
     for family, written in (("hermes", hermes), ("llama3", llama), ("mistral", mistral)):
         assert read(family, *written) == ("", [("time", given_text)])
