@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from gateway.api.openai.chunks import ChatChunks, Tail
+from gateway.api.openai.constraints import requested_constraint
 from gateway.api.openai.kinds import Answer
 from gateway.api.openai.logprobs import chat_logprobs
 from gateway.api.openai.parameters import CHAT, Fates
@@ -54,7 +55,7 @@ class Chat:
         turns = Turns(model, ignored, ignores_unknown=self.reader.ignores_unknown)
         prompt, stop = turns.messages(body.messages), stop_strings(body)
         variables = turns.variables(body.chat_template_kwargs, effort=body.reasoning_effort)
-        salt = requested_salt(body)
+        salt, constraint = requested_salt(body), requested_constraint(body)
         n = num_choices(body)
         return [
             Job(
@@ -66,6 +67,7 @@ class Chat:
                 adds_special_tokens=body.add_special_tokens,
                 template_variables=variables,
                 salt=salt,
+                constraint=constraint,
             )
             for choice in range(n)
         ]

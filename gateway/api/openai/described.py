@@ -41,11 +41,11 @@ from gateway.api.openai.parameters import (
     MESSAGE,
     PART,
     STREAM_OPTIONS,
+    STRUCTURED_OUTPUTS,
     TOKENIZE,
     Fate,
     Parameter,
 )
-from gateway.api.openai.schemas import ResponseFormat
 from gateway.domain import Tier
 from gateway.services.inference import ServedModel
 
@@ -60,6 +60,7 @@ _TABLES: Final = {
     "DetokenizeRequest": DETOKENIZE,
     "StreamOptions": STREAM_OPTIONS,
     "ChatMessage": MESSAGE,
+    "StructuredOutputs": STRUCTURED_OUTPUTS,
 }
 
 
@@ -110,9 +111,6 @@ def _tighten(fields: Schema, parameter: Parameter, served: Served, *, of: str) -
 
 def _only(parameter: Parameter) -> Schema:
     """Describe a parameter that takes nothing but what asks for nothing."""
-    text = {"type": "object", "properties": {"type": {"const": "text"}}, "required": ["type"]}
-    if any(isinstance(value, ResponseFormat) for value in parameter.neutral):
-        return {"anyOf": [{"type": "null"}, text]}
     return {"enum": list(parameter.neutral)}
 
 
