@@ -98,6 +98,10 @@ class Tokenizer:
         """
         return (self._spelled_text if spells_special else self._text).decode(token_ids)
 
+    def to_json(self) -> str:
+        """Return the text of a tokenizer.json that this can be read from again."""
+        return str(self._backend.to_str())
+
     def names(self, token_ids: Iterable[int]) -> Iterator[str]:
         """Spell each token as the vocabulary does; one that only the model knows is empty."""
         return (self._backend.id_to_token(token_id) or "" for token_id in token_ids)

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from gateway.api.openai.chunks import ChatChunks, Chunks, Tail
+from gateway.api.openai.constraints import requested_constraint
 from gateway.api.openai.event_chunks import EventChunks, finish_reason
 from gateway.api.openai.kinds import Answer
 from gateway.api.openai.logprobs import chat_logprobs
@@ -59,7 +60,7 @@ class Chat:
         turns = Turns(model, ignored, ignores_unknown=self.reader.ignores_unknown)
         prompt, stop = turns.messages(body.messages), stop_strings(body)
         variables = turns.variables(body.chat_template_kwargs, effort=body.reasoning_effort)
-        salt = requested_salt(body)
+        salt, constraint = requested_salt(body), requested_constraint(body)
         n = num_choices(body)
         offer = requested_tools(body, model, ignored)
         if not offer.tools:
@@ -77,6 +78,7 @@ class Chat:
                 tools=offer.tools,
                 tools_chars=offer.num_chars,
                 reading=reading_of(body, model, offer),
+                constraint=constraint,
             )
             for choice in range(n)
         ]

@@ -44,11 +44,11 @@ from gateway.api.openai.parameters import (
     MESSAGE,
     PART,
     STREAM_OPTIONS,
+    STRUCTURED_OUTPUTS,
     TOKENIZE,
     Fate,
     Parameter,
 )
-from gateway.api.openai.schemas import ResponseFormat
 from gateway.domain import Tier
 from gateway.services.inference import ServedModel
 
@@ -63,6 +63,7 @@ _TABLES: Final = {
     "DetokenizeRequest": DETOKENIZE,
     "StreamOptions": STREAM_OPTIONS,
     "ChatMessage": MESSAGE,
+    "StructuredOutputs": STRUCTURED_OUTPUTS,
 }
 
 
@@ -116,9 +117,6 @@ def _tighten(fields: Schema, parameter: Parameter, served: Served, *, of: str) -
 
 def _only(parameter: Parameter) -> Schema:
     """Describe a parameter that takes nothing but what asks for nothing."""
-    text = {"type": "object", "properties": {"type": {"const": "text"}}, "required": ["type"]}
-    if any(isinstance(value, ResponseFormat) for value in parameter.neutral):
-        return {"anyOf": [{"type": "null"}, text]}
     return {"enum": list(parameter.neutral)}
 
 
@@ -262,7 +260,8 @@ def _describe_turns(message: Schema) -> None:
     }
     said = {"anyOf": [{"type": "string"}, {"type": "array", "items": part}]}
     message["properties"]["content"] = {"anyOf": [*said["anyOf"], {"type": "null"}]}
-    nothing, no_calls = {"type": "null"}, {"enum": [None, []]}
+    nothing: Schema = {"type": "null"}
+    no_calls: Schema = {"enum": [None, []]}
     own = message["properties"]["tool_call_id"]["anyOf"][0]
     others = [role for role in ROLES if role not in ("assistant", "tool")]
     message["anyOf"] = [

@@ -14,6 +14,7 @@ from gateway.api.openai.parameters import (
     MESSAGE,
     PART,
     STREAM_OPTIONS,
+    STRUCTURED_OUTPUTS,
     TOKENIZE,
     Parameter,
 )
@@ -48,6 +49,7 @@ def page() -> str:
         ("`/v1/chat/completions` alone", of_chat),
         ("`/v1/completions` alone", of_text),
         ("`stream_options`", STREAM_OPTIONS),
+        ("`structured_outputs`", STRUCTURED_OUTPUTS),
         ("`/tokenize`", TOKENIZE),
         ("`/detokenize`", DETOKENIZE),
         ("A message of `messages`", MESSAGE),

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.api.openai.schemas import ResponseFormat
 from gateway.errors import UnsupportedParameter
 
 _NONE: Final = (None,)
@@ -81,6 +80,32 @@ COMMON: Final = (
     Parameter(
         "metadata", T, {"a": "b"}, "16 pairs, names of 64 and values of 512 characters", (None, {})
     ),
+    Parameter(
+        "response_format",
+        H,
+        {"type": "json_object"},
+        "`text`, `json_object`, or `json_schema`, which answers are held to, `strict` or not",
+    ),
+    Parameter(
+        "structured_outputs", H, {"choice": ["yes", "no"]}, "vLLM's; one of its kinds; see below"
+    ),
+    Parameter("guided_json", H, {"type": "object"}, "a schema, or its text"),
+    Parameter("guided_regex", H, "[0-9]+", "up to 8,192 characters"),
+    Parameter("guided_choice", H, ["yes", "no"], "up to 2,000 of up to 1,024 characters"),
+    Parameter("guided_grammar", H, 'start: "a" | "b"', "Lark, up to 64 KiB"),
+)
+
+STRUCTURED_OUTPUTS: Final = (
+    Parameter("json", H, {"type": "object"}, "a schema, or its text"),
+    Parameter("regex", H, "[0-9]+", "up to 8,192 characters"),
+    Parameter("choice", H, ["yes", "no"], "up to 2,000 of up to 1,024 characters"),
+    Parameter("grammar", H, 'start: "a" | "b"', "Lark, up to 64 KiB"),
+    Parameter("json_object", H, True, "any JSON object"),
+    Parameter("disable_any_whitespace", H, True, "with a schema"),
+    Parameter("disable_fallback", H, True, "there never is one"),
+    Parameter("disable_additional_properties", R, True, neutral=(None, False)),
+    Parameter("whitespace_pattern", R, " ", "blanks are up to 32 spaces and line breaks"),
+    Parameter("structural_tag", R, {}),
 )
 
 CHAT: Final = (
@@ -104,13 +129,6 @@ CHAT: Final = (
         "up to 16 strings of 256 characters, numbers or booleans; each that the template does not "
         "use is named",
         (None, {}),
-    ),
-    Parameter(
-        "response_format",
-        R,
-        {"type": "json_object"},
-        'but `{"type": "text"}`',
-        (None, ResponseFormat("text")),
     ),
     Parameter(
         "tools",

@@ -17,7 +17,13 @@ from typing import Protocol
 
 from engine.contract import TokenLogprobs
 from engine.text import Detokenizer, StopStrings
-from gateway.errors import GatewayError, InternalFailure, Overloaded, ServerDraining
+from gateway.errors import (
+    ConstraintUnmet,
+    GatewayError,
+    InternalFailure,
+    Overloaded,
+    ServerDraining,
+)
 from gateway.services.answers import AnswerReader, Event, merged
 from scheduler.facts import RequestFacts
 from scheduler.request import FinishReason
@@ -164,7 +170,8 @@ class Generation:
     async def next(self) -> Piece:
         """Wait for more text.
 
-        Raises: `InternalFailure` if the engine failed the request, `Overloaded` if it was ended
+        Raises: `InternalFailure` if the engine failed the request, `ConstraintUnmet` if nothing was
+        left that its constraint allows, `Overloaded` if it was ended
         because its time passed in the queue, `ServerDraining` if the server stops; what `fail`
         was given.
         """
@@ -182,6 +189,8 @@ class Generation:
                 "The request's time passed while it waited for its turn.",
                 retry_after_s=_EXPIRED_RETRY_S,
             )
+        if delta.finish_reason is FinishReason.UNMET:
+            raise ConstraintUnmet(detail=delta.error)
         if delta.finish_reason is FinishReason.ERROR:
             if self._service.stopping:
                 raise ServerDraining(retry_after_s=1)

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from engine.contract import EngineInfo, SamplingParams
+from engine.contract import EngineInfo, SamplingParams, TokenConstraint
 from engine.errors import ChatTemplateError
 from engine.text import Detokenizer, InvalidText
 from gateway.domain import Principal, TenantSlo, Tier
@@ -29,8 +29,10 @@ from gateway.errors import (
     InvalidRequest,
     Overloaded,
     TenantLimited,
+    UnsupportedParameter,
 )
 from gateway.services.answers import TAIL_CHARS, Reading
+from gateway.services.constraints import Constraints, ConstraintSpec
 from gateway.services.fair_pool import FairPool
 from gateway.services.inference.cache_salt import cache_salt
 from gateway.services.inference.chat_text import Message, chat_text, num_chars
@@ -64,6 +66,7 @@ class Job:
     `params.max_tokens` is refused if it does not fit the context; with `clip_max_tokens` (the
     client set no bound) it is lowered to what fits. With `echo` the text begins with the prompt;
     with `is_prompt_alone` it is nothing else, and the one token of `max_tokens` is dropped.
+    With a `constraint` it is of that form.
     `adds_special_tokens` None is the tokenizer's for a text and the template's for a chat. `salt`
     narrows prefix sharing inside the tenant. `tools` are given to the template, as OpenAI's objects
     of `tools_chars` in all. With `reading` the answer is read for thinking and for calls.
@@ -83,6 +86,7 @@ class Job:
     tools: Sequence[Mapping[str, Any]] = ()
     tools_chars: int = 0
     reading: Reading | None = None
+    constraint: ConstraintSpec | None = None
 
     @property
     def num_chars(self) -> int:
@@ -131,12 +135,14 @@ class InferenceService:
         *,
         salt_key: bytes,
         pool: FairPool,
+        constraints: Constraints | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._wall_s = wall_s
         self._salt_key = salt_key
         self.pool = pool
+        self._constraints = constraints
         self._clock = clock
 
     async def prepare(
@@ -147,10 +153,11 @@ class InferenceService:
         *,
         choices_per_prompt: int = 1,
     ) -> list[Prepared]:
-        """Tokenise and check; of each `choices_per_prompt` jobs the prompt is the same.
+        """Tokenise, compile and check; of each `choices_per_prompt` jobs prompt and constraint are
+        the same.
 
         Raises: `ContextLengthExceeded`, `InvalidRequest`; `TenantLimited`, `Overloaded`: too much
-        waits to be tokenised.
+        waits to be tokenised or compiled.
         """
         prepared = []
         for first in range(0, len(jobs), choices_per_prompt):
@@ -158,8 +165,11 @@ class InferenceService:
                 # Many prompts are checked one by one, and others have their turn in between.
                 await asyncio.sleep(0)
             prompt, tail = await self._tokenise(tenant_id, model, jobs[first])
+            constraint = await self._compile(tenant_id, model, jobs[first])
             for job in jobs[first : first + choices_per_prompt]:
                 params = _fit_context(model, job, len(prompt))
+                if constraint is not None:
+                    params = replace(params, constraint=constraint)
                 echo = await self._echo(tenant_id, model, job, prompt) if job.echo else None
                 prepared.append(Prepared(job, prompt, params, echo, tail))
         return prepared
@@ -230,6 +240,20 @@ class InferenceService:
             return await self.pool.run(tenant_id, encode, size_bytes=job.num_chars)
         except (ChatTemplateError, InvalidText) as exc:
             raise InvalidRequest(str(exc), param=job.prompt_param) from None
+
+    async def _compile(
+        self, tenant_id: UUID, model: ServedModel, job: Job
+    ) -> TokenConstraint | None:
+        if job.constraint is None:
+            return None
+        if self._constraints is None:
+            raise UnsupportedParameter(
+                f"This server cannot do what '{job.constraint.param}' asks.",
+                param=job.constraint.param,
+            )
+        return await self._constraints.compile(
+            tenant_id, model.tokenizer, model.info, job.constraint
+        )
 
     async def _echo(
         self, tenant_id: UUID, model: ServedModel, job: Job, prompt: array[int]
