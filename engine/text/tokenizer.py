@@ -115,6 +115,11 @@ class Tokenizer:
             text = self._marked_texts[spelled] = TokenText(self._backend, spelled=spelled)
         return text.detokenizer()
 
+    def special_id_of(self, token: str) -> int | None:
+        """Return the id of a special token by how it is spelled; None: it is none."""
+        token_id = self.id_of(token)
+        return token_id if token_id in self._text.special_ids else None
+
     def id_of(self, token: str) -> int | None:
         """Return the id of a token by how the vocabulary spells it."""
         token_id: int | None = self._backend.token_to_id(token)

@@ -7,7 +7,6 @@ from typing import Final
 import msgspec
 
 from gateway.api.openai.chunks import ChatChunks, Chunks, Tail
-from gateway.api.openai.constraints import requested_constraint
 from gateway.api.openai.event_chunks import EventChunks, finish_reason
 from gateway.api.openai.kinds import Answer
 from gateway.api.openai.logprobs import chat_logprobs
@@ -30,7 +29,7 @@ from gateway.api.openai.schemas import (
     ChatRequest,
     ToolCall,
 )
-from gateway.api.openai.tools import reading_of, requested_tools, without_calls
+from gateway.api.openai.tools import constraint_of, reading_of, requested_tools, without_calls
 from gateway.api.openai.turns import Turns
 from gateway.services.answers import gathered_answer
 from gateway.services.inference import Job, Piece, ServedModel
@@ -60,11 +59,12 @@ class Chat:
         turns = Turns(model, ignored, ignores_unknown=self.reader.ignores_unknown)
         prompt, stop = turns.messages(body.messages), stop_strings(body)
         variables = turns.variables(body.chat_template_kwargs, effort=body.reasoning_effort)
-        salt, constraint = requested_salt(body), requested_constraint(body)
+        salt = requested_salt(body)
         n = num_choices(body)
         offer = requested_tools(body, model, ignored)
         if not offer.tools:
             params = without_calls(params, body, model, prompt)
+        constraint, reading = constraint_of(body, model, offer), reading_of(body, model, offer)
         return [
             Job(
                 request_id=f"{request_id}-{choice}",
@@ -77,7 +77,7 @@ class Chat:
                 salt=salt,
                 tools=offer.tools,
                 tools_chars=offer.num_chars,
-                reading=reading_of(body, model, offer),
+                reading=reading,
                 constraint=constraint,
             )
             for choice in range(n)

@@ -232,6 +232,7 @@ _FUNCTION: Final[Schema] = {
     },
     "required": ["function"],
 }
+_CHOSEN: Final[Schema] = _FUNCTION | {"required": ["type", "function"]}
 _ALLOWED: Final[Schema] = {
     "type": "object",
     "properties": {
@@ -239,7 +240,7 @@ _ALLOWED: Final[Schema] = {
         "allowed_tools": {
             "type": "object",
             "properties": {
-                "mode": {"const": "auto"},
+                "mode": {"enum": ["auto", "required"]},
                 "tools": {"type": "array", "items": _FUNCTION, "minItems": 1},
             },
             "required": ["mode", "tools"],
@@ -290,11 +291,12 @@ def _describe_turns(message: Schema) -> None:
 def _describe_tools(chat: Schema, served: Served) -> None:
     """Say which choices there are; where no model knows tools, they go with `none` alone."""
     fields = chat["properties"]
-    choices: list[Schema] = [{"enum": [None, "none", "auto"]}]
+    said = {"description": fields["tool_choice"]["description"]}
     if served.takes_tools:
-        fields["tool_choice"]["anyOf"] = [*choices, _ALLOWED]
+        choices = [{"enum": [None, "none", "auto", "required"]}, _CHOSEN, _ALLOWED]
+        fields["tool_choice"] = said | {"anyOf": choices}
         return
-    fields["tool_choice"] = {"description": fields["tool_choice"]["description"]} | choices[0]
+    fields["tool_choice"] = said | {"enum": [None, "none", "auto"]}
     chat["anyOf"] = [
         {"properties": {"tool_choice": {"const": "none"}}, "required": ["tool_choice"]},
         {"properties": {"tools": {"enum": [None, []]}}},

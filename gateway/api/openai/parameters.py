@@ -142,8 +142,8 @@ CHAT: Final = (
         "tool_choice",
         H,
         "auto",
-        "`none`, `auto`, or `allowed_tools` with the mode `auto`; no `required` and no named "
-        "function yet",
+        "`none`, `auto`, `required`, a function, or `allowed_tools`; what is forced is held to the "
+        "schemas of `parameters`",
         (None, "none", "auto"),
     ),
     Parameter("functions", R, [{}], neutral=(None, [])),

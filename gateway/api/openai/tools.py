@@ -12,11 +12,13 @@ import msgspec
 
 from engine.contract import Capability, SamplingParams
 from gateway.api.openai.bounds import MAX_TOOLS, TOOL_NAME
+from gateway.api.openai.constraints import requested_constraint
 from gateway.api.openai.reading import Ignored
 from gateway.api.openai.schemas import ChatRequest
 from gateway.errors import InvalidRequest, UnsupportedParameter
 from gateway.services.answers import Reading
-from gateway.services.inference import Message, ServedModel
+from gateway.services.constraints import ConstraintSpec
+from gateway.services.inference import Message, ServedModel, either, forced_calls
 
 _NAME: Final = re.compile(TOOL_NAME, re.ASCII)
 _BANNED: Final = -100.0
@@ -54,7 +56,8 @@ def name_of(tool: Tool) -> str:
 def requested_tools(body: ChatRequest, model: ServedModel, ignored: Ignored) -> Offer:
     """Read `tools` and `tool_choice`.
 
-    Raises: `InvalidRequest`; `UnsupportedParameter`: the model takes none, or cannot be forced.
+    Raises: `InvalidRequest`; `UnsupportedParameter`: the model takes none, or the engine cannot
+    force calls.
     """
     tools = _checked(body.tools or [])
     mode, offered = _choice(body.tool_choice, tools)
@@ -66,11 +69,12 @@ def requested_tools(body: ChatRequest, model: ServedModel, ignored: Ignored) -> 
             "without them.",
             param="tools",
         )
-    if mode in (Mode.REQUIRED, Mode.NAMED):
+    is_forced = mode in (Mode.REQUIRED, Mode.NAMED)
+    if is_forced and Capability.GRAMMAR not in model.info.capabilities:
         raise UnsupportedParameter(
-            "This server cannot force a call yet; use 'auto' or 'none'.", param="tool_choice"
+            "This engine cannot force a call; use 'auto' or 'none'.", param="tool_choice"
         )
-    if any(tool["function"].get("strict") for tool in offered):
+    if not is_forced and any(tool["function"].get("strict") for tool in offered):
         ignored.add("tools.function.strict")
     return Offer(mode, offered, len(msgspec.json.encode(offered)))
 
@@ -79,8 +83,36 @@ def reading_of(body: ChatRequest, model: ServedModel, offer: Offer) -> Reading |
     """Say how an answer is read; None: it is text and nothing else."""
     if not offer.tools and not model.answer_format.thinks:
         return None
-    is_one_call = body.parallel_tool_calls is False or offer.mode is Mode.NAMED
-    return Reading(model.answer_format, offer.names, is_one_call)
+    return Reading(model.answer_format, offer.names, _is_one_call(body, offer))
+
+
+def constraint_of(body: ChatRequest, model: ServedModel, offer: Offer) -> ConstraintSpec | None:
+    """Return what form the answer is to have: calls that are forced, or what it asks for.
+
+    Where tools may be called, it has the form or is calls.
+
+    Raises: `InvalidRequest`: both; what forms raise.
+    """
+    asked = requested_constraint(body)
+    calls = model.answer_format.calls
+    is_one = _is_one_call(body, offer)
+    if calls is None or not offer.tools:
+        return asked
+    if offer.mode is Mode.AUTO:
+        if asked is None:
+            return None
+        return either(asked, forced_calls(calls, model.tokenizer, offer.tools, is_one=is_one))
+    for param, is_asked in (("ignore_eos", bool(body.ignore_eos)), ("response_format", asked)):
+        if is_asked:
+            name = asked.param if asked is not None else param
+            raise InvalidRequest(
+                f"'tool_choice' forces a call, which goes with no '{name}'.", param=name
+            )
+    return forced_calls(calls, model.tokenizer, offer.tools, is_one=is_one)
+
+
+def _is_one_call(body: ChatRequest, offer: Offer) -> bool:
+    return body.parallel_tool_calls is False or offer.mode is Mode.NAMED
 
 
 def without_calls(

@@ -11,6 +11,9 @@ from gateway.services.answers.events import (
 )
 from gateway.services.answers.formats import (
     CALL_FORMATS,
+    HERMES,
+    LLAMA,
+    MISTRAL,
     PLAIN,
     AnswerFormat,
     CallFormat,
@@ -24,10 +27,13 @@ from gateway.services.answers.reader import (
     gathered_answer,
     merged,
 )
-from gateway.services.answers.thinking import TAIL_CHARS
+from gateway.services.answers.thinking import TAIL_CHARS, begins_in
 
 __all__ = [
     "CALL_FORMATS",
+    "HERMES",
+    "LLAMA",
+    "MISTRAL",
     "PLAIN",
     "TAIL_CHARS",
     "AnswerFormat",
@@ -44,6 +50,7 @@ __all__ = [
     "Reasoning",
     "Text",
     "answer_format",
+    "begins_in",
     "gathered_answer",
     "merged",
 ]

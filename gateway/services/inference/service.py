@@ -36,6 +36,7 @@ from gateway.services.constraints import Constraints, ConstraintSpec
 from gateway.services.fair_pool import FairPool
 from gateway.services.inference.cache_salt import cache_salt
 from gateway.services.inference.chat_text import Message, chat_text, num_chars
+from gateway.services.inference.forced_calls import after_thinking
 from gateway.services.inference.generation import Echo, Generation
 from gateway.services.inference.models import ServedModel
 from scheduler.errors import Rejected
@@ -165,7 +166,7 @@ class InferenceService:
                 # Many prompts are checked one by one, and others have their turn in between.
                 await asyncio.sleep(0)
             prompt, tail = await self._tokenise(tenant_id, model, jobs[first])
-            constraint = await self._compile(tenant_id, model, jobs[first])
+            constraint = await self._compile(tenant_id, model, jobs[first], tail)
             for job in jobs[first : first + choices_per_prompt]:
                 params = _fit_context(model, job, len(prompt))
                 if constraint is not None:
@@ -242,18 +243,19 @@ class InferenceService:
             raise InvalidRequest(str(exc), param=job.prompt_param) from None
 
     async def _compile(
-        self, tenant_id: UUID, model: ServedModel, job: Job
+        self, tenant_id: UUID, model: ServedModel, job: Job, prompt_tail: str
     ) -> TokenConstraint | None:
         if job.constraint is None:
             return None
+        spec = job.constraint
+        if job.reading is not None and job.reading.format.thinks:
+            spec = after_thinking(spec, model.tokenizer, prompt_tail)
         if self._constraints is None:
             raise UnsupportedParameter(
                 f"This server cannot do what '{job.constraint.param}' asks.",
                 param=job.constraint.param,
             )
-        return await self._constraints.compile(
-            tenant_id, model.tokenizer, model.info, job.constraint
-        )
+        return await self._constraints.compile(tenant_id, model.tokenizer, model.info, spec)
 
     async def _echo(
         self, tenant_id: UUID, model: ServedModel, job: Job, prompt: array[int]

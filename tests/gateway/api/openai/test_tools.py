@@ -354,8 +354,17 @@ FUNCTION = {"type": "function", "function": {"name": "time"}}
         ),
         ({"tools": [FUNCTION] * 129}, "tools"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": FUNCTION}, "tool_choice"),
+        ({"tool_choice": "required", "ignore_eos": True}, "ignore_eos"),
+        ({"tool_choice": FUNCTION, "guided_choice": ["a"]}, "guided_choice"),
+        (
+            {
+                "tools": [
+                    {"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}
+                ],
+                "tool_choice": "required",
+            },
+            "tools",
+        ),
         ({"tool_choice": {"type": "function", "function": {"name": "rm"}}}, "tool_choice"),
         ({"tool_choice": "any"}, "tool_choice"),
         (
