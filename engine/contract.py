@@ -23,10 +23,13 @@ own state table. This module knows no tensors, no tenants, no queues and loads n
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class Capability(StrEnum):
@@ -42,6 +45,30 @@ class Capability(StrEnum):
     POOLING = "pooling"
 
 
+class TokenConstraint(Protocol):
+    """Say which tokens may come next in one sequence, as a grammar does.
+
+    One is asked by one thread at a time, and by another than it was made on. Each method may raise
+    `engine.errors.ConstraintFailed`, which ends its sequence and no other.
+    """
+
+    def fill_mask(self, words: NDArray[np.int32]) -> None:
+        """Write which tokens may come next, [ceil(vocab_size / 32)].
+
+        Bit `i % 32` of word `i // 32`, from the lowest, is 1 where token i may. End tokens may
+        only where what came so far is whole.
+        """
+        ...
+
+    def accept(self, token_ids: Sequence[int]) -> None:
+        """Go on behind tokens that were drawn; at an end token it is over."""
+        ...
+
+    def copy(self) -> TokenConstraint:
+        """Return another that goes on from here by itself."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Say how the tokens of one sequence are drawn and when it ends.
@@ -54,7 +81,7 @@ class SamplingParams:
     Fields that belong to a `Capability` may be set only where the engine lists it: until there
     are `min_tokens` output tokens, no token that ends the sequence is drawn; `repetition_penalty`
     looks at prompt and output, the other two at the output; `logit_bias` comes before them, and
-    all of them before the temperature.
+    all of them before the temperature. What a `constraint` forbids is hidden after all of them.
     """
 
     max_tokens: int
@@ -76,6 +103,8 @@ class SamplingParams:
     # Capability.LOGPROBS and PROMPT_LOGPROBS: how many of the likeliest tokens to name
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    # Capability.GRAMMAR: at its beginning, where it stays; each sequence goes on with a copy
+    constraint: TokenConstraint | None = None
 
     @property
     def greedy(self) -> bool:
@@ -192,7 +221,9 @@ class StepResult:
     `slots[i]` got the token `token_ids[i]`; where drafts were accepted, the tokens of
     `accepted[i]` follow it. Rows come in the plan's order: decodes, then the slices that sample.
     A row in `failed` (slot → reason, for logs) produced nothing and its sequence must be ended;
-    the other rows are good. `step_s` is the engine's own time for the step, in seconds.
+    the other rows are good. Those in `unmet` among them failed by what they were asked: nothing
+    was left to draw that their constraint allows. `step_s` is the engine's own time for the step,
+    in seconds.
 
     `logprobs` go with `token_ids`, None for a row that did not ask. `prompt_logprobs` has the
     slots that asked and computed a slice: of the prompt tokens `[start + 1, start + n_tokens]` of
@@ -204,6 +235,7 @@ class StepResult:
     token_ids: array[int]
     step_s: float
     failed: Mapping[int, str] = field(default_factory=dict)
+    unmet: Collection[int] = ()
     logprobs: Sequence[TokenLogprobs | None] | None = None
     prompt_logprobs: Mapping[int, Sequence[TokenLogprobs]] = field(default_factory=dict)
     accepted: Sequence[Sequence[int]] | None = None

@@ -2,6 +2,7 @@
 
     EngineError
     ├── EngineOutOfMemory   a step found no memory, a smaller one might
+    ├── ConstraintFailed    a sequence's constraint does not know what may come next
     ├── ModelError          a model directory cannot be served
     ├── ChatTemplateError   a chat template rejects the messages, or is not there
     └── InvalidText         a text has no UTF-8 form (in `engine.text.tokenizer`)
@@ -16,6 +17,10 @@ class EngineError(Exception):
 
 class EngineOutOfMemory(EngineError):
     """Reset the engine, and launch smaller steps."""
+
+
+class ConstraintFailed(EngineError):
+    """End the sequence whose constraint says so; it never gets well again."""
 
 
 class ModelError(EngineError):

@@ -24,6 +24,7 @@ _CAPABILITIES = frozenset(
         Capability.PENALTIES,
         Capability.LOGIT_BIAS,
         Capability.MIN_TOKENS,
+        Capability.GRAMMAR,
     }
 )
 # Logits of prompt tokens held at once: 256 MiB in float32.

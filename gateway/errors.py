@@ -4,6 +4,8 @@
     ├── InvalidRequest          the request cannot be understood or obeyed
     │   ├── ContextLengthExceeded
     │   ├── UnsupportedParameter
+    │   ├── ConstraintRefused   no answer can be held to the form that it asks for
+    │   ├── ConstraintUnmet     its answer came to where nothing fits that form
     │   ├── BodyTooLarge
     │   ├── MalformedRequest    what came is not a request that this server takes
     │   ├── HeadTooLarge
@@ -98,6 +100,22 @@ class UnsupportedParameter(InvalidRequest):
     """Leave the parameter out: this server cannot do what it asks."""
 
     code = "unsupported_parameter"
+
+
+class ConstraintRefused(InvalidRequest):
+    """Mend the schema, pattern or grammar that `param` names, or ask for less."""
+
+    code = "invalid_constraint"
+
+
+class ConstraintUnmet(InvalidRequest):
+    """Ask for less beside the constraint: what else was asked for left no token that it allows."""
+
+    code = "constraint_unmet"
+    message = (
+        "The answer came to where no token is left that its schema or grammar allows. Ask for a "
+        "simpler one, or leave out what forbids tokens beside it, as 'min_tokens'."
+    )
 
 
 class BodyTooLarge(InvalidRequest):

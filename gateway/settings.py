@@ -139,6 +139,15 @@ class Settings(BaseSettings):
         default="auto",
         description="Sampling where a request does not say: the model's own, or `none` of it.",
     )
+    tool_calls: Literal["auto", "hermes", "llama3", "mistral", "none"] = Field(
+        default="auto",
+        description="How the model writes calls of tools; `auto`: as its chat template tells.",
+    )
+    reasoning: Literal["auto", "think", "none"] = Field(
+        default="auto",
+        description="`think`: what the model writes in `<think>` tags is `reasoning_content`; "
+        "`auto`: if its chat template knows them.",
+    )
     dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
         default=None, description="Type of weights and KV cache; unset: what computes fastest."
     )

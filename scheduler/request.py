@@ -91,6 +91,7 @@ class Request:
 class FinishReason(StrEnum):
     """Say why a request ended: an end token, a bound on tokens, its caller, a fault, or the time.
 
+    `UNMET` is one that asked for what cannot be: no token was left that its constraint allows.
     `EXPIRED` is work that nobody would have been served by any more when its turn came.
     """
 
@@ -98,6 +99,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     CANCELLED = "cancelled"
     ERROR = "error"
+    UNMET = "unmet"
     EXPIRED = "expired"
 
 

@@ -17,6 +17,7 @@ import math
 import os
 import time
 from array import array
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 # OpenMP reads this once, when torch loads it. Its threads spin at barriers by default, which on a
@@ -54,7 +55,7 @@ from engine.out_of_memory import told_as_out_of_memory
 from engine.probe import choose_num_threads, lay_out
 from engine.row_faults import RowFaults, refuse_failed_proof
 from engine.sampling.logprobs import PromptRows, score_tokens
-from engine.sampling.sampler import sample
+from engine.sampling.sampler import LogitEdits, sample
 from engine.sizes import Sizes, choose_dtype, find_device, fit
 
 
@@ -91,6 +92,7 @@ class TorchEngine:
             max_num_seqs=self._info.max_num_seqs,
             max_model_len=self._info.max_model_len,
             block_size=self._info.block_size,
+            vocab_size=self._info.vocab_size,
             # What is beyond the vocabulary is never drawn, and has no logit to hide.
             eos_token_ids=frozenset(
                 token_id
@@ -99,6 +101,8 @@ class TorchEngine:
             ),
         )
         self._row_faults = RowFaults(vocab_size=self._info.vocab_size)
+        # Its thread begins with the first constraint.
+        self._mask_maker = ThreadPoolExecutor(1, thread_name_prefix="masks")
         # The first request does not pay for first calls.
         self._prove()
 
@@ -120,8 +124,9 @@ class TorchEngine:
         drawn = self._compute(batch)
         slots, token_ids, logprobs = batch.slots, drawn.token_ids, drawn.logprobs
         reasons = dict(refused)
-        if drawn.failed_slots:
+        if drawn.failed_slots or drawn.unmet:
             reasons |= dict.fromkeys(drawn.failed_slots, "the logits are not finite")
+            reasons |= drawn.unmet
             good = ~np.isin(slots, list(reasons))
             slots, token_ids = slots[good], token_ids[good]
             if logprobs is not None:
@@ -133,6 +138,7 @@ class TorchEngine:
             array("i", token_ids.astype(np.int32).tobytes()),
             time.perf_counter() - started_s,
             failed=reasons,
+            unmet=tuple(drawn.unmet),
             logprobs=logprobs,
             prompt_logprobs=drawn.prompt_logprobs,
         )
@@ -146,10 +152,13 @@ class TorchEngine:
         self._prove()
 
     def close(self) -> None:
+        self._mask_maker.shutdown()
         del self._model, self._attention, self._state
 
     def _compute(self, batch: StepBatch) -> _Drawn:
         """Run the model over a batch and draw."""
+        if batch.masks is not None:
+            batch.masks.begin(self._mask_maker)
         self._attention.plan(batch.attention)
         rows = batch.logit_rows
         logits = self._model.forward(
@@ -167,11 +176,17 @@ class TorchEngine:
         if asked is not None:
             # A copy: edits change the logits in place, and logprobs are of the model's own.
             raw = logits.index_select(0, torch.from_numpy(asked.rows))
-        drawn.token_ids, failed = sample(
-            logits, batch.sampling, batch.edits, native=self.uses_native
-        )
+        edits = batch.edits
+        if batch.masks is not None:
+            masks = batch.masks.take()
+            edits = replace(edits or LogitEdits(None, None), masks=masks)
+        drawn.token_ids, failed = sample(logits, batch.sampling, edits, native=self.uses_native)
         if failed.any():
             drawn.failed_slots += batch.slots[failed].tolist()
+        if batch.masks is not None:
+            batch.masks.accept(drawn.token_ids, failed)
+            bias = None if edits is None else edits.bias
+            drawn.unmet = batch.masks.unmet(batch.slots, failed, bias)
         if asked is not None:
             drawn.logprobs = [None] * len(batch.slots)
             token_ids = drawn.token_ids[asked.rows]
@@ -208,6 +223,8 @@ class _Drawn:
 
     token_ids: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     failed_slots: list[int] = field(default_factory=list)
+    # Slot → why nothing was drawn that its constraint allows.
+    unmet: dict[int, str] = field(default_factory=dict)
     logprobs: list[TokenLogprobs | None] | None = None
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from engine.contract import DecodeRows, NewSequence, SequenceSlice, StepPlan
 from engine.models.attention import AttentionBatch
 from engine.sampling.columns import widened
+from engine.sampling.constraints import StepMasks
 from engine.sampling.logprobs import LogprobRows, PromptRows
 from engine.sampling.sampler import LogitEdits, SamplingRows
 from engine.sampling.state import SamplingState
@@ -31,7 +32,8 @@ class StepBatch:
 
     `token_ids`, `positions`: [num_tokens]. `logit_rows`: the tokens that sample, and after them
     those that score a prompt, or None where all sample. `slots`: whose next token each row that
-    samples draws, [num_rows]. `edits`, `logprobs`, `prompt`: None where no row asks for them.
+    samples draws, [num_rows]. `edits`, `masks`, `logprobs`, `prompt`: None where no row asks for
+    them.
     """
 
     token_ids: NDArray[np.int64]
@@ -41,6 +43,7 @@ class StepBatch:
     slots: NDArray[np.int32]
     sampling: SamplingRows
     edits: LogitEdits | None
+    masks: StepMasks | None
     logprobs: LogprobRows | None
     prompt: PromptRows | None
 
@@ -54,6 +57,7 @@ class SlotTable:
         max_num_seqs: int,
         max_model_len: int,
         block_size: int,
+        vocab_size: int,
         eos_token_ids: frozenset[int] = frozenset(),
     ) -> None:
         self._block_size = block_size
@@ -67,6 +71,7 @@ class SlotTable:
         self._sampling = SamplingState(
             max_num_seqs=max_num_seqs,
             max_num_tokens=self._max_tokens,
+            vocab_size=vocab_size,
             eos_token_ids=eos_token_ids,
         )
         # Slot → (prompt tokens, alternatives), where the prompt is to be scored.
@@ -213,6 +218,7 @@ class SlotTable:
             slots=slots,
             sampling=self._sampling.rows(slots, drawn_positions),
             edits=self._sampling.edits(slots, drawn_positions),
+            masks=self._sampling.masks(slots),
             logprobs=self._sampling.logprob_rows(slots),
             prompt=prompt,
         )

@@ -10,8 +10,8 @@ back. So a block, a slot or a buffer that a later step takes over cannot be writ
 one still reads it, which is where engines that overlap their steps break. The price is the copy of
 a few hundred bytes between two steps.
 
-What few rows ask for (biases, penalties, log-probabilities) is done launch by launch between the
-two graphs of a step; the rest of the step is captured all the same.
+What few rows ask for (biases, penalties, masks of constraints, log-probabilities) is done launch by
+launch between the two graphs of a step; the rest of the step is captured all the same.
 
 Failures are as in `engine.cpu.runner`. A fault of the device comes out of `collect` or a later
 launch, and `reset`, which computes two small steps, says whether the device can go on.
@@ -168,8 +168,10 @@ class GpuEngine:
             prompt_logprobs, bad = step.prompts.read()
             reasons |= dict.fromkeys(bad, _NOT_FINITE)
         reasons |= dict.fromkeys(step.slots[token_ids < 0].tolist(), _NOT_FINITE)
-        logprobs = None if step.tail is None else step.tail.read(token_ids)
         slots = step.slots
+        unmet = {} if step.tail is None else step.tail.take_drawn(slots, token_ids)
+        reasons |= unmet
+        logprobs = None if step.tail is None else step.tail.read(token_ids)
         if reasons:
             good = ~np.isin(slots, list(reasons))
             slots, token_ids = slots[good], token_ids[good]
@@ -181,6 +183,7 @@ class GpuEngine:
             array("i", token_ids.tobytes()),
             step_s,
             failed=reasons,
+            unmet=tuple(unmet),
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
         )

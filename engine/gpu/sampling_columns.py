@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from engine.contract import NewSequence
 from engine.gpu.staging import upload
 from engine.kernels.operations import IN_PROMPT, DrawColumns, PenaltyColumns
+from engine.sampling.constraints import ConstraintTable, StepMasks
 from engine.sampling.logit_bias import BiasEntries, BiasTable
 from engine.sampling.logprobs import LogprobRows, find_logprob_rows
 from engine.sampling.penalties import asks_for_penalties
@@ -46,6 +47,7 @@ class SamplingColumns:
         self.penalties: PenaltyColumns | None = None
         self._penalised: set[int] = set()
         self._bias = BiasTable(eos_token_ids=eos_token_ids)
+        self._constraints = ConstraintTable(vocab_size=vocab_size)
         # Slot → how many alternatives.
         self._logprobs: dict[int, int] = {}
 
@@ -68,6 +70,7 @@ class SamplingColumns:
             column.index_copy_(0, slots, upload(values, self._device))
         for sequence in sequences:
             self._bias.admit(sequence)
+            self._constraints.admit(sequence)
             if sequence.params.logprobs is not None:
                 self._logprobs[sequence.slot] = sequence.params.logprobs
             if asks_for_penalties(sequence.params):
@@ -76,6 +79,7 @@ class SamplingColumns:
     def release(self, slots: Sequence[int]) -> None:
         """Forget the rare wishes of slots; the plain columns are overwritten anyway."""
         self._bias.release(slots)
+        self._constraints.release(slots)
         for slot in slots:
             self._logprobs.pop(slot, None)
             if slot in self._penalised:
@@ -87,6 +91,10 @@ class SamplingColumns:
     ) -> BiasEntries | None:
         """Read what is added to the logits of rows that draw the tokens at `positions`."""
         return self._bias.entries(slots, positions.astype(np.int64))
+
+    def masks(self, slots: NDArray[np.int32]) -> StepMasks | None:
+        """Note the rows that draw under a constraint, whose tokens so far have all landed."""
+        return self._constraints.step(slots)
 
     def penalises(self, slots: NDArray[np.int32]) -> bool:
         """Tell whether any of these rows has penalties."""
@@ -100,6 +108,7 @@ class SamplingColumns:
         """Forget every slot."""
         self.release(sorted(self._penalised))
         self._bias.clear()
+        self._constraints.clear()
         self._logprobs.clear()
 
     def _penalise(self, sequence: NewSequence) -> None:

@@ -18,6 +18,7 @@ from engine.gpu.program import Program
 from engine.gpu.sampling_columns import SamplingColumns
 from engine.gpu.staging import upload
 from engine.kernels.operations import Operations
+from engine.sampling.constraints import StepMasks, TokenMasks
 from engine.sampling.logit_bias import BiasEntries
 from engine.sampling.logprobs import LogprobRows, Scores, measure
 
@@ -26,12 +27,23 @@ from engine.sampling.logprobs import LogprobRows, Scores, measure
 class TailResult:
     """Hold what arrives on the host beside the tokens; nothing may read it before the step is over.
 
-    `asked` and `scores` are None where no row asked for log-probabilities.
+    `asked` and `scores` are None where no row asked for log-probabilities, `masks` where none has
+    a constraint.
     """
 
     num_rows: int
     asked: LogprobRows | None = None
     scores: Scores | None = None
+    bias: BiasEntries | None = None
+    masks: StepMasks | None = None
+
+    def take_drawn(self, slots: NDArray[np.int32], token_ids: NDArray[np.int32]) -> dict[int, str]:
+        """Tell constraints what was drawn; returns the slots that they left no token, and why."""
+        if self.masks is None:
+            return {}
+        failed = token_ids < 0
+        self.masks.accept(token_ids, failed)
+        return self.masks.unmet(slots, failed, self.bias)
 
     def read(self, token_ids: NDArray[np.int32]) -> list[TokenLogprobs | None] | None:
         """Return the log-probabilities of the rows that asked."""
@@ -63,7 +75,8 @@ class Tail:
         bias = columns.bias_entries(slots, positions)
         penalises = columns.penalises(slots)
         asked = columns.logprob_rows(slots)
-        if bias is None and not penalises and asked is None:
+        masks = columns.masks(slots)
+        if bias is None and not penalises and asked is None and masks is None:
             return None
         device, arrays = program.logits.device, program.arrays
         # A copy: edits change logits in place, and log-probabilities are of the model's own.
@@ -74,16 +87,19 @@ class Tail:
         if penalises:
             assert columns.penalties is not None
             self._operations.penalise(logits, columns.penalties, arrays.draw_slots)
+        if masks is not None:
+            # Made here, while the device computes the model.
+            _hide(logits, masks.take())
         program.draw_from(logits)
         drawn = program.drawn
         if penalises:
             assert columns.penalties is not None
             self._operations.count(columns.penalties, arrays.draw_slots, drawn)
         if asked is None or raw is None:
-            return TailResult(len(slots))
+            return TailResult(len(slots), bias=bias, masks=masks)
         chosen = drawn[upload(asked.rows, device)].clamp(min=0)
         scores = measure(raw, chosen, int(asked.num_top.max()))
-        return TailResult(len(slots), asked, scores.map(to_host))
+        return TailResult(len(slots), asked, scores.map(to_host), bias, masks)
 
 
 def to_host(tensor: Tensor) -> Tensor:
@@ -91,6 +107,13 @@ def to_host(tensor: Tensor) -> Tensor:
     if tensor.device.type != "cuda":
         return tensor
     return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
+
+
+def _hide(logits: Tensor, masks: TokenMasks) -> None:
+    rows, words = upload(masks.rows, logits.device), upload(masks.words, logits.device)
+    places = torch.arange(32, dtype=torch.int32, device=logits.device)
+    allowed = (words[:, :, None] >> places & 1).view(len(rows), -1)[:, : logits.shape[-1]]
+    logits[rows] = logits[rows].masked_fill_(allowed == 0, float("-inf"))
 
 
 def _add_bias(logits: Tensor, entries: BiasEntries) -> None:

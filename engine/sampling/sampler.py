@@ -10,8 +10,8 @@ multiply-xorshift hash mix them with the token id.
 keep the tokens above some logit, so they reduce to one threshold per row; tokens that tie with
 it stay, which leaves nothing to the order of a sort. The likeliest token always survives.
 
-**Edits.** Biases, masked end tokens and penalties change the logits first, whether the row is
-greedy or not; the modules that make them say how.
+**Edits.** Biases, masked end tokens, penalties and the masks of constraints change the logits
+first, whether the row is greedy or not; the modules that make them say how.
 
 **Cost.** A greedy batch takes an argmax and nothing else; rows without top-k and top-p are never
 sorted; where every filtered row has a top-k, only that many logits are. The compiled operator makes
@@ -34,6 +34,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.sampling.constraints import TokenMasks, hide
 from engine.sampling.logit_bias import BiasEntries, add_bias
 from engine.sampling.penalties import PenaltyEntries, penalise
 
@@ -72,18 +73,22 @@ class LogitEdits:
 
     bias: BiasEntries | None
     penalties: PenaltyEntries | None
+    masks: TokenMasks | None = None
 
     def rows(self) -> NDArray[np.int64]:
         """Name the rows that are changed, each once."""
-        parts = [part.rows for part in (self.bias, self.penalties) if part is not None]
+        all_parts = (self.bias, self.penalties, self.masks)
+        parts = [part.rows for part in all_parts if part is not None]
         return np.unique(np.concatenate(parts))
 
-    def apply(self, logits: Tensor) -> None:
+    def apply(self, logits: Tensor, *, native: bool = False) -> None:
         """Change the logits in place; [num_rows, vocab_size]."""
         if self.bias is not None:
             add_bias(logits, self.bias)
         if self.penalties is not None:
             penalise(logits, self.penalties)
+        if self.masks is not None:
+            hide(logits, self.masks, native=native)
 
 
 @torch.inference_mode()
@@ -130,7 +135,7 @@ def _sample_compiled(
         return token_ids.numpy(), ~good.numpy()
     finite = None if edits is None else torch.isfinite(logits.sum(dim=-1))
     if edits is not None:
-        edits.apply(logits)
+        edits.apply(logits, native=True)
     low, high = _row_keys(rows.seeds, rows.positions)
     token_ids, good = torch.ops.sluice.draw(
         logits,

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.contract import NewSequence
+from engine.sampling.constraints import ConstraintTable, StepMasks
 from engine.sampling.logit_bias import BiasTable
 from engine.sampling.logprobs import LogprobRows, find_logprob_rows
 from engine.sampling.penalties import PenaltyTable
@@ -22,7 +23,12 @@ class SamplingState:
     """Keep the sampling parameters of every slot; they change with admission and each draw."""
 
     def __init__(
-        self, *, max_num_seqs: int, max_num_tokens: int, eos_token_ids: frozenset[int]
+        self,
+        *,
+        max_num_seqs: int,
+        max_num_tokens: int,
+        vocab_size: int,
+        eos_token_ids: frozenset[int],
     ) -> None:
         self._temperature = np.zeros(max_num_seqs, np.float32)
         self._top_k = np.zeros(max_num_seqs, np.int64)
@@ -31,6 +37,7 @@ class SamplingState:
         self._seeds = np.zeros(max_num_seqs, np.uint64)
         self._bias = BiasTable(eos_token_ids=eos_token_ids)
         self._penalties = PenaltyTable(max_num_seqs=max_num_seqs, max_num_tokens=max_num_tokens)
+        self._constraints = ConstraintTable(vocab_size=vocab_size)
         # Slot → how many alternatives.
         self._logprobs: dict[int, int] = {}
 
@@ -44,6 +51,7 @@ class SamplingState:
         self._seeds[slot] = params.seed & 0xFFFF_FFFF_FFFF_FFFF
         self._bias.admit(sequence)
         self._penalties.admit(sequence)
+        self._constraints.admit(sequence)
         if params.logprobs is not None:
             self._logprobs[slot] = params.logprobs
 
@@ -68,6 +76,10 @@ class SamplingState:
         penalties = self._penalties.entries(slots)
         return None if bias is None and penalties is None else LogitEdits(bias, penalties)
 
+    def masks(self, slots: NDArray[np.int32]) -> StepMasks | None:
+        """Note the rows of a batch that draw under a constraint; None where none does."""
+        return self._constraints.step(slots)
+
     def logprob_rows(self, slots: NDArray[np.int32]) -> LogprobRows | None:
         """Find the rows of a batch whose draws are to be scored; None where none is."""
         return find_logprob_rows(self._logprobs, slots)
@@ -76,6 +88,7 @@ class SamplingState:
         """Forget the rare wishes of slots; the plain columns are overwritten anyway."""
         self._bias.release(slots)
         self._penalties.release(slots)
+        self._constraints.release(slots)
         if self._logprobs:
             for slot in slots:
                 self._logprobs.pop(slot, None)
@@ -84,4 +97,5 @@ class SamplingState:
         """Forget every slot."""
         self._bias.clear()
         self._penalties.clear()
+        self._constraints.clear()
         self._logprobs.clear()

@@ -2,7 +2,7 @@
 
 from engine.text.chat_template import RESERVED_NAMES, ChatTemplate
 from engine.text.detokenizer import Detokenizer
-from engine.text.stop_strings import StopStrings
+from engine.text.stop_strings import StopStrings, undecided_from
 from engine.text.tokenizer import InvalidText, Tokenizer
 
 __all__ = [
@@ -12,4 +12,5 @@ __all__ = [
     "InvalidText",
     "StopStrings",
     "Tokenizer",
+    "undecided_from",
 ]

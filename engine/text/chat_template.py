@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
 
@@ -33,7 +34,8 @@ RESERVED_NAMES = frozenset(["messages", "tools", "documents", "add_generation_pr
 class ChatTemplate:
     """Turn messages into a prompt. May be used from any number of threads.
 
-    `names` are those that the template may look at: of variables, and of fields of messages.
+    `names` are those that the template may look at: of variables, and of fields of messages;
+    `free_names` are those of variables that it looks at and does not set itself.
     """
 
     def __init__(self, source: str, *, variables: Mapping[str, str] | None = None) -> None:
@@ -49,7 +51,11 @@ class ChatTemplate:
             self._template = environment.from_string(source)
             # As Jinja2 chains them, a look-up for each name: a third of a short rendering.
             self._template.globals = dict(self._template.globals)
-            self.names = _names_in(environment.parse(source))
+            tree = environment.parse(source)
+            self.names = _names_in(tree)
+            self.free_names = jinja2.meta.find_undeclared_variables(tree) - (
+                environment.globals.keys() | self._variables.keys() | RESERVED_NAMES
+            )
             self.source = source
         except (jinja2.TemplateError, RecursionError) as error:
             raise ChatTemplateError(f"the chat template is broken: {_reason(error)}") from error
@@ -78,13 +84,16 @@ class ChatTemplate:
 
     def render(
         self,
-        messages: Sequence[Mapping[str, str]],
+        messages: Sequence[Mapping[str, Any]],
         *,
+        tools: Sequence[Mapping[str, Any]] = (),
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the prompt for `messages` (`role`, `content`), special tokens written out.
+
+        `tools` are OpenAI's objects; a message may have `tool_calls` with decoded arguments.
 
         With `continue_final_message` it ends where the last message's content does, so that a
         model goes on with that. `variables` are a caller's own; none replaces what every template
@@ -94,7 +103,7 @@ class ChatTemplate:
         """
         names = {**(variables or {}), **self._variables} | {
             "messages": messages,
-            "tools": None,
+            "tools": list(tools) or None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
             # Of this thread: a machine that is busy with others refuses nobody.

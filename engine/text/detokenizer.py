@@ -36,17 +36,25 @@ _Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 class TokenText:
     """Know what the tokens of one tokenizer read as; make a `Detokenizer` for each sequence.
 
-    Special tokens are dropped, or with `spells_special` read as they are spelled.
+    Special tokens are dropped, but for those of `spelled`, or of all with `spells_special`: they
+    are read as they are spelled.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, *, spells_special: bool = False) -> None:
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        spells_special: bool = False,
+        spelled: frozenset[str] = frozenset(),
+    ) -> None:
         self.backend = backend
         added = backend.get_added_tokens_decoder()
         special = {i: token.content.encode() for i, token in added.items() if token.special}
-        self.special_ids = frozenset() if spells_special else frozenset(special)
+        shown = {i for i, token in added.items() if spells_special or token.content in spelled}
+        self.special_ids = frozenset(special) - shown
         steps = set(_decoder_steps(backend))
         self.byte_level = "ByteLevel" in steps and steps <= {"ByteLevel", "Fuse"}
-        known = special if spells_special else dict.fromkeys(special, b"")
+        known = {i: text if i in shown else b"" for i, text in special.items()}
         self.token_bytes = _TokenBytes(backend, known)
         self.fallback_bytes = _fallback_bytes(backend) if "ByteFallback" in steps else {}
         self._usable_contexts: dict[int, bool] = {}

@@ -35,7 +35,7 @@ class StopStrings:
         if found:
             self._stopped, self._held = True, ""
             return text[: min(found)[1]], True
-        cut = min(_undecided_from(text, stop) for stop in self._stops)
+        cut = min(undecided_from(text, stop) for stop in self._stops)
         self._held = text[cut:]
         return text[:cut], False
 
@@ -45,8 +45,8 @@ class StopStrings:
         return held
 
 
-def _undecided_from(text: str, stop: str) -> int:
-    """Find where the longest end of `text` begins that `stop` begins with."""
+def undecided_from(text: str, stop: str) -> int:
+    """Find where the longest end of `text` begins that `stop` begins with; its length if none."""
     at = text.find(stop[0], max(0, len(text) - len(stop) + 1))
     while at >= 0 and not stop.startswith(text[at:]):
         at = text.find(stop[0], at + 1)

@@ -49,6 +49,7 @@ class Tokenizer:
         self._backend = backend
         self._text = TokenText(backend)
         self._spelled_text = TokenText(backend, spells_special=True)
+        self._marked_texts: dict[frozenset[str], TokenText] = {}
         self.eos_token_ids = eos_token_ids
         # By what they are for: `bos_token`, `eos_token`, …
         self.special_tokens = dict(special_tokens or {})
@@ -97,13 +98,32 @@ class Tokenizer:
         """
         return (self._spelled_text if spells_special else self._text).decode(token_ids)
 
+    def to_json(self) -> str:
+        """Return the text of a tokenizer.json that this can be read from again."""
+        return str(self._backend.to_str())
+
     def names(self, token_ids: Iterable[int]) -> Iterator[str]:
         """Spell each token as the vocabulary does; one that only the model knows is empty."""
         return (self._backend.id_to_token(token_id) or "" for token_id in token_ids)
 
-    def detokenizer(self) -> Detokenizer:
-        """Make the incremental decoder of one sequence."""
-        return self._text.detokenizer()
+    def detokenizer(self, *, spelled: frozenset[str] = frozenset()) -> Detokenizer:
+        """Make the incremental decoder of one sequence; special tokens of `spelled` are shown."""
+        if not spelled:
+            return self._text.detokenizer()
+        text = self._marked_texts.get(spelled)
+        if text is None:
+            text = self._marked_texts[spelled] = TokenText(self._backend, spelled=spelled)
+        return text.detokenizer()
+
+    def special_id_of(self, token: str) -> int | None:
+        """Return the id of a special token by how it is spelled; None: it is none."""
+        token_id = self.id_of(token)
+        return token_id if token_id in self._text.special_ids else None
+
+    def id_of(self, token: str) -> int | None:
+        """Return the id of a token by how the vocabulary spells it."""
+        token_id: int | None = self._backend.token_to_id(token)
+        return token_id
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes that one token adds to a text; half a character is possible."""

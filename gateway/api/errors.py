@@ -29,6 +29,8 @@ STATUS: Final[dict[type[errors.GatewayError], tuple[int, str]]] = {
     errors.InvalidRequest: (400, "invalid_request_error"),
     errors.ContextLengthExceeded: (400, "invalid_request_error"),
     errors.UnsupportedParameter: (400, "invalid_request_error"),
+    errors.ConstraintRefused: (400, "invalid_request_error"),
+    errors.ConstraintUnmet: (400, "invalid_request_error"),
     errors.BodyTooLarge: (413, "invalid_request_error"),
     errors.MalformedRequest: (400, "invalid_request_error"),
     errors.HeadTooLarge: (431, "invalid_request_error"),

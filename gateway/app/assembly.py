@@ -37,6 +37,7 @@ from gateway.services.auth import (
     new_local_token,
 )
 from gateway.services.batches.worker import BatchWorker
+from gateway.services.constraints import Constraints
 from gateway.services.fair_pool import FairPool
 from gateway.services.files import FileService, FileUpkeep
 from gateway.services.health import OverloadWatch, Probes
@@ -181,8 +182,12 @@ def _inference(
     """Build what runs requests, and items of batches."""
     pool = FairPool(on_used=loop_share.charge)
     stack.callback(pool.close)
+    constraints = Constraints()
+    stack.callback(constraints.close)
     entry = Entry(books.quotas, short_bytes=SHORT_BODY_BYTES)
-    inference = InferenceService(salt_key=store.secrets.kv_salt_key, pool=pool)
+    inference = InferenceService(
+        salt_key=store.secrets.kv_salt_key, pool=pool, constraints=constraints
+    )
     return LeasedInference(inference, books.quotas, entry)
 
 

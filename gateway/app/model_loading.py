@@ -22,6 +22,7 @@ from engine.open import open_engine, open_simulated
 from engine.text import ChatTemplate, Tokenizer
 from gateway.errors import InvalidRequest, StartupFailed
 from gateway.services.admin import changed
+from gateway.services.answers import answer_format
 from gateway.services.inference import ServedModel
 from gateway.settings import Settings
 from scheduler.config import AdmissionConfig, FairnessConfig, SchedulerConfig
@@ -62,15 +63,19 @@ def load_model(settings: Settings, *, version: str) -> ServedModel:
             f"model {info.vocab_size}: serve a directory whose files belong together"
         )
     scheduler = Scheduler(info, config)
+    template = ChatTemplate.from_dir(source.tokenizer_dir)
     return ServedModel(
         name=source.name,
         service=EngineService(scheduler, engine),
         info=info,
         tokenizer=tokenizer,
-        chat_template=ChatTemplate.from_dir(source.tokenizer_dir),
+        chat_template=template,
         created_s=int(time.time()),
         fingerprint=_fingerprint(source.name, info, version),
         sampling_defaults=_fitted(defaults, info),
+        answer_format=answer_format(
+            template, calls=settings.tool_calls, reasoning=settings.reasoning
+        ),
     )
 
 

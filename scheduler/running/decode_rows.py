@@ -51,6 +51,7 @@ class DecodingRows:
         self.accounts = np.zeros((num_slots, 4), dtype=np.intp)
         self.ends_as_model = np.zeros(num_slots, dtype=bool)
         self.has_own_ends = np.zeros(num_slots, dtype=bool)
+        self.is_constrained = np.zeros(num_slots, dtype=bool)
         self.num_with_own_ends = 0
         self._num_prompt, self._num_cached, self._num_at_join = column(), column(), column()
         self._num_held = np.zeros(num_slots, dtype=np.intp)
@@ -89,6 +90,7 @@ class DecodingRows:
         has_own_ends = bool(sequence.end_token_ids) and not sequence.ends_as_model
         self.has_own_ends[slot] = has_own_ends
         self.num_with_own_ends += has_own_ends
+        self.is_constrained[slot] = sequence.request.params.constraint is not None
         self._num_prompt[slot] = sequence.num_prompt_tokens
         self._num_cached[slot] = sequence.num_cached_tokens
         self._num_held[slot] = 0
@@ -140,8 +142,14 @@ class DecodingRows:
         return slots[np.argsort(self._ordinals[slots])]
 
     def unpaused(self, slots: Slots) -> Slots:
-        """Keep those that may draw one more token."""
-        may_draw = self.num_tokens[slots] < self.pause_at[slots]
+        """Keep those that may draw one more token.
+
+        What a constraint allows next hangs on the token before, so such a row waits until that
+        has landed.
+        """
+        num_tokens = self.num_tokens[slots]
+        may_draw = num_tokens < self.pause_at[slots]
+        may_draw &= ~self.is_constrained[slots] | (num_tokens == self.num_known[slots])
         return slots if may_draw.all() else slots[may_draw]
 
     def wants_block(self, slots: Slots, block_size: int) -> NDArray[np.bool_]:

@@ -193,8 +193,14 @@ class Results:
         """End the rows that the engine gave up on; the others of the step are good."""
         sequence_of_slot = step.sequence_of_slot()
         failed = [(sequence_of_slot[slot], reason) for slot, reason in result.failed.items()]
+        unmet = {sequence_of_slot[slot] for slot in result.unmet}
         return [
-            self._lifecycle.end(sequence, FinishReason.ERROR, now, error=reason)
+            self._lifecycle.end(
+                sequence,
+                FinishReason.UNMET if sequence in unmet else FinishReason.ERROR,
+                now,
+                error=reason,
+            )
             for sequence, reason in failed
             if sequence.status is not Status.FINISHED
         ]

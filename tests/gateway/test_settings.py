@@ -32,6 +32,8 @@ SPELLED = {
     "model_name": "m",
     "load_format": "dummy",
     "generation_config": "none",
+    "tool_calls": "hermes",
+    "reasoning": "think",
     "engine": "simulated",
     "engine_profile": "p",
     "dtype": "bfloat16",

@@ -15,6 +15,7 @@
 
 #include "attention.h"
 #include "draw.h"
+#include "masks.h"
 #include "linear.h"
 #include "memory.h"
 #include "rows.h"
@@ -131,6 +132,23 @@ std::tuple<Tensor, Tensor> draw(const Tensor& logits, const Tensor& temperature,
     }
   });
   return {ids, is_drawn};
+}
+
+// Hide from `rows` the tokens that their masks, of 32 tokens a word, do not allow.
+void mask_logits(const Tensor& logits, const Tensor& rows, const Tensor& words) {
+  TORCH_CHECK(logits.is_contiguous() && logits.dim() == 2 && logits.scalar_type() == at::kFloat);
+  TORCH_CHECK(words.is_contiguous() && words.dim() == 2 && words.scalar_type() == at::kInt);
+  TORCH_CHECK(rows.is_contiguous() && rows.numel() == words.size(0) &&
+              rows.scalar_type() == at::kLong);
+  const int64_t num_rows = logits.size(0), size = logits.size(1), width = words.size(1);
+  TORCH_CHECK(width == (size + 31) / 32, "a bit a token");
+  for (int64_t i = 0; i < rows.numel(); ++i)
+    TORCH_CHECK(0 <= data<int64_t>(rows)[i] && data<int64_t>(rows)[i] < num_rows);
+  at::parallel_for(0, rows.numel(), grain(size), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      sluice::mask_row(data<float>(logits) + data<int64_t>(rows)[i] * size, size,
+                       data<uint32_t>(words) + i * width);
+  });
 }
 
 // One token a row and its `width` likeliest ones, measured as `engine.sampling.logprobs` says.
@@ -640,6 +658,7 @@ TORCH_LIBRARY(sluice, m) {
       "draw(Tensor logits, Tensor temperature, Tensor low, Tensor high, Tensor top_k, "
       "Tensor top_p, Tensor min_p, bool edited) -> (Tensor, Tensor)",
       &draw);
+  m.def("mask_logits(Tensor(a!) logits, Tensor rows, Tensor words) -> ()", &mask_logits);
   m.def("score(Tensor logits, Tensor token_ids, int width) -> (Tensor, Tensor, Tensor, Tensor)",
         &score);
   m.def("has_few_rows(Tensor weight) -> bool", &has_few_rows);

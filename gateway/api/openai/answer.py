@@ -22,6 +22,7 @@ from gateway.api.openai.chunks import Chunks
 from gateway.api.sse import DONE, EventStream, event
 from gateway.api.token_usage import CompletionTokensDetails, PromptTokensDetails, Usage
 from gateway.errors import GatewayError, InvalidRequest
+from gateway.services.answers import Event, merged
 from gateway.services.fair_pool import FairPool
 from gateway.services.inference import Generation, Piece, Run
 from gateway.services.loop_share import charged
@@ -38,6 +39,8 @@ _FEW_LOGPROBS: Final = 256
 # log-probability its two numbers and how it is spelled.
 _TOKEN_BYTES: Final = 100
 _LOGPROB_BYTES: Final = 40
+# An event a token takes more memory than its text.
+_MANY_EVENTS: Final = 512
 # Of an event that was framed where it stands.
 _FEW_PARTS: Final = 8
 
@@ -105,12 +108,16 @@ class Gathering:
         self._text = io.StringIO()
         self._logprobs = ScoredTokens()
         self._prompt_logprobs: Sequence[TokenLogprobs | None] = ()
+        self._events: list[Event] = []
         self._last: Piece | None = None
 
     def add(self, piece: Piece) -> None:
         self._text.write(piece.text)
         self._logprobs.extend(piece.logprobs)
         self._prompt_logprobs = self._prompt_logprobs or piece.prompt_logprobs
+        self._events.extend(piece.events)
+        if len(self._events) > _MANY_EVENTS:
+            self._events = merged(self._events)
         if piece.finish_reason is not None:
             self._last = piece
 
@@ -123,6 +130,7 @@ class Gathering:
             self._logprobs,
             self._last.end_logprobs,
             self._prompt_logprobs,
+            merged(self._events),
         )
 
 
@@ -197,8 +205,13 @@ def usage_of(generations: Sequence[Generation], *, choices_per_prompt: int = 1) 
     prompt = sum(g.num_prompt_tokens for g in leaders)
     cached = sum(g.num_cached_tokens for g in leaders)
     output = sum(g.num_output_tokens for g in generations)
+    reasoning = sum(g.num_reasoning_tokens for g in generations)
     return Usage(
-        prompt, output, prompt + output, PromptTokensDetails(cached), CompletionTokensDetails()
+        prompt,
+        output,
+        prompt + output,
+        PromptTokensDetails(cached),
+        CompletionTokensDetails(reasoning),
     )
 
 

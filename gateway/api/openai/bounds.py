@@ -28,7 +28,11 @@ MAX_TEMPLATE_KWARGS: Final = 16
 MAX_TEMPLATE_KWARG_CHARS: Final = 256
 # Letters, digits and '_', as a template can name them.
 TEMPLATE_KWARG: Final = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
-ROLES: Final = ("system", "developer", "user", "assistant")
+ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+MAX_TOOLS: Final = 128
+# OpenAI's names of functions.
+TOOL_NAME: Final = r"[A-Za-z0-9_-]{1,64}"
+MAX_CALL_ID_CHARS: Final = 256
 
 
 class Range(NamedTuple):

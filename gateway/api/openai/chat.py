@@ -6,7 +6,8 @@ from typing import Final
 
 import msgspec
 
-from gateway.api.openai.chunks import ChatChunks, Tail
+from gateway.api.openai.chunks import ChatChunks, Chunks, Tail
+from gateway.api.openai.event_chunks import EventChunks, finish_reason
 from gateway.api.openai.kinds import Answer
 from gateway.api.openai.logprobs import chat_logprobs
 from gateway.api.openai.parameters import CHAT, Fates
@@ -22,11 +23,15 @@ from gateway.api.openai.sampling import (
 )
 from gateway.api.openai.schemas import (
     AssistantMessage,
+    CalledFunction,
     ChatChoice,
     ChatCompletion,
     ChatRequest,
+    ToolCall,
 )
+from gateway.api.openai.tools import constraint_of, reading_of, requested_tools, without_calls
 from gateway.api.openai.turns import Turns
+from gateway.services.answers import gathered_answer
 from gateway.services.inference import Job, Piece, ServedModel
 
 _FATES: Final = Fates(CHAT)
@@ -56,6 +61,10 @@ class Chat:
         variables = turns.variables(body.chat_template_kwargs, effort=body.reasoning_effort)
         salt = requested_salt(body)
         n = num_choices(body)
+        offer = requested_tools(body, model, ignored)
+        if not offer.tools:
+            params = without_calls(params, body, model, prompt)
+        constraint, reading = constraint_of(body, model, offer), reading_of(body, model, offer)
         return [
             Job(
                 request_id=f"{request_id}-{choice}",
@@ -66,32 +75,68 @@ class Chat:
                 adds_special_tokens=body.add_special_tokens,
                 template_variables=variables,
                 salt=salt,
+                tools=offer.tools,
+                tools_chars=offer.num_chars,
+                reading=reading,
+                constraint=constraint,
             )
             for choice in range(n)
         ]
 
-    def chunks(self, answer: Answer[ChatRequest], *, tail: Tail) -> ChatChunks:
+    def chunks(self, answer: Answer[ChatRequest], *, tail: Tail) -> Chunks:
         tokenizer = answer.model.tokenizer if answer.body.logprobs else None
-        return ChatChunks(answer.envelope, tail=tail, tokenizer=tokenizer)
+        if not answer.run.generations[0].is_read:
+            return ChatChunks(answer.envelope, tail=tail, tokenizer=tokenizer)
+        return EventChunks(
+            answer.envelope,
+            tail=tail,
+            tokenizer=tokenizer,
+            is_named=_is_named(answer.body),
+            shows_reasoning=answer.body.include_reasoning is not False,
+        )
 
     def document(self, answer: Answer[ChatRequest], pieces: list[Piece]) -> ChatCompletion:
-        tokenizer, envelope = answer.model.tokenizer, answer.envelope
-        choices = [
-            ChatChoice(
-                index,
-                AssistantMessage(piece.text),
-                piece.ended_by,
-                chat_logprobs(tokenizer, piece.logprobs) if answer.body.logprobs else None,
-                answer.run.stop_cause_of(index, piece) or msgspec.UNSET,
-            )
-            for index, piece in enumerate(pieces)
-        ]
+        envelope = answer.envelope
         return ChatCompletion(
             envelope.id,
             envelope.created_s,
             envelope.model,
-            choices,
+            [_choice(answer, index, piece) for index, piece in enumerate(pieces)],
             answer.usage(),
             service_tier=envelope.service_tier,
             system_fingerprint=envelope.fingerprint,
         )
+
+
+def _is_named(body: ChatRequest) -> bool:
+    return isinstance(body.tool_choice, dict) and body.tool_choice.get("type") == "function"
+
+
+def _choice(answer: Answer[ChatRequest], index: int, piece: Piece) -> ChatChoice:
+    body, tokenizer = answer.body, answer.model.tokenizer
+    message, reason = AssistantMessage(piece.text), piece.ended_by
+    if answer.run.generations[index].is_read:
+        message, reason = _read(body, piece)
+    return ChatChoice(
+        index,
+        message,
+        reason,
+        chat_logprobs(tokenizer, piece.logprobs) if body.logprobs else None,
+        answer.run.stop_cause_of(index, piece) or msgspec.UNSET,
+    )
+
+
+def _read(body: ChatRequest, piece: Piece) -> tuple[AssistantMessage, str]:
+    """Return the message of an answer that was read, and why it ended."""
+    read = gathered_answer(piece.events)
+    assert read.finish is not None, "the last piece has the end"
+    is_all = not read.calls and not read.reasoning
+    thought = read.reasoning if read.reasoning and body.include_reasoning is not False else None
+    calls = [ToolCall(one.id, CalledFunction(one.name, one.arguments)) for one in read.calls]
+    message = AssistantMessage(
+        read.text if read.text or is_all else None,
+        tool_calls=calls or msgspec.UNSET,
+        reasoning_content=thought or msgspec.UNSET,
+        reasoning=thought or msgspec.UNSET,
+    )
+    return message, finish_reason(read.finish, is_named=_is_named(body))

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from engine.contract import TokenLogprobs
 from engine.text import Tokenizer
 from gateway.api.json_parts import encode_in_parts
 from gateway.api.openai.logprobs import TextLogprobsWriter, chat_logprobs
@@ -89,11 +90,16 @@ class ChatChunks:
     def piece(self, index: int, piece: Piece) -> Iterator[bytes]:
         if not piece.text and not piece.logprobs:
             return iter(())
-        delta = b'{"content":%b}' % _json(piece.text)
-        if self._tokenizer is None or not piece.logprobs:
+        return self.framed(index, b'{"content":%b}' % _json(piece.text), piece.logprobs)
+
+    def framed(
+        self, index: int, delta: bytes, logprobs: Sequence[TokenLogprobs]
+    ) -> Iterator[bytes]:
+        """Frame a delta that is JSON."""
+        if self._tokenizer is None or not logprobs:
             return iter((self._chunk(index, delta),))
         head = b'%b,"choices":[{"index":%d,"delta":%b' % (self._head, index, delta)
-        return _scored(head, chat_logprobs(self._tokenizer, piece.logprobs), self._tail())
+        return _scored(head, chat_logprobs(self._tokenizer, logprobs), self._tail())
 
     def finish(self, index: int, reason: str, cause: str | None = None) -> bytes:
         return self._chunk(index, b"{}", reason=_reason(reason, cause))

@@ -10,6 +10,7 @@ import msgspec
 from engine.contract import EngineInfo
 from gateway.api.openai.bounds import MAX_PROMPTS
 from gateway.api.openai.chunks import Tail, TextChunks
+from gateway.api.openai.constraints import requested_constraint
 from gateway.api.openai.kinds import Answer
 from gateway.api.openai.logprobs import TextLogprobsWriter
 from gateway.api.openai.parameters import COMPLETIONS, Fates
@@ -60,6 +61,7 @@ class Completions:
             body, model.info, model.sampling_defaults, max_tokens=bound or DEFAULT_MAX_TOKENS
         )
         prompts, stop = _prompts(body.prompt, n, model.info), stop_strings(body)
+        constraint = None if is_prompt_alone else requested_constraint(body)
         return [
             Job(
                 request_id=f"{request_id}-{index}-{choice}",
@@ -72,6 +74,7 @@ class Completions:
                 is_prompt_alone=is_prompt_alone,
                 adds_special_tokens=body.add_special_tokens,
                 salt=requested_salt(body),
+                constraint=constraint,
             )
             for index, (param, prompt) in enumerate(prompts)
             for choice in range(n)

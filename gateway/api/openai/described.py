@@ -15,6 +15,7 @@ import msgspec
 
 from gateway.api.openai.bounds import (
     INTEGERS,
+    MAX_CALL_ID_CHARS,
     MAX_EFFORT_CHARS,
     MAX_LOGIT_BIASES,
     MAX_MESSAGES,
@@ -30,9 +31,11 @@ from gateway.api.openai.bounds import (
     MAX_TEMPLATE_KWARG_CHARS,
     MAX_TEMPLATE_KWARGS,
     MAX_TOKEN_ID_DIGITS,
+    MAX_TOOLS,
     NUMBERS,
     ROLES,
     TEMPLATE_KWARG,
+    TOOL_NAME,
 )
 from gateway.api.openai.parameters import (
     CHAT,
@@ -41,11 +44,11 @@ from gateway.api.openai.parameters import (
     MESSAGE,
     PART,
     STREAM_OPTIONS,
+    STRUCTURED_OUTPUTS,
     TOKENIZE,
     Fate,
     Parameter,
 )
-from gateway.api.openai.schemas import ResponseFormat
 from gateway.domain import Tier
 from gateway.services.inference import ServedModel
 
@@ -60,6 +63,7 @@ _TABLES: Final = {
     "DetokenizeRequest": DETOKENIZE,
     "StreamOptions": STREAM_OPTIONS,
     "ChatMessage": MESSAGE,
+    "StructuredOutputs": STRUCTURED_OUTPUTS,
 }
 
 
@@ -71,6 +75,7 @@ class Served:
     vocab_size: int
     max_model_len: int
     takes_empty_prompts: bool
+    takes_tools: bool = False
 
     @classmethod
     def of(cls, models: Iterable[ServedModel]) -> Served:
@@ -82,6 +87,7 @@ class Served:
             max(model.info.max_model_len for model in several),
             # Where a tokenizer puts a token before a text, there is always one to go on from.
             any(model.tokenizer.encode("") for model in several),
+            any(model.takes_tools for model in several),
         )
 
 
@@ -93,6 +99,7 @@ def tighten(components: Mapping[str, Schema], served: Served) -> None:
         for each in table:
             _tighten(schema["properties"], each, served, of=name)
     _describe_turns(components["ChatMessage"])
+    _describe_tools(components["ChatRequest"], served)
     _require_one(components["TokenizeRequest"])
 
 
@@ -110,9 +117,6 @@ def _tighten(fields: Schema, parameter: Parameter, served: Served, *, of: str) -
 
 def _only(parameter: Parameter) -> Schema:
     """Describe a parameter that takes nothing but what asks for nothing."""
-    text = {"type": "object", "properties": {"type": {"const": "text"}}, "required": ["type"]}
-    if any(isinstance(value, ResponseFormat) for value in parameter.neutral):
-        return {"anyOf": [{"type": "null"}, text]}
     return {"enum": list(parameter.neutral)}
 
 
@@ -156,6 +160,9 @@ def _bounds(name: str, served: Served, *, of: str) -> dict[str, Schema]:
         "role": {"string": {"enum": list(ROLES)}},
         "reasoning_effort": {"string": {"maxLength": MAX_EFFORT_CHARS}},
         "chat_template_kwargs": {"object": _TEMPLATE_KWARGS},
+        "tools": {"array": {"items": _TOOL, "maxItems": MAX_TOOLS}},
+        "tool_calls": {"array": {"items": _CALL, "maxItems": MAX_TOOLS}},
+        "tool_call_id": {"string": {"minLength": 1, "maxLength": MAX_CALL_ID_CHARS}},
     }
     return bounds.get(name, {})
 
@@ -186,6 +193,63 @@ _TEMPLATE_KWARGS: Final[Schema] = {
 }
 
 
+_NAME: Final[Schema] = {"type": "string", "pattern": f"^{TOOL_NAME}$"}
+_TOOL: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "properties": {
+                "name": _NAME,
+                "description": {"type": ["string", "null"]},
+                "parameters": {"type": ["object", "null"]},
+                "strict": {"type": ["boolean", "null"]},
+            },
+            "required": ["name"],
+        },
+    },
+    "required": ["type", "function"],
+}
+_CALL: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "minLength": 1, "maxLength": MAX_CALL_ID_CHARS},
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "properties": {"name": _NAME, "arguments": {"type": "string"}},
+            "required": ["name", "arguments"],
+        },
+    },
+    "required": ["id", "function"],
+}
+_FUNCTION: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "function"},
+        "function": {"type": "object", "properties": {"name": _NAME}, "required": ["name"]},
+    },
+    "required": ["function"],
+}
+_CHOSEN: Final[Schema] = _FUNCTION | {"required": ["type", "function"]}
+_ALLOWED: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "allowed_tools"},
+        "allowed_tools": {
+            "type": "object",
+            "properties": {
+                "mode": {"enum": ["auto", "required"]},
+                "tools": {"type": "array", "items": _FUNCTION, "minItems": 1},
+            },
+            "required": ["mode", "tools"],
+        },
+    },
+    "required": ["type", "allowed_tools"],
+}
+
+
 def _describe_turns(message: Schema) -> None:
     """Say what a text part is, and who may say nothing."""
     known: Schema = {each.name: {} for each in PART}
@@ -197,9 +261,45 @@ def _describe_turns(message: Schema) -> None:
     }
     said = {"anyOf": [{"type": "string"}, {"type": "array", "items": part}]}
     message["properties"]["content"] = {"anyOf": [*said["anyOf"], {"type": "null"}]}
+    nothing: Schema = {"type": "null"}
+    no_calls: Schema = {"enum": [None, []]}
+    own = message["properties"]["tool_call_id"]["anyOf"][0]
+    others = [role for role in ROLES if role not in ("assistant", "tool")]
     message["anyOf"] = [
-        {"properties": {"role": {"const": "assistant"}}},
-        {"properties": {"content": said}, "required": ["content"]},
+        {"properties": {"role": {"const": "assistant"}, "tool_call_id": nothing}},
+        {
+            "properties": {
+                "role": {"const": "tool"},
+                "content": said,
+                "tool_calls": no_calls,
+                "tool_call_id": own,
+            },
+            "required": ["content", "tool_call_id"],
+        },
+        {
+            "properties": {
+                "role": {"enum": others},
+                "content": said,
+                "tool_calls": no_calls,
+                "tool_call_id": nothing,
+            },
+            "required": ["content"],
+        },
+    ]
+
+
+def _describe_tools(chat: Schema, served: Served) -> None:
+    """Say which choices there are; where no model knows tools, they go with `none` alone."""
+    fields = chat["properties"]
+    said = {"description": fields["tool_choice"]["description"]}
+    if served.takes_tools:
+        choices = [{"enum": [None, "none", "auto", "required"]}, _CHOSEN, _ALLOWED]
+        fields["tool_choice"] = said | {"anyOf": choices}
+        return
+    fields["tool_choice"] = said | {"enum": [None, "none", "auto"]}
+    chat["anyOf"] = [
+        {"properties": {"tool_choice": {"const": "none"}}, "required": ["tool_choice"]},
+        {"properties": {"tools": {"enum": [None, []]}}},
     ]
 
 

@@ -14,6 +14,7 @@ from gateway.api.openai.parameters import (
     MESSAGE,
     PART,
     STREAM_OPTIONS,
+    STRUCTURED_OUTPUTS,
     TOKENIZE,
     Parameter,
 )
@@ -36,6 +37,28 @@ there were more, or names that are long or not plain.
 null asks for nothing, whatever the parameter: of the sampling, what `sampling_defaults` of
 `GET /v1/models/{id}` tells holds then. A parameter that is not in these tables is refused
 with the code `unknown_parameter`; with `SLUICE_UNKNOWN_PARAMETERS=ignore` it is taken and named.
+
+## Tools and thinking
+
+`tools` go to the chat template as they came, and what the model writes is read for calls in the
+words of its family: Hermes and Qwen, Llama 3's JSON, Mistral. The template tells which
+(`SLUICE_TOOL_CALLS` decides). A model whose template knows no tools refuses them, but with
+`tool_choice: none`; calls and results in a history are told to any model, in words where its
+template knows none. With `none` a model is not told of the tools, and what opens a call is banned
+where that is a token of its own. `required` and a named function hold the answer to a grammar of
+the names and the schemas of their `parameters`, with `auto` and a `response_format` it is of that
+form or calls. Otherwise arguments are as the model wrote them, `strict` or not (named then in
+`x-sluice-ignored`), and may be no JSON; a call of a tool that was not offered, or one that cannot
+be read, is text. Calls that were made replace the finish reason `stop` by `tool_calls`, but not
+that of a named function, and never `length`.
+
+What a model writes between `<think>` and `</think>` is `reasoning_content`, and the same once more
+as `reasoning`, which is what vLLM calls it now; `reasoning_tokens` counts it with its tags. It is
+read where the template knows the tags (`SLUICE_REASONING` decides), and other models are
+untouched. A form that was asked for begins behind the thinking.
+
+`logprobs` have an entry for each token, also of thinking, of calls and of what marks them; a
+stream has them with the first chunk after their tokens were drawn, whose delta may be empty.
 """
 
 
@@ -48,6 +71,7 @@ def page() -> str:
         ("`/v1/chat/completions` alone", of_chat),
         ("`/v1/completions` alone", of_text),
         ("`stream_options`", STREAM_OPTIONS),
+        ("`structured_outputs`", STRUCTURED_OUTPUTS),
         ("`/tokenize`", TOKENIZE),
         ("`/detokenize`", DETOKENIZE),
         ("A message of `messages`", MESSAGE),

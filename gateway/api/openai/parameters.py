@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.api.openai.schemas import ResponseFormat
 from gateway.errors import UnsupportedParameter
 
 _NONE: Final = (None,)
@@ -81,6 +80,32 @@ COMMON: Final = (
     Parameter(
         "metadata", T, {"a": "b"}, "16 pairs, names of 64 and values of 512 characters", (None, {})
     ),
+    Parameter(
+        "response_format",
+        H,
+        {"type": "json_object"},
+        "`text`, `json_object`, or `json_schema`, which answers are held to, `strict` or not",
+    ),
+    Parameter(
+        "structured_outputs", H, {"choice": ["yes", "no"]}, "vLLM's; one of its kinds; see below"
+    ),
+    Parameter("guided_json", H, {"type": "object"}, "a schema, or its text"),
+    Parameter("guided_regex", H, "[0-9]+", "up to 8,192 characters"),
+    Parameter("guided_choice", H, ["yes", "no"], "up to 2,000 of up to 1,024 characters"),
+    Parameter("guided_grammar", H, 'start: "a" | "b"', "Lark, up to 64 KiB"),
+)
+
+STRUCTURED_OUTPUTS: Final = (
+    Parameter("json", H, {"type": "object"}, "a schema, or its text"),
+    Parameter("regex", H, "[0-9]+", "up to 8,192 characters"),
+    Parameter("choice", H, ["yes", "no"], "up to 2,000 of up to 1,024 characters"),
+    Parameter("grammar", H, 'start: "a" | "b"', "Lark, up to 64 KiB"),
+    Parameter("json_object", H, True, "any JSON object"),
+    Parameter("disable_any_whitespace", H, True, "with a schema"),
+    Parameter("disable_fallback", H, True, "there never is one"),
+    Parameter("disable_additional_properties", R, True, neutral=(None, False)),
+    Parameter("whitespace_pattern", R, " ", "blanks are up to 32 spaces and line breaks"),
+    Parameter("structural_tag", R, {}),
 )
 
 CHAT: Final = (
@@ -89,7 +114,14 @@ CHAT: Final = (
     Parameter("max_completion_tokens", H, 4, "before `max_tokens`"),
     Parameter("logprobs", H, True),
     Parameter("top_logprobs", H, 2, "0 to 20, with `logprobs`"),
-    Parameter("reasoning_effort", P, "high", "at most 64 characters"),
+    Parameter(
+        "reasoning_effort",
+        P,
+        "high",
+        "at most 64 characters; as `reasoning_effort`, or turns `enable_thinking` or `thinking` "
+        "off for `none` and on for others",
+    ),
+    Parameter("include_reasoning", H, False, "false: no `reasoning_content`, billed all the same"),
     Parameter(
         "chat_template_kwargs",
         P,
@@ -99,14 +131,21 @@ CHAT: Final = (
         (None, {}),
     ),
     Parameter(
-        "response_format",
-        R,
-        {"type": "json_object"},
-        'but `{"type": "text"}`',
-        (None, ResponseFormat("text")),
+        "tools",
+        H,
+        [{"type": "function", "function": {"name": "f"}}],
+        "up to 128 functions, of models whose template knows tools, or with `tool_choice: none`; "
+        "see below",
+        (None, []),
     ),
-    Parameter("tools", R, [{}], neutral=(None, [])),
-    Parameter("tool_choice", R, "required", "but `none` and `auto`", (None, "none", "auto")),
+    Parameter(
+        "tool_choice",
+        H,
+        "auto",
+        "`none`, `auto`, `required`, a function, or `allowed_tools`; what is forced is held to the "
+        "schemas of `parameters`",
+        (None, "none", "auto"),
+    ),
     Parameter("functions", R, [{}], neutral=(None, [])),
     Parameter("function_call", R, {"name": "f"}, "but `none` and `auto`", (None, "none", "auto")),
     Parameter("modalities", R, ["audio"], 'but `["text"]`', (None, ["text"])),
@@ -118,7 +157,7 @@ CHAT: Final = (
     Parameter("prompt_cache_retention", T, "24h"),
     Parameter("prompt_cache_key", T, "k", "a tenant's prefixes are always shared within it"),
     Parameter("safety_identifier", T, "u"),
-    Parameter("parallel_tool_calls", T, True),
+    Parameter("parallel_tool_calls", H, False, "false: the answer ends with its first call"),
 )
 
 COMPLETIONS: Final = (
@@ -160,19 +199,26 @@ STREAM_OPTIONS: Final = (
 )
 
 MESSAGE: Final = (
-    Parameter("role", H, "user", "`system`, `developer`, `user`, `assistant`"),
+    Parameter("role", H, "user", "`system`, `developer`, `user`, `assistant`, `tool`"),
     Parameter("content", H, "hi", "a text or text parts; null of an `assistant` is empty"),
     Parameter("name", P, "bob", "up to 256 characters"),
     Parameter("refusal", T, "no"),
     Parameter("annotations", T, [{}], neutral=(None, [])),
-    Parameter("reasoning_content", T, "hm"),
+    Parameter("reasoning_content", P, "hm"),
+    Parameter("reasoning", P, "hm", "as `reasoning_content`"),
     Parameter("id", T, "m1"),
     Parameter("type", T, "note", "`text` and `message` are not named", (None, "text", "message")),
     Parameter("provider_specific_fields", T, {"a": 1}, neutral=(None, {})),
     Parameter("audio", R, {"id": "a"}),
     Parameter("function_call", R, {"name": "f"}),
-    Parameter("tool_calls", R, [{}], neutral=(None, [])),
-    Parameter("tool_call_id", R, "t"),
+    Parameter(
+        "tool_calls",
+        H,
+        [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+        "of an `assistant`: up to 128; `arguments` are a JSON object as text",
+        (None, []),
+    ),
+    Parameter("tool_call_id", H, "c", "of a `tool`, which needs it: up to 256 characters"),
 )
 
 PART: Final = (

@@ -36,16 +36,45 @@ class ChatMessage(msgspec.Struct, forbid_unknown_fields=True):
     annotations: Any = None
     audio: Any = None
     function_call: Any = None
-    tool_calls: Any = None
-    tool_call_id: Any = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
     reasoning_content: Any = None
+    reasoning: Any = None
     id: Any = None
     type: Any = None
     provider_specific_fields: Any = None
 
 
+class JsonSchemaFormat(msgspec.Struct):
+    """Name a schema; whether it is `strict` or not, answers are held to it."""
+
+    name: str
+    schema: dict[str, Any] | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
 class ResponseFormat(msgspec.Struct):
     type: str
+    json_schema: JsonSchemaFormat | None = None
+
+
+class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True):
+    """Say what form an answer has, as vLLM spells it; one of the first five.
+
+    The fields of type Any are for what this server does not do: `api.openai.parameters` says more.
+    """
+
+    json: dict[str, Any] | str | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: bool | None = None
+    disable_fallback: bool | None = None
+    disable_additional_properties: Any = None
+    whitespace_pattern: Any = None
+    structural_tag: Any = None
 
 
 class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -77,6 +106,12 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     prompt_logprobs: int | None = None
     user: Any = None
     metadata: dict[str, str] | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
 
 
 class ChatRequest(SamplingFields, forbid_unknown_fields=True, kw_only=True):
@@ -89,15 +124,15 @@ class ChatRequest(SamplingFields, forbid_unknown_fields=True, kw_only=True):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    response_format: ResponseFormat | None = None
-    tools: Any = None
-    tool_choice: Any = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
     functions: Any = None
     function_call: Any = None
     modalities: Any = None
     audio: Any = None
     prediction: Any = None
     reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
     chat_template_kwargs: dict[str, str | int | float | bool | None] | None = None
     verbosity: Any = None
     web_search_options: Any = None
@@ -169,11 +204,27 @@ class TokenizerInfo(msgspec.Struct):
     chat_template: str | None = None
 
 
+class CalledFunction(msgspec.Struct):
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct):
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
 class AssistantMessage(msgspec.Struct):
-    content: str
+    """Say an answer; `reasoning` is `reasoning_content` as vLLM spells it now."""
+
+    content: str | None
     role: Literal["assistant"] = "assistant"
     refusal: None = None
     annotations: list[Any] = []
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct):

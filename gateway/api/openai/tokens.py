@@ -42,7 +42,7 @@ from gateway.domain import Principal
 from gateway.errors import InvalidRequest
 from gateway.services.fair_pool import FairPool
 from gateway.services.health import OverloadWatch
-from gateway.services.inference import ModelRegistry, ServedModel, chat_text
+from gateway.services.inference import ModelRegistry, ServedModel, chat_text, texts
 from gateway.services.read_rate import ReadRate
 
 # What is tokenised where it stands, in 100 µs.
@@ -234,7 +234,7 @@ class Tokens:
             )
         turns = Turns(model, ignored, ignores_unknown=self._ignores_unknown)
         messages = turns.messages(body.messages)
-        _check_size("".join(message.content for message in messages), model, body)
+        _check_size("".join(texts(messages)), model, body)
         text = chat_text(
             model,
             messages,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, Final
 
-from engine.text import RESERVED_NAMES
 from gateway.api.openai.bounds import (
     MAX_EFFORT_CHARS,
     MAX_MESSAGES,
@@ -16,6 +15,7 @@ from gateway.api.openai.bounds import (
     ROLES,
     TEMPLATE_KWARG,
 )
+from gateway.api.openai.history_calls import history_calls, result_of
 from gateway.api.openai.parameters import MESSAGE, PART, Fates
 from gateway.api.openai.reading import Ignored
 from gateway.api.openai.schemas import ChatMessage
@@ -23,6 +23,8 @@ from gateway.errors import InvalidRequest
 from gateway.services.inference import Message, ServedModel
 
 _MESSAGE, _PART = Fates(MESSAGE), Fates(PART)
+# What templates call the switch of thinking.
+_SWITCHES: Final = ("enable_thinking", "thinking")
 _VARIABLE: Final = re.compile(TEMPLATE_KWARG, re.ASCII)
 
 
@@ -30,7 +32,9 @@ class Turns:
     """Read the turns of a chat, and what else its template is given."""
 
     def __init__(self, model: ServedModel, ignored: Ignored, *, ignores_unknown: bool) -> None:
-        self._used = model.chat_template.names if model.chat_template else frozenset()
+        template = model.chat_template
+        self._used: Set[str] = template.names if template else frozenset()
+        self._variables: Set[str] = template.free_names if template else frozenset()
         self._ignored = ignored
         self._ignores_unknown = ignores_unknown
 
@@ -53,13 +57,21 @@ class Turns:
                     f"'reasoning_effort' takes up to {MAX_EFFORT_CHARS} characters.",
                     param="reasoning_effort",
                 )
-            self._give(given, "reasoning_effort", effort)
+            self._give_effort(given, effort)
         for name, value in _checked_kwargs(kwargs or {}).items():
             self._give(given, name, value, under="chat_template_kwargs.")
         return given
 
+    def _give_effort(self, given: dict[str, Any], effort: str) -> None:
+        """Say how much to think, in the template's own words."""
+        for switch in _SWITCHES:
+            if switch in self._variables:
+                given[switch] = effort != "none"
+        if "reasoning_effort" in self._variables or not given:
+            self._give(given, "reasoning_effort", effort)
+
     def _give(self, given: dict[str, Any], name: str, value: Any, *, under: str = "") -> None:
-        if name in self._used and name not in RESERVED_NAMES:
+        if name in self._variables:
             given[name] = value
         else:
             self._ignored.add(under + name)
@@ -75,7 +87,24 @@ class Turns:
             self._ignored.add(f"messages.{name}")
         # Templates know the older word; OpenAI defines the two as the same rank.
         role = "system" if message.role == "developer" else message.role
-        return Message(role, self._text(index, message), self._name(index, message))
+        text, sender = self._text(index, message), self._name(index, message)
+        calls = history_calls(index, message, self._ignored)
+        return Message(
+            role, text, sender, calls, result_of(index, message), self._reasoning(message)
+        )
+
+    def _reasoning(self, message: ChatMessage) -> str | None:
+        """Return what an assistant thought, for a template that looks at it."""
+        thought: str | None = None
+        for name in ("reasoning", "reasoning_content"):
+            said = getattr(message, name)
+            if said is None:
+                continue
+            if isinstance(said, str) and "reasoning_content" in self._used:
+                thought = said
+            else:
+                self._ignored.add(f"messages.{name}")
+        return thought
 
     def _name(self, index: int, message: ChatMessage) -> str | None:
         if message.name is not None and len(message.name) > MAX_NAME_CHARS:

@@ -1,6 +1,7 @@
 """From a request to text: rendered, tokenised, leased, submitted, read."""
 
-from gateway.services.inference.chat_text import Message, chat_text, num_chars
+from gateway.services.inference.chat_text import Call, Message, chat_text, num_chars, texts
+from gateway.services.inference.forced_calls import either, forced_calls
 from gateway.services.inference.generation import Echo, Generation, Piece
 from gateway.services.inference.idempotency import IdempotencyService
 from gateway.services.inference.key_watch import KeyWatch
@@ -16,6 +17,7 @@ from gateway.services.inference.service import (
 
 __all__ = [
     "BatchWork",
+    "Call",
     "Echo",
     "Generation",
     "IdempotencyService",
@@ -30,6 +32,9 @@ __all__ = [
     "ServedModel",
     "chat_text",
     "check_prompt_length",
+    "either",
+    "forced_calls",
     "num_chars",
     "served_tier",
+    "texts",
 ]

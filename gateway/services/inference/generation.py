@@ -17,7 +17,14 @@ from typing import Protocol
 
 from engine.contract import TokenLogprobs
 from engine.text import Detokenizer, StopStrings
-from gateway.errors import GatewayError, InternalFailure, Overloaded, ServerDraining
+from gateway.errors import (
+    ConstraintUnmet,
+    GatewayError,
+    InternalFailure,
+    Overloaded,
+    ServerDraining,
+)
+from gateway.services.answers import AnswerReader, Event, merged
 from scheduler.facts import RequestFacts
 from scheduler.request import FinishReason
 from scheduler.stream import StreamDelta, TokenStream
@@ -40,7 +47,8 @@ class Piece:
 
     `logprobs` are those of this piece's tokens, `end_logprobs` that of the end token, which is
     no part of the text. `prompt_logprobs` come once, with the first piece: an entry a prompt
-    token, the first of them None.
+    token, the first of them None. `events` say what the text is, where it is read for thinking or
+    for calls, the last piece's with their `Finish`.
     """
 
     text: str
@@ -48,6 +56,7 @@ class Piece:
     logprobs: Sequence[TokenLogprobs] = ()
     end_logprobs: Sequence[TokenLogprobs] = ()
     prompt_logprobs: Sequence[TokenLogprobs | None] = ()
+    events: Sequence[Event] = ()
 
     @property
     def ended_by(self) -> str:
@@ -86,7 +95,10 @@ class Generation:
         echo: Echo | None = None,
         waits_for_prompt_logprobs: bool = False,
         is_prompt_alone: bool = False,
+        reader: AnswerReader | None = None,
     ) -> None:
+        self._reader = reader
+        self._events: list[Event] = []
         self._service = service
         self._stream = stream
         self._detokenizer = detokenizer
@@ -141,6 +153,16 @@ class Generation:
         return self._stream.finish_reason is FinishReason.ERROR and not self._service.stopping
 
     @property
+    def is_read(self) -> bool:
+        """Tell whether pieces say what they are by events."""
+        return self._reader is not None
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Count the output tokens that were thinking, as far as it was read."""
+        return 0 if self._reader is None else self._reader.num_reasoning_tokens
+
+    @property
     def num_used_tokens(self) -> int:
         """Count the output tokens to pay for: what was answered, or drawn before it was cut off."""
         if self._is_cut_off:
@@ -150,7 +172,8 @@ class Generation:
     async def next(self) -> Piece:
         """Wait for more text.
 
-        Raises: `InternalFailure` if the engine failed the request, `Overloaded` if it was ended
+        Raises: `InternalFailure` if the engine failed the request, `ConstraintUnmet` if nothing was
+        left that its constraint allows, `Overloaded` if it was ended
         because its time passed in the queue, `ServerDraining` if the server stops; what `fail`
         was given.
         """
@@ -168,19 +191,24 @@ class Generation:
                 "The request's time passed while it waited for its turn.",
                 retry_after_s=_EXPIRED_RETRY_S,
             )
+        if delta.finish_reason is FinishReason.UNMET:
+            raise ConstraintUnmet(detail=delta.error)
         if delta.finish_reason is FinishReason.ERROR:
             if self._service.stopping:
                 raise ServerDraining(retry_after_s=1)
             raise InternalFailure(
                 "The engine failed while computing this request.", detail=delta.error
             )
-        piece = self._stopping(delta) if self._has_stops else self._plain(delta)
+        is_plain = not self._has_stops and self._reader is None
+        piece = self._plain(delta) if is_plain else self._token_by_token(delta)
         if self.on_text is not None:
             self.on_text(piece.text)
         if piece.finish_reason is not None:
             self.ended_by = piece.finish_reason
             if piece.finish_reason != FinishReason.CANCELLED:
                 self._is_cut_off = False
+        if self._reader is not None:
+            piece = replace(piece, events=self._told(self._reader, piece.finish_reason))
         if not self._prefix and not self._waits_for_prompt_logprobs:
             return piece
         prefix, self._prefix = self._prefix, ""
@@ -212,18 +240,19 @@ class Generation:
             return Piece(text, None, delta.logprobs or ())
         return self._last(text + self._detokenizer.finish(), delta.finish_reason, delta)
 
-    def _stopping(self, delta: StreamDelta) -> Piece:
-        """Take a delta's tokens one by one, and end where a stop string is complete."""
+    def _token_by_token(self, delta: StreamDelta) -> Piece:
+        """Take a delta's tokens one by one, and end where a stop string or the only call is."""
         logprobs = delta.logprobs or ()
         text: list[str] = []
         for index, token_id in enumerate(delta.token_ids):
             self.num_output_tokens += 1
             new = self._detokenizer.push((token_id,))
-            if self.num_output_tokens < self._min_tokens:
-                text.append(new)
-                continue
-            emitted, stopped = self._stops.push(new)
+            is_early = self.num_output_tokens < self._min_tokens
+            emitted, stopped = (new, False) if is_early else self._stops.push(new)
             text.append(emitted)
+            if self._reader is not None:
+                self._events += self._reader.push(emitted)
+                stopped = stopped or (self._reader.is_done and not is_early)
             if stopped:
                 self.close()
                 return Piece("".join(text), FinishReason.STOP.value, logprobs[: index + 1])
@@ -233,8 +262,17 @@ class Generation:
         self.num_output_tokens = delta.num_output_tokens
         tail, stopped = self._stops.push(self._detokenizer.finish())
         text.append(tail if stopped else tail + self._stops.finish())
+        if self._reader is not None:
+            self._events += self._reader.push(text[-1], is_token=False)
         reason = FinishReason.STOP if stopped else delta.finish_reason
         return self._last("".join(text), reason, delta)
+
+    def _told(self, reader: AnswerReader, reason: str | None) -> Sequence[Event]:
+        """Return what was read since it was last asked."""
+        events, self._events = self._events, []
+        if reason is not None:
+            events += reader.finish(reason)
+        return merged(events)
 
     @staticmethod
     def _last(text: str, reason: FinishReason, delta: StreamDelta) -> Piece:

@@ -9,12 +9,17 @@ from engine.contract import EngineInfo
 from engine.generation_config import SamplingDefaults
 from engine.text import ChatTemplate, Tokenizer
 from gateway.errors import ModelNotFound
+from gateway.services.answers import PLAIN, AnswerFormat
 from scheduler.service import EngineService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """Bind a name to what computes it. `created_s` is Unix time; `fingerprint` names the build."""
+    """Bind a name to what computes it.
+
+    `created_s` is Unix time; `fingerprint` names the build; `answer_format` says how it writes
+    thinking and calls.
+    """
 
     name: str
     service: EngineService
@@ -25,6 +30,17 @@ class ServedModel:
     fingerprint: str
     aliases: Sequence[str] = ()
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    answer_format: AnswerFormat = PLAIN
+
+    @property
+    def takes_tools(self) -> bool:
+        """Tell whether it can be told of tools, and what it writes be read for calls."""
+        template = self.chat_template
+        return (
+            template is not None
+            and "tools" in template.names
+            and self.answer_format.calls is not None
+        )
 
 
 class ModelRegistry:

@@ -15,12 +15,12 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from engine.contract import EngineInfo, SamplingParams
+from engine.contract import EngineInfo, SamplingParams, TokenConstraint
 from engine.errors import ChatTemplateError
-from engine.text import InvalidText
+from engine.text import Detokenizer, InvalidText
 from gateway.domain import Principal, TenantSlo, Tier
 from gateway.domain.price import Price
 from gateway.errors import (
@@ -29,10 +29,14 @@ from gateway.errors import (
     InvalidRequest,
     Overloaded,
     TenantLimited,
+    UnsupportedParameter,
 )
+from gateway.services.answers import TAIL_CHARS, Reading
+from gateway.services.constraints import Constraints, ConstraintSpec
 from gateway.services.fair_pool import FairPool
 from gateway.services.inference.cache_salt import cache_salt
 from gateway.services.inference.chat_text import Message, chat_text, num_chars
+from gateway.services.inference.forced_calls import after_thinking
 from gateway.services.inference.generation import Echo, Generation
 from gateway.services.inference.models import ServedModel
 from scheduler.errors import Rejected
@@ -63,8 +67,10 @@ class Job:
     `params.max_tokens` is refused if it does not fit the context; with `clip_max_tokens` (the
     client set no bound) it is lowered to what fits. With `echo` the text begins with the prompt;
     with `is_prompt_alone` it is nothing else, and the one token of `max_tokens` is dropped.
+    With a `constraint` it is of that form.
     `adds_special_tokens` None is the tokenizer's for a text and the template's for a chat. `salt`
-    narrows prefix sharing inside the tenant.
+    narrows prefix sharing inside the tenant. `tools` are given to the template, as OpenAI's objects
+    of `tools_chars` in all. With `reading` the answer is read for thinking and for calls.
     """
 
     request_id: str
@@ -78,6 +84,18 @@ class Job:
     adds_special_tokens: bool | None = None
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     salt: str | None = None
+    tools: Sequence[Mapping[str, Any]] = ()
+    tools_chars: int = 0
+    reading: Reading | None = None
+    constraint: ConstraintSpec | None = None
+
+    @property
+    def num_chars(self) -> int:
+        """Count what is rendered and tokenised."""
+        assert not isinstance(self.prompt, array)
+        if isinstance(self.prompt, str):
+            return len(self.prompt)
+        return num_chars(self.prompt) + self.tools_chars
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +111,21 @@ class BatchWork:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Hold a job whose prompt is tokens and whose bounds fit the model."""
+    """Hold a job whose prompt is tokens and whose bounds fit the model.
+
+    `prompt_tail` is the end of a chat as text, where its answer is read.
+    """
 
     job: Job
     prompt: array[int]
     params: SamplingParams
     echo: Echo | None = None
+    prompt_tail: str = ""
+
+
+class _Encoded(NamedTuple):
+    ids: array[int]
+    tail: str = ""
 
 
 class InferenceService:
@@ -109,12 +136,14 @@ class InferenceService:
         *,
         salt_key: bytes,
         pool: FairPool,
+        constraints: Constraints | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._wall_s = wall_s
         self._salt_key = salt_key
         self.pool = pool
+        self._constraints = constraints
         self._clock = clock
 
     async def prepare(
@@ -125,21 +154,25 @@ class InferenceService:
         *,
         choices_per_prompt: int = 1,
     ) -> list[Prepared]:
-        """Tokenise and check; of each `choices_per_prompt` jobs the prompt is the same.
+        """Tokenise, compile and check; of each `choices_per_prompt` jobs prompt and constraint are
+        the same.
 
         Raises: `ContextLengthExceeded`, `InvalidRequest`; `TenantLimited`, `Overloaded`: too much
-        waits to be tokenised.
+        waits to be tokenised or compiled.
         """
         prepared = []
         for first in range(0, len(jobs), choices_per_prompt):
             if first:
                 # Many prompts are checked one by one, and others have their turn in between.
                 await asyncio.sleep(0)
-            prompt = await self._tokenise(tenant_id, model, jobs[first])
+            prompt, tail = await self._tokenise(tenant_id, model, jobs[first])
+            constraint = await self._compile(tenant_id, model, jobs[first], tail)
             for job in jobs[first : first + choices_per_prompt]:
                 params = _fit_context(model, job, len(prompt))
+                if constraint is not None:
+                    params = replace(params, constraint=constraint)
                 echo = await self._echo(tenant_id, model, job, prompt) if job.echo else None
-                prepared.append(Prepared(job, prompt, params, echo))
+                prepared.append(Prepared(job, prompt, params, echo, tail))
         return prepared
 
     def submit(
@@ -188,25 +221,41 @@ class InferenceService:
         return Generation(
             model.service,
             stream,
-            model.tokenizer.detokenizer(),
+            _detokenizer(model, job.reading),
             job.stop,
             num_prompt_tokens=len(prompt),
             min_tokens=params.min_tokens,
             echo=prepared.echo,
             waits_for_prompt_logprobs=params.prompt_logprobs is not None,
             is_prompt_alone=job.is_prompt_alone,
+            reader=None if job.reading is None else job.reading.reader(prepared.prompt_tail),
         )
 
-    async def _tokenise(self, tenant_id: UUID, model: ServedModel, job: Job) -> array[int]:
+    async def _tokenise(self, tenant_id: UUID, model: ServedModel, job: Job) -> _Encoded:
         if isinstance(job.prompt, array):
-            return _checked_ids(job.prompt, model.info.vocab_size, job.prompt_param)
+            return _Encoded(_checked_ids(job.prompt, model.info.vocab_size, job.prompt_param))
         try:
-            if _is_short(job.prompt):
+            if _is_short(job):
                 return _encode(model, job)
             encode = partial(_encode, model, job)
-            return await self.pool.run(tenant_id, encode, size_bytes=_num_chars(job.prompt))
+            return await self.pool.run(tenant_id, encode, size_bytes=job.num_chars)
         except (ChatTemplateError, InvalidText) as exc:
             raise InvalidRequest(str(exc), param=job.prompt_param) from None
+
+    async def _compile(
+        self, tenant_id: UUID, model: ServedModel, job: Job, prompt_tail: str
+    ) -> TokenConstraint | None:
+        if job.constraint is None:
+            return None
+        spec = job.constraint
+        if job.reading is not None and job.reading.format.thinks:
+            spec = after_thinking(spec, model.tokenizer, prompt_tail)
+        if self._constraints is None:
+            raise UnsupportedParameter(
+                f"This server cannot do what '{job.constraint.param}' asks.",
+                param=job.constraint.param,
+            )
+        return await self._constraints.compile(tenant_id, model.tokenizer, model.info, spec)
 
     async def _echo(
         self, tenant_id: UUID, model: ServedModel, job: Job, prompt: array[int]
@@ -234,30 +283,31 @@ def _seconds(ms: float | None) -> float | None:
     return None if ms is None else ms / 1000
 
 
-def _is_short(prompt: Sequence[Message] | str) -> bool:
+def _detokenizer(model: ServedModel, reading: Reading | None) -> Detokenizer:
+    if reading is None:
+        return model.tokenizer.detokenizer()
+    return model.tokenizer.detokenizer(spelled=reading.spelled)
+
+
+def _is_short(job: Job) -> bool:
     """Tell whether a prompt is not worth a thread."""
-    if isinstance(prompt, str):
-        return len(prompt) <= _SHORT_CHARS
-    if len(prompt) * _CHARS_A_MESSAGE > _SHORT_CHARS:
+    num_messages = 0 if isinstance(job.prompt, str) else len(job.prompt)
+    if num_messages * _CHARS_A_MESSAGE > _SHORT_CHARS:
         return False
-    return _num_chars(prompt) + len(prompt) * _CHARS_A_MESSAGE <= _SHORT_CHARS
+    return job.num_chars + num_messages * _CHARS_A_MESSAGE <= _SHORT_CHARS
 
 
-def _num_chars(prompt: Sequence[Message] | str) -> int:
-    return len(prompt) if isinstance(prompt, str) else num_chars(prompt)
-
-
-def _encode(model: ServedModel, job: Job) -> array[int]:
+def _encode(model: ServedModel, job: Job) -> _Encoded:
     """Turn text or messages into token ids."""
     limit = model.info.max_model_len * MAX_CHARS_PER_TOKEN
+    _check_length(job.num_chars, limit, model, job.prompt_param)
     if isinstance(job.prompt, str):
-        _check_length(len(job.prompt), limit, model, job.prompt_param)
         adds = job.adds_special_tokens is not False
-        return model.tokenizer.encode(job.prompt, add_special_tokens=adds)
+        return _Encoded(model.tokenizer.encode(job.prompt, add_special_tokens=adds))
     assert not isinstance(job.prompt, array)
-    _check_length(_num_chars(job.prompt), limit, model, job.prompt_param)
-    text = chat_text(model, job.prompt, variables=job.template_variables)
-    return model.tokenizer.encode(text, add_special_tokens=bool(job.adds_special_tokens))
+    text = chat_text(model, job.prompt, variables=job.template_variables, tools=job.tools)
+    ids = model.tokenizer.encode(text, add_special_tokens=bool(job.adds_special_tokens))
+    return _Encoded(ids, text[-TAIL_CHARS:])
 
 
 def _check_length(num_chars: int, limit: int, model: ServedModel, param: str) -> None:

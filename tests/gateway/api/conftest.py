@@ -23,6 +23,7 @@ from gateway.api.held_bytes import HeldBytes
 from gateway.api.public import public_app
 from gateway.domain import Principal, TenantSlo, Tier
 from gateway.errors import AuthenticationFailed
+from gateway.services.constraints import Constraints
 from gateway.services.fair_pool import FairPool
 from gateway.services.health.heartbeat import Heartbeat
 from gateway.services.health.lifecycle import Lifecycle, Phase
@@ -214,7 +215,8 @@ def overload() -> OverloadWatch:
 async def open_client(
     model: ServedModel, overload: OverloadWatch | None = None, **options: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
-    inference = InferenceService(salt_key=b"salt" * 8, pool=FairPool())
+    constraints = Constraints()
+    inference = InferenceService(salt_key=b"salt" * 8, pool=FairPool(), constraints=constraints)
     async with leased(inference) as leases:
         app = api_over(leases, model, overload, **options)
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
@@ -224,6 +226,7 @@ async def open_client(
         ) as client:
             yield client
     inference.pool.close()
+    constraints.close()
 
 
 def api_over(

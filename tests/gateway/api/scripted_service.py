@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from engine.contract import TokenLogprobs
 from scheduler.errors import Rejected
 from scheduler.request import FinishReason, Request, RequestOutput
 from scheduler.stream import TokenStream
@@ -27,7 +28,7 @@ class ScriptedService:
         if self.refusal is not None:
             raise self.refusal
         stream = TokenStream(request.request_id, lambda request_id: None)
-        task = asyncio.create_task(self._play(stream))
+        task = asyncio.create_task(self._play(stream, request.params.logprobs is not None))
         task.add_done_callback(lambda done: done.result())
         return stream
 
@@ -37,9 +38,13 @@ class ScriptedService:
     def finish_granted(self, request_id: str) -> None:
         pass
 
-    async def _play(self, stream: TokenStream) -> None:
+    async def _play(self, stream: TokenStream, is_scored: bool) -> None:
+        num_tokens = 0
         for token_ids, reason in self.script:
-            stream.push(RequestOutput(stream.request_id, token_ids, reason, 0, len(token_ids)))
+            num_tokens += len(token_ids)
+            scores = tuple(TokenLogprobs(token_id, -0.5, 1) for token_id in token_ids)
+            output = RequestOutput(stream.request_id, token_ids, reason, 0, num_tokens)
+            stream.push(output._replace(logprobs=scores) if is_scored else output)
             # Until its reader has taken the step and waits for more.
             for _ in range(10):
                 await asyncio.sleep(0)

@@ -102,7 +102,7 @@ async def test_body_that_is_no_request(client: httpx.AsyncClient, path: str, bod
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"logprobs": True}, "logprobs"),
-        ({"tools": [{}]}, "tools"),
+        ({"tools": [{}]}, "tools[0].type"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"service_tier": "turbo"}, "service_tier"),
         ({"service_tier": "batch"}, "service_tier"),

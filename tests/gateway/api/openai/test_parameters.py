@@ -47,7 +47,11 @@ BESIDE: dict[str, dict[str, Any]] = {
     "stream_options": {"stream": True},
     "top_logprobs": {"logprobs": True},
     "best_of": {"n": 1},
+    # The demo's template knows no tools.
+    "tools": {"tool_choice": "none"},
 }
+# Whose turn it is that has them.
+ROLES = {"tool_calls": "assistant", "tool_call_id": "tool"}
 # Of a sequence of tables: where each stands, and what a request is that has it.
 PLACES = {
     "chat": (CHAT, "{}"),
@@ -69,7 +73,9 @@ def asking(place: str, name: str, value: Any) -> tuple[str, dict[str, Any]]:
     if place == "stream":
         options = {"include_usage": True, name: value}
         return PATHS["chat"], body | {"stream": True, "stream_options": options}
-    turn = TURN | {name: value}
+    turn = TURN | {"role": ROLES.get(name, "user")} | {name: value}
+    if name == "tool_call_id" and value is None:
+        turn["role"] = "user"
     if place == "part":
         turn = TURN | {"content": [{"type": "text", "text": "hi", name: value}]}
     return PATHS["chat"], body | {"messages": [turn]}

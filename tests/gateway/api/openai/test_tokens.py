@@ -102,7 +102,7 @@ async def test_hostile_token_ids(client: httpx.AsyncClient, token_id: Any) -> No
             "continue_final_message",
         ),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
         ({"prompt": "é" * (130 << 10)}, "prompt"),
         ({"messages": [{"role": "user", "content": "a" * (257 << 10)}]}, "messages"),
         ({"prompt": "a", "tools": [{}]}, "tools"),

@@ -1,0 +1,89 @@
+"""Grammars as llguidance runs them: compiled for a vocabulary, and followed token by token.
+
+The library raises nothing: a matcher that met a bound or a fault is in error for good, and allows
+only the end of text, which would look like a short answer. So its error is read after it is made,
+after a first mask, and with every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Final
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from engine.errors import ConstraintFailed
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+# Of its own work, in its own units: a mask of a few milliseconds at most, of what is costly, and
+# twenty megabytes of states a sequence.
+_LIMITS: Final = LLParserLimits(
+    initial_lexer_fuel=1_000_000,
+    step_lexer_fuel=50_000,
+    step_max_items=20_000,
+    max_items_in_row=2_000,
+    max_lexer_states=16_384,
+    max_grammar_size=200_000,
+    # They would put what was written into errors.
+    verbose_errors=False,
+)
+_MAX_REASON_CHARS: Final = 300
+
+
+class GrammarRefused(Exception):
+    """Tell whoever wrote a grammar what the library does not take of it."""
+
+
+def read_vocabulary(tokenizer: str, vocab_size: int, end_token_ids: Collection[int]) -> LLTokenizer:
+    """Read the JSON text of a tokenizer, for logits of `vocab_size`; takes up to a second."""
+    return LLTokenizer(tokenizer, n_vocab=vocab_size, eos_token=sorted(end_token_ids))
+
+
+def compile_grammar(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:
+    """Compile a document of `spec.ConstraintSpec` and try its first mask.
+
+    Raises: `GrammarRefused`.
+    """
+    matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=_LIMITS)
+    if not matcher.is_error():
+        fresh = matcher.deep_copy()
+        fresh.compute_bitmask()
+        if not fresh.is_error():
+            return matcher
+        matcher = fresh
+    raise GrammarRefused(_reason(matcher.get_error()))
+
+
+class GrammarConstraint:
+    """Implement `engine.contract.TokenConstraint`."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+
+    def fill_mask(self, words: NDArray[np.int32]) -> None:
+        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        self._check()
+
+    def accept(self, token_ids: Sequence[int]) -> None:
+        self._matcher.consume_tokens(list(token_ids))
+        self._check()
+
+    def copy(self) -> GrammarConstraint:
+        return GrammarConstraint(self._matcher.deep_copy())
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise ConstraintFailed(_reason(self._matcher.get_error()))
+
+
+def _reason(error: str) -> str:
+    """Say in one line what the library says in several."""
+    lines = [line.strip() for line in error.splitlines()]
+    kept = [line for line in lines if line and not line.startswith("<non-verbose")]
+    text = " ".join(kept)
+    if text.startswith("NoExtension"):
+        text = "no text fits it; does a '$ref' lead to itself?"
+    return text[:_MAX_REASON_CHARS]
