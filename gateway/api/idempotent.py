@@ -19,9 +19,9 @@ from uuid import UUID
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.api.body import SHORT_BODY_BYTES, ClientGone, read_body
+from gateway.api.body import MAX_BODY_BYTES, SHORT_BODY_BYTES, ClientGone, read_body
 from gateway.api.held_bytes import HeldBytes, Room
-from gateway.api.sse import DONE
+from gateway.api.sse import ENDS
 from gateway.domain import Principal
 from gateway.domain.idempotency import Answer, Claim
 from gateway.errors import GatewayError, InvalidRequest, ServerDraining
@@ -33,15 +33,24 @@ logger = logging.getLogger(__name__)
 
 HEADER: Final = b"idempotency-key"
 MAX_KEY_CHARS: Final = 255
+_MAX_END_BYTES: Final = max(map(len, ENDS))
 
 
 class Idempotent:
     """Answer a keyed request once."""
 
-    def __init__(self, app: ASGIApp, service: IdempotencyService, bodies: HeldBytes) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        service: IdempotencyService,
+        bodies: HeldBytes,
+        *,
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
         self._app = app
         self._service = service
         self._bodies = bodies
+        self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         keys = [value for name, value in scope["headers"] if name == HEADER]
@@ -58,7 +67,7 @@ class Idempotent:
         room = self._bodies.room(principal.tenant_id)
         scope["state"]["timeline"].enter(names.READ, time.monotonic())
         try:
-            body = await read_body(scope, receive, room=room)
+            body = await read_body(scope, receive, max_bytes=self._max_body_bytes, room=room)
         except BaseException as exc:
             room.close()
             if isinstance(exc, ClientGone):
@@ -182,9 +191,9 @@ class _Tee:
 
     @property
     def is_good(self) -> bool:
-        """Tell whether the answer is whole and worth keeping; a failed stream has no `[DONE]`."""
+        """Tell whether the answer is whole and worth keeping; a failed stream has no end."""
         is_stream = self._content_type.startswith("text/event-stream")
-        is_whole = self._end == DONE if is_stream else True
+        is_whole = self._end.endswith(ENDS) if is_stream else True
         return self._status == 200 and self._last is not None and is_whole
 
     def answer(self) -> Answer | None:
@@ -194,7 +203,7 @@ class _Tee:
         return Answer(self._status, self._content_type, bytes(self._body))
 
     def _keep(self, data: bytes) -> None:
-        self._end = (self._end + data)[-len(DONE) :]
+        self._end = (self._end + data)[-_MAX_END_BYTES:]
         if len(self._body) + len(data) > self._max_bytes:
             self._is_too_large = True
             self._body.clear()

@@ -11,6 +11,7 @@ from gateway.services.inference.service import (
     InferenceService,
     Job,
     check_prompt_length,
+    prompt_tokens,
     served_tier,
 )
 
@@ -31,5 +32,6 @@ __all__ = [
     "chat_text",
     "check_prompt_length",
     "num_chars",
+    "prompt_tokens",
     "served_tier",
 ]

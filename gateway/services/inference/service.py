@@ -64,7 +64,8 @@ class Job:
     client set no bound) it is lowered to what fits. With `echo` the text begins with the prompt;
     with `is_prompt_alone` it is nothing else, and the one token of `max_tokens` is dropped.
     `adds_special_tokens` None is the tokenizer's for a text and the template's for a chat. `salt`
-    narrows prefix sharing inside the tenant.
+    narrows prefix sharing inside the tenant. With `continues` the answer goes on with the last
+    message.
     """
 
     request_id: str
@@ -78,6 +79,7 @@ class Job:
     adds_special_tokens: bool | None = None
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     salt: str | None = None
+    continues: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +204,8 @@ class InferenceService:
             return _checked_ids(job.prompt, model.info.vocab_size, job.prompt_param)
         try:
             if _is_short(job.prompt):
-                return _encode(model, job)
-            encode = partial(_encode, model, job)
+                return prompt_tokens(model, job)
+            encode = partial(prompt_tokens, model, job)
             return await self.pool.run(tenant_id, encode, size_bytes=_num_chars(job.prompt))
         except (ChatTemplateError, InvalidText) as exc:
             raise InvalidRequest(str(exc), param=job.prompt_param) from None
@@ -247,8 +249,12 @@ def _num_chars(prompt: Sequence[Message] | str) -> int:
     return len(prompt) if isinstance(prompt, str) else num_chars(prompt)
 
 
-def _encode(model: ServedModel, job: Job) -> array[int]:
-    """Turn text or messages into token ids."""
+def prompt_tokens(model: ServedModel, job: Job) -> array[int]:
+    """Turn a job's text or messages into token ids: as many as are billed for them.
+
+    Call it on a thread where that is not short. Raises: `InvalidRequest`, and its subclass
+    `ContextLengthExceeded`; `engine.errors.ChatTemplateError`, `engine.text.InvalidText`.
+    """
     limit = model.info.max_model_len * MAX_CHARS_PER_TOKEN
     if isinstance(job.prompt, str):
         _check_length(len(job.prompt), limit, model, job.prompt_param)
@@ -256,7 +262,13 @@ def _encode(model: ServedModel, job: Job) -> array[int]:
         return model.tokenizer.encode(job.prompt, add_special_tokens=adds)
     assert not isinstance(job.prompt, array)
     _check_length(_num_chars(job.prompt), limit, model, job.prompt_param)
-    text = chat_text(model, job.prompt, variables=job.template_variables)
+    text = chat_text(
+        model,
+        job.prompt,
+        variables=job.template_variables,
+        add_generation_prompt=not job.continues,
+        continue_final_message=job.continues,
+    )
     return model.tokenizer.encode(text, add_special_tokens=bool(job.adds_special_tokens))
 
 
