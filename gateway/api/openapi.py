@@ -12,7 +12,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway import errors
-from gateway.api.errors import STATUS, ErrorBody
+from gateway.api.anthropic.described import describe_messages
+from gateway.api.anthropic.schemas import (
+    CountTokensRequest,
+    MessageAnswer,
+    MessagesRequest,
+    TokenCount,
+)
+from gateway.api.dialect import MESSAGES, speaks_anthropic
+from gateway.api.errors import OVERLOADED, STATUS, ErrorBody, MessagesError, status_of
 from gateway.api.idempotent import MAX_KEY_CHARS
 from gateway.api.openai.batch_schemas import (
     BATCH_ID_PARAMETER,
@@ -57,6 +65,16 @@ _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] 
         "Continue a text; with `stream`, as server-sent events.",
         CompletionRequest,
         TextCompletion,
+    ),
+    ("post", "/v1/messages"): (
+        "Answer a conversation, as Anthropic has it; with `stream`, as server-sent events.",
+        MessagesRequest,
+        MessageAnswer,
+    ),
+    ("post", "/v1/messages/count_tokens"): (
+        "Count the tokens of a conversation, as Anthropic has it.",
+        CountTokensRequest,
+        TokenCount,
     ),
     ("get", "/v1/models"): ("List the models served.", None, ModelList),
     ("get", "/v1/models/{model}"): ("Describe one model.", None, ModelCard),
@@ -105,7 +123,7 @@ _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] 
 
 
 # What an answer's `type` is where it is no JSON document.
-_STREAMS: Final = ("/v1/chat/completions", "/v1/completions")
+_STREAMS: Final = ("/v1/chat/completions", "/v1/completions", MESSAGES)
 _KEYED: Final = tuple(("POST", path) for path in (*_STREAMS, "/v1/batches"))
 _BYTES: Final[dict[str, Any]] = {"application/octet-stream": {}}
 _PLAIN: Final = {"text/plain": {"schema": {"type": "string"}}}
@@ -139,12 +157,14 @@ def document(routes: Sequence[Route], *, version: str, served: Served) -> dict[s
         for method in sorted((route.methods or set()) - {"HEAD"}):
             operation = _operation(method, path, *_OPERATIONS[method.lower(), path], served)
             paths.setdefault(path, {})[method.lower()] = operation
+    components = bounded([*types, ErrorBody, MessagesError], served)
+    describe_messages(components, served)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Sluice", "version": version, "license": {"name": "Apache-2.0"}},
         "paths": paths,
         "components": {
-            "schemas": bounded([*types, ErrorBody], served),
+            "schemas": components,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -208,11 +228,16 @@ def _operation(
     answers = {"200": {"description": "OK", "content": answer}}
     if response is bytes:
         answers["206"] = {"description": "The range that was asked for.", "content": answer}
+    shape = MessagesError if speaks_anthropic(path) else ErrorBody
     operation["responses"] = answers | {
-        str(status): {"description": HTTPStatus(status).phrase, "content": _content(ErrorBody)}
-        for status in sorted({STATUS[kind][0] for kind in refusals})
+        str(status): {"description": _phrase(status), "content": _content(shape)}
+        for status in sorted({status_of(STATUS[kind][0], path) for kind in refusals})
     }
     return operation
+
+
+def _phrase(status: int) -> str:
+    return "Overloaded" if status == OVERLOADED else HTTPStatus(status).phrase
 
 
 def _open_responses(path: str) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from starlette.types import ASGIApp
 
 from gateway.api import openapi
 from gateway.api.access import Authenticates, public, tenant_only
+from gateway.api.anthropic.counting import TokenCounter
+from gateway.api.anthropic.messages import Messages
 from gateway.api.cors import with_cors
 from gateway.api.entrance import Entrance
 from gateway.api.errors import (
@@ -33,7 +35,7 @@ from gateway.api.openai.described import Served
 from gateway.api.openai.endpoint import InferenceEndpoint
 from gateway.api.openai.files import file_routes
 from gateway.api.openai.kinds import AnswerKind
-from gateway.api.openai.tokens import Desk, Tokens, token_routes
+from gateway.api.openai.tokens import Desk, TokenEndpoint, Tokens, token_routes
 from gateway.api.request_id import RequestId
 from gateway.api.trace_heads import TraceHeads
 from gateway.api.usage import usage_routes
@@ -92,12 +94,16 @@ def public_app(
 
     chat = Chat(ignores_unknown=ignores_unknown)
     completions = Completions(ignores_unknown=ignores_unknown)
+    messages = Messages(ignores_unknown=ignores_unknown)
     tokens = Tokens(models, ignores_unknown=ignores_unknown)
+    counter = TokenCounter(models, ignores_unknown=ignores_unknown)
     desk = Desk(inference.pool, bodies, answers, overload, reads)
     keyed = partial(tenant_only, auth=auth, loop_share=loop_share)
     routes = [
         keyed("/v1/chat/completions", endpoint(chat), method="POST"),
         keyed("/v1/completions", endpoint(completions), method="POST"),
+        keyed("/v1/messages", endpoint(messages), method="POST"),
+        keyed("/v1/messages/count_tokens", TokenEndpoint(desk, counter), method="POST"),
         keyed("/v1/models", catalogue.list, method="GET", reads=reads),
         # A model's name may hold slashes.
         keyed("/v1/models/{model:path}", catalogue.show, method="GET", reads=reads),
