@@ -12,6 +12,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway import errors
+from gateway.api.anthropic.batch_results import MessageBatchResult
+from gateway.api.anthropic.batch_schemas import (
+    MESSAGE_BATCH_ID_PARAMETER,
+    MESSAGE_BATCH_LIST_PARAMETERS,
+    MessageBatchDeleted,
+    MessageBatchList,
+    MessageBatchRequest,
+    MessageBatchView,
+)
 from gateway.api.anthropic.described import describe_messages
 from gateway.api.anthropic.schemas import (
     CountTokensRequest,
@@ -54,6 +63,9 @@ from gateway.api.openai.schemas import (
 from gateway.api.usage import BY, UsageView
 from gateway.api.usage_params import described_usage_params
 
+_MESSAGE_BATCHES: Final = f"{MESSAGES}/batches"
+_MESSAGE_BATCH: Final = f"{_MESSAGE_BATCHES}/{{message_batch_id}}"
+
 # (method, path) → summary, request type, response type
 _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] = {
     ("post", "/v1/chat/completions"): (
@@ -75,6 +87,32 @@ _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] 
         "Count the tokens of a conversation, as Anthropic has it.",
         CountTokensRequest,
         TokenCount,
+    ),
+    ("post", "/v1/messages/batches"): (
+        "Have many messages answered when there is room, for less.",
+        MessageBatchRequest,
+        MessageBatchView,
+    ),
+    ("get", "/v1/messages/batches"): (
+        "List the tenant's batches of messages, the newest first.",
+        None,
+        MessageBatchList,
+    ),
+    ("get", _MESSAGE_BATCH): ("Describe one batch of messages.", None, MessageBatchView),
+    ("delete", _MESSAGE_BATCH): (
+        "Forget a batch of messages that has ended, and its results.",
+        None,
+        MessageBatchDeleted,
+    ),
+    ("post", f"{_MESSAGE_BATCH}/cancel"): (
+        "Cancel a batch of messages.",
+        None,
+        MessageBatchView,
+    ),
+    ("get", f"{_MESSAGE_BATCH}/results"): (
+        "Download the results of a batch of messages, a JSON line each.",
+        None,
+        MessageBatchResult,
     ),
     ("get", "/v1/models"): ("List the models served.", None, ModelList),
     ("get", "/v1/models/{model}"): ("Describe one model.", None, ModelCard),
@@ -124,7 +162,7 @@ _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] 
 
 # What an answer's `type` is where it is no JSON document.
 _STREAMS: Final = ("/v1/chat/completions", "/v1/completions", MESSAGES)
-_KEYED: Final = tuple(("POST", path) for path in (*_STREAMS, "/v1/batches"))
+_KEYED: Final = tuple(("POST", path) for path in (*_STREAMS, "/v1/batches", _MESSAGE_BATCHES))
 _BYTES: Final[dict[str, Any]] = {"application/octet-stream": {}}
 _PLAIN: Final = {"text/plain": {"schema": {"type": "string"}}}
 _OPEN: Final = {
@@ -217,6 +255,8 @@ def _operation(
         operation["requestBody"] = {"required": True, "content": form}
     operation["security"] = [{"key": []}]
     answer = _BYTES if response is bytes else _content(response)
+    if response is MessageBatchResult:
+        answer = {"application/x-jsonl": {}}
     if path in _STREAMS:
         answer |= {"text/event-stream": {}}
     refusals: list[type[errors.GatewayError]] = [*_WITH_KEY]
@@ -259,6 +299,10 @@ def _parameters(method: str, path: str, served: Served) -> list[dict[str, Any]]:
         return [BATCH_ID_PARAMETER]
     if (method, path) == ("GET", "/v1/batches"):
         return BATCH_LIST_PARAMETERS
+    if path.startswith(f"{_MESSAGE_BATCHES}/"):
+        return [MESSAGE_BATCH_ID_PARAMETER]
+    if (method, path) == ("GET", _MESSAGE_BATCHES):
+        return MESSAGE_BATCH_LIST_PARAMETERS
     if (method, path) in _KEYED:
         return [_IDEMPOTENCY_KEY]
     if path == "/v1/models/{model}":

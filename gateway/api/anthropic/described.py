@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from gateway.api.anthropic.asked import MAX_USER_CHARS
+from gateway.api.anthropic.batch_schemas import CUSTOM_ID
 from gateway.api.anthropic.messages import MAX_STOP_SEQUENCES
 from gateway.api.anthropic.parameters import COUNT, MESSAGES
 from gateway.api.anthropic.turns import ROLES
 from gateway.api.openai.bounds import MAX_EFFORT_CHARS, MAX_MESSAGES, MAX_STOP_CHARS, NUMBERS
 from gateway.api.openai.described import Served
 from gateway.domain import Tier
+from gateway.services.batches.batch_input import MAX_ITEMS
 
 Schema = dict[str, Any]
 
@@ -107,6 +109,7 @@ _TOOLS: Final[list[Schema]] = [
 
 def describe_messages(components: dict[str, Schema], served: Served) -> None:
     """Put the bodies of requests in place of what their types say of them."""
+    _describe_batch(components, served)
     for name, table, required in (
         ("MessagesRequest", MESSAGES, ["model", "messages", "max_tokens"]),
         ("CountTokensRequest", COUNT, ["model", "messages"]),
@@ -121,6 +124,43 @@ def describe_messages(components: dict[str, Schema], served: Served) -> None:
             "additionalProperties": _UNKNOWN,
             "anyOf": _TOOLS,
         }
+
+
+def _describe_batch(components: dict[str, Schema], served: Served) -> None:
+    """Say what is looked at of a request before it runs: its id, the model, and whose turns."""
+    params = {
+        "type": "object",
+        "properties": {
+            "model": {"type": "string", "enum": list(served.names)},
+            "messages": {"type": "array"},
+            "stream": {"enum": [None, False]},
+        },
+        "required": ["model", "messages"],
+    }
+    request = {
+        "type": "object",
+        "properties": {
+            "custom_id": {"type": "string", "pattern": CUSTOM_ID},
+            "params": params,
+        },
+        "required": ["custom_id", "params"],
+        "additionalProperties": False,
+    }
+    components["MessageBatchRequest"] = {
+        "title": "MessageBatchRequest",
+        "type": "object",
+        "properties": {
+            "requests": {
+                "description": "each with a `custom_id` of its own; `params` as a message's",
+                "type": "array",
+                "items": request,
+                "minItems": 1,
+                "maxItems": MAX_ITEMS,
+            }
+        },
+        "required": ["requests"],
+        "additionalProperties": False,
+    }
 
 
 def _of_model(served: Served) -> Schema:

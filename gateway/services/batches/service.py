@@ -69,8 +69,7 @@ class BatchService:
         Raises: `PermissionDenied`: the key may not; `InvalidRequest`; `FileNotFound`;
         `TenantLimited`: too many have not ended; `IdempotencyMismatch`.
         """
-        if not principal.allows_batch:
-            raise PermissionDenied("This key may not make batches.", code="batch_not_allowed")
+        check_allowed(principal)
         draft = _draft(principal, asked)
         await self._check_purpose(principal.tenant_id, asked.input_file_id)
         batch = await self._batches.create(draft, max_batches=self._max_batches)
@@ -83,16 +82,36 @@ class BatchService:
         """Return a batch of a tenant. Raises: `NotFound`."""
         return _found(await self._batches.get(tenant_id, batch_id))
 
-    async def page(self, tenant_id: UUID, *, limit: int, after: UUID | None = None) -> Page[Batch]:
-        """Return a tenant's batches, the newest first; `after` is the last one of a page.
+    async def page(
+        self,
+        tenant_id: UUID,
+        *,
+        limit: int,
+        after: UUID | None = None,
+        endpoint: str | None = None,
+        is_ascending: bool = False,
+    ) -> Page[Batch]:
+        """Return a tenant's batches, of one endpoint or of all; `after` is the last one of a page.
 
-        Raises: `NotFound`: there is no batch `after`.
+        The newest come first unless told. Raises: `NotFound`: there is no batch `after`.
         """
         cursor = None
         if after is not None:
             last = await self.get(tenant_id, after)
             cursor = (last.created_at.isoformat(), str(last.id))
-        return await self._batches.page(tenant_id, PageRequest(limit, cursor))
+        return await self._batches.page(
+            tenant_id, PageRequest(limit, cursor), endpoint=endpoint, is_ascending=is_ascending
+        )
+
+    async def delete(self, tenant_id: UUID, batch_id: UUID) -> Batch:
+        """Forget a batch, and return it as it was; its files stay.
+
+        Raises: `NotFound`; `InvalidRequest`: it has not ended.
+        """
+        batch = await self.get(tenant_id, batch_id)
+        if not await self._batches.delete(tenant_id, batch_id):
+            raise InvalidRequest("A batch can be deleted once it has ended.", param="batch_id")
+        return batch
 
     async def cancel(self, tenant_id: UUID, batch_id: UUID) -> Batch:
         """Have a batch cancelled; one that has ended, or nearly, stays as it is.
@@ -111,6 +130,12 @@ class BatchService:
                 f"The input file's purpose must be '{BATCH_INPUT}', not '{file.purpose}'.",
                 param="input_file_id",
             )
+
+
+def check_allowed(principal: Principal) -> None:
+    """Raise `PermissionDenied` where a key may not make batches."""
+    if not principal.allows_batch:
+        raise PermissionDenied("This key may not make batches.", code="batch_not_allowed")
 
 
 def _draft(principal: Principal, asked: NewBatch) -> BatchDraft:
