@@ -36,6 +36,8 @@ there were more, or names that are long or not plain.
 null asks for nothing, whatever the parameter: of the sampling, what `sampling_defaults` of
 `GET /v1/models/{id}` tells holds then. A parameter that is not in these tables is refused
 with the code `unknown_parameter`; with `SLUICE_UNKNOWN_PARAMETERS=ignore` it is taken and named.
+
+Anthropic's `/v1/messages`: [messages.md](messages.md).
 """
 
 
