@@ -52,6 +52,7 @@ STATUS: Final[dict[type[errors.GatewayError], tuple[int, str]]] = {
     errors.Conflict: (409, "conflict_error"),
     errors.VersionConflict: (409, "conflict_error"),
     errors.PlanChanged: (409, "conflict_error"),
+    errors.BatchNotEnded: (409, "conflict_error"),
     errors.FileInUse: (409, "conflict_error"),
     errors.IdempotencyConflict: (409, "conflict_error"),
     errors.AnswerNotKept: (409, "conflict_error"),
@@ -87,7 +88,7 @@ _ANTHROPIC: Final = {
 # After these the rest of a body may still be on its way, and nobody wants it.
 _ENDS_CONNECTION: Final = (errors.BodyTooLarge, errors.BodiesTooLarge, errors.Saturated)
 # SDKs would send these again, by their status, and only ever get the same answer.
-_NEVER_RETRY: Final = (errors.AnswerNotKept, errors.TooManyFailures)
+_NEVER_RETRY: Final = (errors.AnswerNotKept, errors.BatchNotEnded, errors.TooManyFailures)
 
 
 class ErrorDetail(msgspec.Struct):

@@ -261,7 +261,7 @@ def _operation(
         answer |= {"text/event-stream": {}}
     refusals: list[type[errors.GatewayError]] = [*_WITH_KEY]
     refusals += _READING if request is not None or is_upload else ()
-    refusals += _REMOVING if method == "DELETE" else ()
+    refusals += _REMOVING if method == "DELETE" or response is MessageBatchResult else ()
     refusals += _RANGING if response is bytes else ()
     refusals += _NAMING if path != "/v1/models" else ()
     refusals += _COMPUTING if (method, path) in _KEYED else ()

@@ -33,7 +33,7 @@ from gateway.api.body import SHORT_BODY_BYTES, ClientGone, read_parts
 from gateway.api.held_bytes import HeldBytes
 from gateway.domain import Principal
 from gateway.domain.batch import Batch
-from gateway.errors import InvalidRequest, NotFound
+from gateway.errors import BatchNotEnded, InvalidRequest
 from gateway.services.batches import MessageBatches, check_allowed
 from gateway.services.fair_pool import FairPool
 from gateway.services.health import OverloadWatch
@@ -85,7 +85,7 @@ def message_batch_routes(
     async def results(request: Request) -> Response:
         batch = await _asked_for(request, batches)
         if batch.ended_at is None:
-            raise NotFound("The batch has no results yet.", param="message_batch_id")
+            raise BatchNotEnded("The batch has no results yet.")
         return BatchResults(batches, batch)
 
     async def list_(request: Request) -> Response:

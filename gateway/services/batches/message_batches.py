@@ -102,7 +102,7 @@ class MessageBatches:
         return await self._batches.cancel(tenant_id, batch_id)
 
     async def delete(self, tenant_id: UUID, batch_id: UUID) -> None:
-        """Forget a batch with its results. Raises: `NotFound`; `InvalidRequest`: it runs."""
+        """Forget a batch with its results. Raises: `NotFound`, `BatchNotEnded`."""
         await self.get(tenant_id, batch_id)
         batch = await self._batches.delete(tenant_id, batch_id)
         for file_id in (batch.output_file_id, batch.error_file_id):

@@ -13,6 +13,7 @@ from gateway.domain.batch import Batch, BatchDraft
 from gateway.domain.files import BATCH_INPUT
 from gateway.domain.page import Page, PageRequest
 from gateway.errors import (
+    BatchNotEnded,
     IdempotencyMismatch,
     InvalidRequest,
     NotFound,
@@ -25,7 +26,7 @@ from gateway.services.batches.item_line import ENDPOINTS
 MAX_OPEN_BATCHES: Final = 500
 MAX_OPEN_ITEMS: Final = 2_000_000
 _MIN_WINDOW_S, _MAX_WINDOW_S = 60, 7 * 86_400
-_MIN_EXPIRY_S, _MAX_EXPIRY_S = 3_600, 30 * 86_400
+MIN_EXPIRY_S, MAX_EXPIRY_S = 3_600, 30 * 86_400
 _WINDOW: Final = re.compile(r"([1-9][0-9]{0,5})([mh])", re.ASCII)
 _SECONDS: Final = {"m": 60, "h": 3_600}
 _MAX_PAIRS, _MAX_KEY_CHARS, _MAX_VALUE_CHARS = 16, 64, 512
@@ -106,11 +107,11 @@ class BatchService:
     async def delete(self, tenant_id: UUID, batch_id: UUID) -> Batch:
         """Forget a batch, and return it as it was; its files stay.
 
-        Raises: `NotFound`; `InvalidRequest`: it has not ended.
+        Raises: `NotFound`, `BatchNotEnded`.
         """
         batch = await self.get(tenant_id, batch_id)
         if not await self._batches.delete(tenant_id, batch_id):
-            raise InvalidRequest("A batch can be deleted once it has ended.", param="batch_id")
+            raise BatchNotEnded("A batch can be deleted once it has ended.")
         return batch
 
     async def cancel(self, tenant_id: UUID, batch_id: UUID) -> Batch:
@@ -145,9 +146,9 @@ def _draft(principal: Principal, asked: NewBatch) -> BatchDraft:
             f"Batches are served for {served}; not for what 'endpoint' says.", param="endpoint"
         )
     expires_after_s = asked.output_expires_after_s
-    if expires_after_s is not None and not _MIN_EXPIRY_S <= expires_after_s <= _MAX_EXPIRY_S:
+    if expires_after_s is not None and not MIN_EXPIRY_S <= expires_after_s <= MAX_EXPIRY_S:
         raise InvalidRequest(
-            f"'output_expires_after.seconds' must be {_MIN_EXPIRY_S} to {_MAX_EXPIRY_S}.",
+            f"'output_expires_after.seconds' must be {MIN_EXPIRY_S} to {MAX_EXPIRY_S}.",
             param="output_expires_after.seconds",
         )
     return BatchDraft(

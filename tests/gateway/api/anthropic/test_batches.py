@@ -96,8 +96,8 @@ async def test_a_batch_is_run_read_and_deleted(working: Batches) -> None:
         "archived_at": None,
         "results_url": None,
     }
-    await working.ask("GET", f"/{batch['id']}/results", status=404)
-    await working.ask("DELETE", f"/{batch['id']}", status=400)
+    await working.ask("GET", f"/{batch['id']}/results", status=409)
+    await working.ask("DELETE", f"/{batch['id']}", status=409)
     batch = await working.ended(batch)
     counts = batch["request_counts"]
     assert (counts["processing"], counts["succeeded"], counts["errored"]) == (0, 2, 1)
