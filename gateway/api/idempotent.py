@@ -19,7 +19,7 @@ from uuid import UUID
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.api.body import MAX_BODY_BYTES, SHORT_BODY_BYTES, ClientGone, read_body
+from gateway.api.body import SHORT_BODY_BYTES, ClientGone, read_body
 from gateway.api.held_bytes import HeldBytes, Room
 from gateway.api.sse import ENDS
 from gateway.domain import Principal
@@ -39,18 +39,10 @@ _MAX_END_BYTES: Final = max(map(len, ENDS))
 class Idempotent:
     """Answer a keyed request once."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        service: IdempotencyService,
-        bodies: HeldBytes,
-        *,
-        max_body_bytes: int = MAX_BODY_BYTES,
-    ) -> None:
+    def __init__(self, app: ASGIApp, service: IdempotencyService, bodies: HeldBytes) -> None:
         self._app = app
         self._service = service
         self._bodies = bodies
-        self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         keys = [value for name, value in scope["headers"] if name == HEADER]
@@ -67,7 +59,7 @@ class Idempotent:
         room = self._bodies.room(principal.tenant_id)
         scope["state"]["timeline"].enter(names.READ, time.monotonic())
         try:
-            body = await read_body(scope, receive, max_bytes=self._max_body_bytes, room=room)
+            body = await read_body(scope, receive, room=room)
         except BaseException as exc:
             room.close()
             if isinstance(exc, ClientGone):

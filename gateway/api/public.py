@@ -13,11 +13,7 @@ from starlette.types import ASGIApp
 
 from gateway.api import openapi
 from gateway.api.access import Authenticates, public, tenant_only
-from gateway.api.anthropic.batches import (
-    MAX_BATCH_BODY_BYTES,
-    BatchDesk,
-    message_batch_routes,
-)
+from gateway.api.anthropic.batches import BatchDesk, message_batch_routes
 from gateway.api.anthropic.counting import TokenCounter
 from gateway.api.anthropic.messages import Messages
 from gateway.api.cors import with_cors
@@ -100,7 +96,7 @@ def public_app(
     def once(app: ASGIApp) -> ASGIApp:
         if idempotency is None:
             return app
-        return Idempotent(app, idempotency, bodies, max_body_bytes=MAX_BATCH_BODY_BYTES)
+        return Idempotent(app, idempotency, bodies)
 
     chat = Chat(ignores_unknown=ignores_unknown)
     completions = Completions(ignores_unknown=ignores_unknown)

@@ -40,8 +40,6 @@ from gateway.services.health import OverloadWatch
 from gateway.services.inference import ModelRegistry
 from gateway.services.read_rate import ReadRate
 
-# A decoder keeps the interpreter for milliseconds at a time; what is more comes as a file.
-MAX_BATCH_BODY_BYTES: Final = 8 << 20
 # What making one costs of the reads of a tenant.
 _READS: Final = 2
 # Beside the body: it in one piece, and its lines.
@@ -130,7 +128,7 @@ class BatchCreation:
         if desk.reads is not None:
             await desk.reads.admit(principal.tenant_id, _READS)
         with desk.bodies.room(principal.tenant_id) as room:
-            body = await read_parts(scope, receive, max_bytes=MAX_BATCH_BODY_BYTES, room=room)
+            body = await read_parts(scope, receive, room=room)
             size_bytes = sum(map(len, body))
             room.grow(_COPIES * size_bytes)
             lines, number = await self._lines(principal, body, size_bytes)

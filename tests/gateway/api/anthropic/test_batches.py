@@ -205,7 +205,7 @@ async def test_a_body_makes_one_batch_or_none(idle: Batches) -> None:
     await idle.ask("POST", json={"requests": []}, status=400)
     await idle.ask("POST", content=b"[" * 100_000, status=400)
     await idle.make(GOOD | {"model": "no"}, status=404)
-    too_large = b'{"requests":[' + b" " * (8 << 20) + b"]}"
+    too_large = b'{"requests":[' + b" " * (4 << 20) + b"]}"
     error = await idle.ask("POST", content=too_large, status=413)
     assert error["error"]["type"] == "request_too_large"
     assert (await idle.ask("GET"))["data"] == []

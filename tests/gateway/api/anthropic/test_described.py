@@ -13,7 +13,8 @@ from gateway.api.anthropic.schemas import CountTokensRequest, MessagesRequest
 from gateway.api.errors import error_response, standing_headers
 from gateway.api.ratelimits import anthropic_ratelimit_headers
 from gateway.domain.quota import Stand, Standing
-from gateway.errors import TenantLimited
+from gateway.errors import MalformedRequest, TenantLimited
+from gateway.http.guarded import refusal_bytes
 
 STANDING = Standing(requests=Stand(60, 59, 0.2), tokens=Stand(1000, 7, 90.0))
 
@@ -35,6 +36,14 @@ async def test_the_description_names_what_is_decoded(client: httpx.AsyncClient) 
     answers = document["paths"]["/v1/messages"]["post"]["responses"]
     assert {"401", "404", "429", "529"} <= set(answers)
     assert "503" not in answers
+
+
+def test_what_the_server_refuses_itself_speaks_the_words_of_its_path() -> None:
+    """A path that no route may have is refused below the API, in the shape that it names."""
+    for url, shape in ((b"/v1/messages/%2f?x=1", b'"type":"error"'), (b"", b'"param":null')):
+        head, _, body = refusal_bytes(MalformedRequest(), url).partition(b"\r\n\r\n")
+        assert b"400" in head.splitlines()[0]
+        assert shape in body
 
 
 def test_limits_stand_in_anthropics_words() -> None:
