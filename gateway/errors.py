@@ -239,6 +239,13 @@ class Conflict(GatewayError):
     message = "The request conflicts with the present state."
 
 
+class BatchNotEnded(Conflict):
+    """Wait until the batch has ended, or cancel it."""
+
+    code = "batch_not_ended"
+    message = "The batch has not ended."
+
+
 class FileInUse(Conflict):
     """Cancel the batch, or wait until it has ended."""
 

@@ -688,7 +688,20 @@ class BatchStore(Protocol):
 
     async def get(self, tenant_id: UUID, batch_id: UUID) -> Batch | None: ...
 
-    async def page(self, tenant_id: UUID, request: PageRequest) -> Page[Batch]: ...
+    async def page(
+        self,
+        tenant_id: UUID,
+        request: PageRequest,
+        *,
+        endpoint: str | None = None,
+        is_ascending: bool = False,
+    ) -> Page[Batch]:
+        """List a tenant's batches, of one endpoint or of all; the newest first unless told."""
+        ...
+
+    async def delete(self, tenant_id: UUID, batch_id: UUID) -> bool:
+        """Forget a batch that has ended; False: there is no such one. Its files stay."""
+        ...
 
     async def cancel(self, tenant_id: UUID, batch_id: UUID) -> Batch | None:
         """Have a batch cancelled: `BatchSteps.drop` drops what has not begun, what runs may end.

@@ -14,15 +14,16 @@ from collections.abc import Sequence
 class StopStrings:
     """Filter one sequence's text: `push` each piece, then `finish` once."""
 
-    __slots__ = ("_held", "_stopped", "_stops")
+    __slots__ = ("_held", "_stopped", "_stops", "met")
 
     def __init__(self, stops: Sequence[str] = ()) -> None:
-        """Raises: `ValueError`: a stop string is empty."""
+        """`met` is the stop string that ended the text. Raises: `ValueError`: one is empty."""
         if not all(stops):
             raise ValueError("a stop string must not be empty")
         self._stops = tuple(stops)
         self._held = ""
         self._stopped = False
+        self.met: str | None = None
 
     def push(self, text: str) -> tuple[str, bool]:
         """Return what may be sent now, and whether a stop string has been met."""
@@ -34,7 +35,9 @@ class StopStrings:
         found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
             self._stopped, self._held = True, ""
-            return text[: min(found)[1]], True
+            end, start = min(found)
+            self.met = text[start:end]
+            return text[:start], True
         cut = min(undecided_from(text, stop) for stop in self._stops)
         self._held = text[cut:]
         return text[:cut], False

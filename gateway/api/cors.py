@@ -15,11 +15,13 @@ from starlette.types import ASGIApp
 # What a page may read of an answer's head beside what every page may.
 EXPOSED: Final = (
     "x-request-id",
+    "request-id",
     "traceparent",
     *(
-        f"x-ratelimit-{part}-{what}"
+        name
         for what in ("requests", "tokens")
         for part in ("limit", "remaining", "reset")
+        for name in (f"x-ratelimit-{part}-{what}", f"anthropic-ratelimit-{what}-{part}")
     ),
     "retry-after",
     "retry-after-ms",

@@ -1,7 +1,8 @@
-"""The one place where exceptions become HTTP statuses and OpenAI's error shape.
+"""The one place where exceptions become HTTP statuses and OpenAI's error shape, or Anthropic's.
 
 Handlers are coroutines: Starlette would call others on a thread of a few, a hop for each refusal.
-The body is always `{"error": {"message", "type", "param", "code"}}`. The most specific class in
+The body is `{"error": {"message", "type", "param", "code"}}`; below `/v1/messages` it is
+`{"type": "error", "error": {"type", "message"}, "request_id"}`. The most specific class in
 `STATUS` along an exception's MRO decides; a test proves that every `GatewayError` is listed.
 """
 
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any, Final
+import time
+from typing import Any, Final, Literal
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -18,8 +20,10 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from gateway import errors
-from gateway.api.ratelimits import DEGRADED, ratelimit_headers
+from gateway.api.dialect import speaks_anthropic
+from gateway.api.ratelimits import DEGRADED, anthropic_ratelimit_headers, ratelimit_headers
 from gateway.api.token_usage import Usage
+from gateway.domain.quota import Standing
 from gateway.domain.timeline import Timeline
 from gateway.services.auth import Failures
 
@@ -50,6 +54,7 @@ STATUS: Final[dict[type[errors.GatewayError], tuple[int, str]]] = {
     errors.Conflict: (409, "conflict_error"),
     errors.VersionConflict: (409, "conflict_error"),
     errors.PlanChanged: (409, "conflict_error"),
+    errors.BatchNotEnded: (409, "conflict_error"),
     errors.FileInUse: (409, "conflict_error"),
     errors.IdempotencyConflict: (409, "conflict_error"),
     errors.AnswerNotKept: (409, "conflict_error"),
@@ -70,10 +75,22 @@ STATUS: Final[dict[type[errors.GatewayError], tuple[int, str]]] = {
 }
 
 
+# OpenAI's status → Anthropic's, and the `type` there; what is not here keeps its own.
+OVERLOADED: Final = 529
+_ANTHROPIC: Final = {
+    401: (401, "authentication_error"),
+    403: (403, "permission_error"),
+    404: (404, "not_found_error"),
+    413: (413, "request_too_large"),
+    429: (429, "rate_limit_error"),
+    500: (500, "api_error"),
+    503: (OVERLOADED, "overloaded_error"),
+}
+
 # After these the rest of a body may still be on its way, and nobody wants it.
 _ENDS_CONNECTION: Final = (errors.BodyTooLarge, errors.BodiesTooLarge, errors.Saturated)
 # SDKs would send these again, by their status, and only ever get the same answer.
-_NEVER_RETRY: Final = (errors.AnswerNotKept, errors.TooManyFailures)
+_NEVER_RETRY: Final = (errors.AnswerNotKept, errors.BatchNotEnded, errors.TooManyFailures)
 
 
 class ErrorDetail(msgspec.Struct):
@@ -101,6 +118,21 @@ class ErrorBody(msgspec.Struct):
     yours: Any = msgspec.UNSET
 
 
+class MessagesErrorDetail(msgspec.Struct):
+    """Say what is wrong in Anthropic's words; `message` names the field."""
+
+    type: str
+    message: str
+
+
+class MessagesError(msgspec.Struct):
+    """Spell an error as Anthropic's SDKs read it."""
+
+    error: MessagesErrorDetail
+    request_id: str
+    type: Literal["error"] = "error"
+
+
 def classify(exc: errors.GatewayError) -> tuple[int, str]:
     """Return the status and the `type` of an exception, by the closest class in `STATUS`."""
     for cls in type(exc).__mro__:
@@ -120,9 +152,40 @@ def error_body(exc: errors.GatewayError, usage: Usage | None = None) -> bytes:
     return msgspec.json.encode(body)
 
 
-def error_response(exc: errors.GatewayError) -> Response:
-    """Answer with an exception's status, body and, where waiting helps, `retry-after`."""
+def messages_error(exc: errors.GatewayError, request_id: str) -> MessagesError:
+    """Say the public part of an exception in Anthropic's shape; there a message names the field."""
     status, _ = classify(exc)
+    text = exc.message
+    if exc.param is not None and exc.param not in text:
+        text = f"{exc.param}: {text}"
+    return _messages_error(status, text, request_id)
+
+
+def refusal(exc: errors.GatewayError, path: str, request_id: str) -> tuple[int, bytes]:
+    """Return the status and the body of an exception, in the words of a path."""
+    status, _ = classify(exc)
+    if speaks_anthropic(path):
+        return status_of(status, path), msgspec.json.encode(messages_error(exc, request_id))
+    return status, error_body(exc)
+
+
+def status_of(status: int, path: str) -> int:
+    """Return the status that a path has for what OpenAI's paths answer with `status`."""
+    return _ANTHROPIC.get(status, (status,))[0] if speaks_anthropic(path) else status
+
+
+def _messages_error(status: int, text: str, request_id: str) -> MessagesError:
+    _, kind = _ANTHROPIC.get(status, (status, "invalid_request_error"))
+    return MessagesError(MessagesErrorDetail(kind, text), f"req_{request_id}")
+
+
+def error_response(exc: errors.GatewayError, request: Request | None = None) -> Response:
+    """Answer with an exception's status, body and, where waiting helps, `retry-after`."""
+    path, request_id = "", ""
+    if request is not None:
+        path, state = request.scope["path"], request.scope.get("state", {})
+        request_id = state.get("request_id", "")
+    status, body = refusal(exc, path, request_id)
     headers: dict[str, str] = {}
     if status == 401:
         headers["www-authenticate"] = "Bearer"
@@ -131,7 +194,7 @@ def error_response(exc: errors.GatewayError) -> Response:
     if isinstance(exc, errors.RangeNotSatisfiable):
         headers["content-range"] = f"bytes */{exc.size_bytes}"
     if isinstance(exc, errors.TenantLimited):
-        headers |= ratelimit_headers(exc.standing)
+        headers |= standing_headers(exc.standing, path)
     if isinstance(exc, errors.CountersUnavailable):
         headers |= DEGRADED
     if isinstance(exc, _NEVER_RETRY) or (isinstance(exc, errors.TenantLimited) and exc.never_fits):
@@ -139,7 +202,14 @@ def error_response(exc: errors.GatewayError) -> Response:
     if exc.retry_after_s is not None:
         headers["retry-after"] = str(max(1, math.ceil(exc.retry_after_s)))
         headers["retry-after-ms"] = str(max(1, math.ceil(exc.retry_after_s * 1000)))
-    return Response(error_body(exc), status, headers, media_type="application/json")
+    return Response(body, status, headers, media_type="application/json")
+
+
+def standing_headers(standing: Standing | None, path: str) -> dict[str, str]:
+    """Return the headers that say how limits stand, in the words of a path."""
+    if speaks_anthropic(path):
+        return anthropic_ratelimit_headers(standing, now_s=time.time())
+    return ratelimit_headers(standing)
 
 
 class OnAuthenticationFailed:
@@ -153,7 +223,7 @@ class OnAuthenticationFailed:
         client = request.scope.get("client")
         error = await self._failures.answer(client[0] if client else None, exc)
         _tell(request, error)
-        return error_response(error)
+        return error_response(error, request)
 
 
 async def on_gateway_error(request: Request, exc: Exception) -> Response:
@@ -167,7 +237,7 @@ async def on_gateway_error(request: Request, exc: Exception) -> Response:
         path = "?" if route is None else route.path
         logger.log(level, "%s req_%s: %s", path, state.get("request_id", "?"), exc.detail)
     _tell(request, exc)
-    response = error_response(exc)
+    response = error_response(exc, request)
     if request.scope.get("state", {}).get("is_unread"):
         response.headers["connection"] = "close"
     return response
@@ -187,10 +257,13 @@ async def on_http_exception(request: Request, exc: Exception) -> Response:
         headers = {"allow": ", ".join(_methods_of(request))}
     else:
         text, code = exc.detail, None
-    timeline: Timeline | None = request.scope.get("state", {}).get("timeline")
+    state = request.scope.get("state", {})
+    timeline: Timeline | None = state.get("timeline")
     if timeline is not None:
         timeline.code = code or "http_error"
-    body = ErrorBody(ErrorDetail(text, "invalid_request_error", None, code))
+    body: msgspec.Struct = ErrorBody(ErrorDetail(text, "invalid_request_error", None, code))
+    if speaks_anthropic(path):
+        body = _messages_error(exc.status_code, text, state.get("request_id", ""))
     return Response(
         msgspec.json.encode(body), exc.status_code, headers, media_type="application/json"
     )
@@ -210,7 +283,7 @@ async def on_unexpected(request: Request, exc: Exception) -> Response:
     """Tell a caller nothing of our bug but that it is ours; the server logs the traceback."""
     error = errors.InternalFailure()
     _tell(request, error)
-    return error_response(error)
+    return error_response(error, request)
 
 
 def _tell(request: Request, error: errors.GatewayError) -> None:

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api.body import SHORT_BODY_BYTES, ClientGone, read_body
 from gateway.api.held_bytes import HeldBytes, Room
-from gateway.api.sse import DONE
+from gateway.api.sse import ENDS
 from gateway.domain import Principal
 from gateway.domain.idempotency import Answer, Claim
 from gateway.errors import GatewayError, InvalidRequest, ServerDraining
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 HEADER: Final = b"idempotency-key"
 MAX_KEY_CHARS: Final = 255
+_MAX_END_BYTES: Final = max(map(len, ENDS))
 
 
 class Idempotent:
@@ -182,9 +183,9 @@ class _Tee:
 
     @property
     def is_good(self) -> bool:
-        """Tell whether the answer is whole and worth keeping; a failed stream has no `[DONE]`."""
+        """Tell whether the answer is whole and worth keeping; a failed stream has no end."""
         is_stream = self._content_type.startswith("text/event-stream")
-        is_whole = self._end == DONE if is_stream else True
+        is_whole = self._end.endswith(ENDS) if is_stream else True
         return self._status == 200 and self._last is not None and is_whole
 
     def answer(self) -> Answer | None:
@@ -194,7 +195,7 @@ class _Tee:
         return Answer(self._status, self._content_type, bytes(self._body))
 
     def _keep(self, data: bytes) -> None:
-        self._end = (self._end + data)[-len(DONE) :]
+        self._end = (self._end + data)[-_MAX_END_BYTES:]
         if len(self._body) + len(data) > self._max_bytes:
             self._is_too_large = True
             self._body.clear()

@@ -12,7 +12,24 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway import errors
-from gateway.api.errors import STATUS, ErrorBody
+from gateway.api.anthropic.batch_results import MessageBatchResult
+from gateway.api.anthropic.batch_schemas import (
+    MESSAGE_BATCH_ID_PARAMETER,
+    MESSAGE_BATCH_LIST_PARAMETERS,
+    MessageBatchDeleted,
+    MessageBatchList,
+    MessageBatchRequest,
+    MessageBatchView,
+)
+from gateway.api.anthropic.described import describe_messages
+from gateway.api.anthropic.schemas import (
+    CountTokensRequest,
+    MessageAnswer,
+    MessagesRequest,
+    TokenCount,
+)
+from gateway.api.dialect import MESSAGES, speaks_anthropic
+from gateway.api.errors import OVERLOADED, STATUS, ErrorBody, MessagesError, status_of
 from gateway.api.idempotent import MAX_KEY_CHARS
 from gateway.api.openai.batch_schemas import (
     BATCH_ID_PARAMETER,
@@ -46,6 +63,9 @@ from gateway.api.openai.schemas import (
 from gateway.api.usage import BY, UsageView
 from gateway.api.usage_params import described_usage_params
 
+_MESSAGE_BATCHES: Final = f"{MESSAGES}/batches"
+_MESSAGE_BATCH: Final = f"{_MESSAGE_BATCHES}/{{message_batch_id}}"
+
 # (method, path) → summary, request type, response type
 _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] = {
     ("post", "/v1/chat/completions"): (
@@ -57,6 +77,42 @@ _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] 
         "Continue a text; with `stream`, as server-sent events.",
         CompletionRequest,
         TextCompletion,
+    ),
+    ("post", "/v1/messages"): (
+        "Answer a conversation, as Anthropic has it; with `stream`, as server-sent events.",
+        MessagesRequest,
+        MessageAnswer,
+    ),
+    ("post", "/v1/messages/count_tokens"): (
+        "Count the tokens of a conversation, as Anthropic has it.",
+        CountTokensRequest,
+        TokenCount,
+    ),
+    ("post", "/v1/messages/batches"): (
+        "Have many messages answered when there is room, for less.",
+        MessageBatchRequest,
+        MessageBatchView,
+    ),
+    ("get", "/v1/messages/batches"): (
+        "List the tenant's batches of messages, the newest first.",
+        None,
+        MessageBatchList,
+    ),
+    ("get", _MESSAGE_BATCH): ("Describe one batch of messages.", None, MessageBatchView),
+    ("delete", _MESSAGE_BATCH): (
+        "Forget a batch of messages that has ended, and its results.",
+        None,
+        MessageBatchDeleted,
+    ),
+    ("post", f"{_MESSAGE_BATCH}/cancel"): (
+        "Cancel a batch of messages.",
+        None,
+        MessageBatchView,
+    ),
+    ("get", f"{_MESSAGE_BATCH}/results"): (
+        "Download the results of a batch of messages, a JSON line each.",
+        None,
+        MessageBatchResult,
     ),
     ("get", "/v1/models"): ("List the models served.", None, ModelList),
     ("get", "/v1/models/{model}"): ("Describe one model.", None, ModelCard),
@@ -106,8 +162,8 @@ _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] 
 
 
 # What an answer's `type` is where it is no JSON document.
-_STREAMS: Final = ("/v1/chat/completions", "/v1/completions")
-_KEYED: Final = tuple(("POST", path) for path in (*_STREAMS, "/v1/batches"))
+_STREAMS: Final = ("/v1/chat/completions", "/v1/completions", MESSAGES)
+_KEYED: Final = tuple(("POST", path) for path in (*_STREAMS, "/v1/batches", _MESSAGE_BATCHES))
 _BYTES: Final[dict[str, Any]] = {"application/octet-stream": {}}
 _PLAIN: Final = {"text/plain": {"schema": {"type": "string"}}}
 _OPEN: Final = {
@@ -140,12 +196,14 @@ def document(routes: Sequence[Route], *, version: str, served: Served) -> dict[s
         for method in sorted((route.methods or set()) - {"HEAD"}):
             operation = _operation(method, path, *_OPERATIONS[method.lower(), path], served)
             paths.setdefault(path, {})[method.lower()] = operation
+    components = bounded([*types, ErrorBody, MessagesError], served)
+    describe_messages(components, served)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Sluice", "version": version, "license": {"name": "Apache-2.0"}},
         "paths": paths,
         "components": {
-            "schemas": bounded([*types, ErrorBody], served),
+            "schemas": components,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -198,22 +256,29 @@ def _operation(
         operation["requestBody"] = {"required": True, "content": form}
     operation["security"] = [{"key": []}]
     answer = _BYTES if response is bytes else _content(response)
+    if response is MessageBatchResult:
+        answer = {"application/x-jsonl": {}}
     if path in _STREAMS:
         answer |= {"text/event-stream": {}}
     refusals: list[type[errors.GatewayError]] = [*_WITH_KEY]
     refusals += _READING if request is not None or is_upload else ()
-    refusals += _REMOVING if method == "DELETE" else ()
+    refusals += _REMOVING if method == "DELETE" or response is MessageBatchResult else ()
     refusals += _RANGING if response is bytes else ()
     refusals += _NAMING if path != "/v1/models" else ()
     refusals += _COMPUTING if (method, path) in _KEYED else ()
     answers = {"200": {"description": "OK", "content": answer}}
     if response is bytes:
         answers["206"] = {"description": "The range that was asked for.", "content": answer}
+    shape = MessagesError if speaks_anthropic(path) else ErrorBody
     operation["responses"] = answers | {
-        str(status): {"description": HTTPStatus(status).phrase, "content": _content(ErrorBody)}
-        for status in sorted({STATUS[kind][0] for kind in refusals})
+        str(status): {"description": _phrase(status), "content": _content(shape)}
+        for status in sorted({status_of(STATUS[kind][0], path) for kind in refusals})
     }
     return operation
+
+
+def _phrase(status: int) -> str:
+    return "Overloaded" if status == OVERLOADED else HTTPStatus(status).phrase
 
 
 def _open_responses(path: str) -> dict[str, Any]:
@@ -237,6 +302,10 @@ def _parameters(method: str, path: str, served: Served) -> list[dict[str, Any]]:
         return [BATCH_ID_PARAMETER]
     if (method, path) == ("GET", "/v1/batches"):
         return BATCH_LIST_PARAMETERS
+    if path.startswith(f"{_MESSAGE_BATCHES}/"):
+        return [MESSAGE_BATCH_ID_PARAMETER]
+    if (method, path) == ("GET", _MESSAGE_BATCHES):
+        return MESSAGE_BATCH_LIST_PARAMETERS
     if (method, path) in _KEYED:
         return [_IDEMPOTENCY_KEY]
     if path == "/v1/models/{model}":

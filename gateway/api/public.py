@@ -13,6 +13,9 @@ from starlette.types import ASGIApp
 
 from gateway.api import openapi
 from gateway.api.access import Authenticates, public, tenant_only
+from gateway.api.anthropic.batches import BatchDesk, message_batch_routes
+from gateway.api.anthropic.counting import TokenCounter
+from gateway.api.anthropic.messages import Messages
 from gateway.api.cors import with_cors
 from gateway.api.docs_page import PATH, DocsPage
 from gateway.api.entrance import Entrance
@@ -34,13 +37,13 @@ from gateway.api.openai.described import Served
 from gateway.api.openai.endpoint import InferenceEndpoint
 from gateway.api.openai.files import file_routes
 from gateway.api.openai.kinds import AnswerKind
-from gateway.api.openai.tokens import Desk, Tokens, token_routes
+from gateway.api.openai.tokens import Desk, TokenEndpoint, Tokens, token_routes
 from gateway.api.request_id import RequestId
 from gateway.api.trace_heads import TraceHeads
 from gateway.api.usage import usage_routes
 from gateway.errors import AuthenticationFailed, GatewayError
 from gateway.services.auth import Failures
-from gateway.services.batches import BatchService
+from gateway.services.batches import BatchService, MessageBatches
 from gateway.services.files import FileService
 from gateway.services.health import OverloadWatch
 from gateway.services.inference import IdempotencyService, LeasedInference, ModelRegistry
@@ -91,20 +94,36 @@ def public_app(
             app = Idempotent(app, idempotency, bodies)
         return Entrance(app, overload, inference.entry)
 
+    def once(app: ASGIApp) -> ASGIApp:
+        if idempotency is None:
+            return app
+        return Idempotent(app, idempotency, bodies)
+
     chat = Chat(ignores_unknown=ignores_unknown)
     completions = Completions(ignores_unknown=ignores_unknown)
+    messages = Messages(ignores_unknown=ignores_unknown)
     tokens = Tokens(models, ignores_unknown=ignores_unknown)
+    counter = TokenCounter(models, ignores_unknown=ignores_unknown)
     desk = Desk(inference.pool, bodies, answers, overload, reads)
     keyed = partial(tenant_only, auth=auth, loop_share=loop_share)
+    of_messages: list[Route] = []
+    if batches is not None and files is not None:
+        made = MessageBatches(batches, files, inference.pool)
+        of_messages = message_batch_routes(
+            BatchDesk(made, models, inference.pool, bodies, overload, reads), keyed, once
+        )
     routes = [
         keyed("/v1/chat/completions", endpoint(chat), method="POST"),
         keyed("/v1/completions", endpoint(completions), method="POST"),
+        keyed("/v1/messages", endpoint(messages), method="POST"),
+        keyed("/v1/messages/count_tokens", TokenEndpoint(desk, counter), method="POST"),
         keyed("/v1/models", catalogue.list, method="GET", reads=reads),
         # A model's name may hold slashes.
         keyed("/v1/models/{model:path}", catalogue.show, method="GET", reads=reads),
         *token_routes(tokens, desk, keyed),
         *(batch_routes(batches, keyed, reads) if batches is not None else ()),
         *(file_routes(files, overload, auth, reads, loop_share) if files is not None else ()),
+        *of_messages,
         *health.routes(),
         *FrontPage([model.name for model in models], version).routes(),
         *(usage_routes(usage, auth, reads, loop_share) if usage is not None else ()),

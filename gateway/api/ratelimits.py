@@ -1,7 +1,8 @@
-"""`x-ratelimit-*`, in OpenAI's words and spelling: how the tightest limits stand."""
+"""How the tightest limits stand: `x-ratelimit-*` as OpenAI spells it, or as Anthropic does."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from gateway.domain.quota import Stand, Standing
@@ -23,6 +24,25 @@ def ratelimit_headers(standing: Standing | None) -> dict[str, str]:
         if standing.tokens is not None:
             headers |= _headers("tokens", standing.tokens)
     return headers
+
+
+def anthropic_ratelimit_headers(standing: Standing | None, *, now_s: float) -> dict[str, str]:
+    """Return the same as `anthropic-ratelimit-*`; `now_s` is in seconds since 1970."""
+    headers: dict[str, str] = {}
+    if standing is not None:
+        for what, stand in (("requests", standing.requests), ("tokens", standing.tokens)):
+            if stand is not None:
+                head = f"anthropic-ratelimit-{what}"
+                headers[f"{head}-limit"] = str(stand.amount)
+                headers[f"{head}-remaining"] = str(stand.left)
+                headers[f"{head}-reset"] = _moment(now_s + stand.whole_in_s)
+    return headers
+
+
+def _moment(at_s: float) -> str:
+    """Spell a time as RFC 3339, in whole seconds, none of them early."""
+    at = datetime.fromtimestamp(int(at_s), UTC) + timedelta(seconds=at_s > int(at_s))
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def duration(seconds: float) -> str:

@@ -15,6 +15,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.api.dialect import speaks_anthropic
 from gateway.api.trace_heads import TraceHeads
 from gateway.domain.timeline import Timeline
 from gateway.random_bits import RandomBits
@@ -49,7 +50,7 @@ class RequestId:
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         state["timeline"] = timeline = _timeline(request_id, scope)
-        header = (b"x-request-id", b"req_" + request_id.encode())
+        headers = _headers(scope["path"], request_id)
         traces = self._traces
         if traces is not None:
             traces.read(scope, timeline)
@@ -59,7 +60,7 @@ class RequestId:
             if message["type"] == "http.response.start":
                 message["headers"] = [
                     *message.get("headers", ()),
-                    header,
+                    *headers,
                     *state.get("answer_headers", ()),
                 ]
                 if traces is not None:
@@ -83,6 +84,15 @@ class RequestId:
                     traces.settle(scope, timeline)
                 timeline.end(time.monotonic())
                 self._ended.tell(timeline)
+
+
+def _headers(path: str, request_id: str) -> list[tuple[bytes, bytes]]:
+    """Return the headers that SDKs read an id from: Anthropic's have a name of their own for it."""
+    name = b"req_" + request_id.encode()
+    headers = [(b"x-request-id", name)]
+    if speaks_anthropic(path):
+        headers.append((b"request-id", name))
+    return headers
 
 
 def _timeline(request_id: str, scope: Scope) -> Timeline:

@@ -1,7 +1,7 @@
 """Server-sent events over raw ASGI: one write per engine step and stream.
 
 Framing: https://html.spec.whatwg.org/multipage/server-sent-events.html; OpenAI's streams use
-`data:` lines alone and end with `data: [DONE]`.
+`data:` lines alone and end with `data: [DONE]`, Anthropic's name each event.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ from typing import Final
 from starlette.types import Send
 
 DONE: Final = b"data: [DONE]\n\n"
+# What ends a stream of Anthropic's shape.
+MESSAGE_STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+# A stream without one of these has failed.
+ENDS: Final = (DONE, MESSAGE_STOP)
 
 KEEP_ALIVE_S: Final = 15.0
 
@@ -27,6 +31,11 @@ _HEADERS: Final = [
 def event(payload: bytes) -> bytes:
     """Frame one JSON payload; it holds no raw newline, so one `data:` line is enough."""
     return b"data: " + payload + b"\n\n"
+
+
+def named_event(name: bytes, payload: bytes) -> bytes:
+    """Frame one JSON payload under an event's name."""
+    return b"event: %b\ndata: %b\n\n" % (name, payload)
 
 
 class EventStream:

@@ -34,7 +34,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
-from gateway.api.errors import classify, error_body
+from gateway.api.errors import refusal
 from gateway.errors import (
     GatewayError,
     HeadTooLarge,
@@ -264,18 +264,20 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if refusal is not None:
-            self.transport.write(refusal_bytes(refusal))
+            # There is none before a request has begun.
+            self.transport.write(refusal_bytes(refusal, getattr(self, "url", b"")))
         self.transport.close()
 
 
-def refusal_bytes(refusal: GatewayError) -> bytes:
+def refusal_bytes(error: GatewayError, url: bytes = b"") -> bytes:
     """Return the whole answer that refuses a request and ends its connection."""
-    status, _ = classify(refusal)
-    body = error_body(refusal)
+    request_id = uuid.uuid4().hex
+    path = url.partition(b"?")[0].decode("latin-1")
+    status, body = refusal(error, path, request_id)
     head = (
         b"content-type: application/json\r\n"
         b"content-length: %d\r\n"
         b"x-request-id: req_%s\r\n"
         b"connection: close\r\n\r\n"
-    ) % (len(body), uuid.uuid4().hex.encode())
+    ) % (len(body), request_id.encode())
     return bytes(STATUS_LINE[status]) + head + body

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -25,7 +25,8 @@ from gateway.store.database import Database
 from gateway.store.keyset import Keyset
 from gateway.store.pools import Purpose
 
-_ORDER: Final = Keyset((batches.c.created_at, batches.c.id), descending=True)
+_COLUMNS: Final = (batches.c.created_at, batches.c.id)
+_ORDERS: Final = {False: Keyset(_COLUMNS, descending=True), True: Keyset(_COLUMNS)}
 _ROW: Final = batches.c
 # As for files: what tenants ask for is theirs to wait for.
 _ASKED: Final = Purpose.REPORTS
@@ -58,10 +59,24 @@ class SqlBatches:
         async with self._database.tenant(tenant_id, _ASKED) as connection:
             return await _find(connection, _named(tenant_id, batch_id))
 
-    async def page(self, tenant_id: UUID, request: PageRequest) -> Page[Batch]:
+    async def page(
+        self,
+        tenant_id: UUID,
+        request: PageRequest,
+        *,
+        endpoint: str | None = None,
+        is_ascending: bool = False,
+    ) -> Page[Batch]:
         query = select(*COLUMNS, NUM_DEAD).where(_ROW.tenant_id == tenant_id)
+        if endpoint is not None:
+            query = query.where(_ROW.endpoint == endpoint)
         async with self._database.tenant(tenant_id, _ASKED) as connection:
-            return await _ORDER.page(connection, query, request, batch_of)
+            return await _ORDERS[is_ascending].page(connection, query, request, batch_of)
+
+    async def delete(self, tenant_id: UUID, batch_id: UUID) -> bool:
+        statement = delete(batches).where(_named(tenant_id, batch_id), _ROW.ended_at.is_not(None))
+        async with self._database.platform(_ASKED) as connection:
+            return (await connection.execute(statement)).rowcount == 1
 
     async def cancel(self, tenant_id: UUID, batch_id: UUID) -> Batch | None:
         now = func.statement_timestamp()

@@ -17,6 +17,7 @@ from typing import Final
 
 ASKED: Final = {
     "aiperf": "aiperf",
+    "anthropic": "anthropic",
     "guidellm": "guidellm",
     "langchain-openai": "langchain-openai",
     # The release beside which docs/benchmarks/litellm.md measures.

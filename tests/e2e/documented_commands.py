@@ -48,6 +48,7 @@ NOT_RUN: Final = {
     "sluice simulate --suite vtc": "takes minutes; tests/scheduler/simulator runs its parts",
     "sluice requests show req_68a0c3…": "tests/gateway/cli/test_requests_and_top.py runs it",
     "from engine.contract import": "tests/scheduler/test_offline.py runs it",
+    "from anthropic import": "tests/clients/test_anthropic.py runs their SDK in its environment",
     "CREATE ROLE": "tests/gateway/store/test_logins.py runs it",
     "scrape_configs:": "is Prometheus's; tests/e2e/test_observe.py has promtool read one like it",
     "OTEL_EXPORTER_OTLP_ENDPOINT=": "tests/e2e/test_telling.py starts one with a receiver",

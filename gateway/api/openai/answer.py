@@ -15,11 +15,10 @@ from starlette.types import Send
 from engine.contract import TokenLogprobs
 from engine.scored import ScoredTokens
 from gateway.api.body import ClientGone
-from gateway.api.errors import error_body
 from gateway.api.held_bytes import Room
 from gateway.api.json_parts import gathered, giving_way
 from gateway.api.openai.chunks import Chunks
-from gateway.api.sse import DONE, EventStream, event
+from gateway.api.sse import EventStream
 from gateway.api.token_usage import CompletionTokensDetails, PromptTokensDetails, Usage
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.services.answers import Event, merged
@@ -52,12 +51,12 @@ async def stream_answer(
     usage: Callable[[], Usage] | None,
     shape: Shape,
 ) -> None:
-    """Write every piece as it comes, then the `usage` if asked for, then `[DONE]`.
+    """Write every piece as it comes, then the `usage` if asked for, then the end.
 
     A piece is framed by `shape`: a slow reader finds many tokens in one.
     The headers wait for the first token, so that a failure before it still gets a status; a
     later one becomes an `error` event, with the `usage` if asked for, after which the stream ends
-    without `[DONE]`.
+    without the end that a good one has.
     """
     generations = run.generations
     events = EventStream(send)
@@ -75,7 +74,7 @@ async def stream_answer(
             remaining -= 1
             if not remaining:
                 run.complete()
-                ending += (chunks.usage(usage()) if usage else b"") + DONE
+                ending += (chunks.usage(usage()) if usage else b"") + chunks.end()
         await write_all((opening, *framed, ending), last=not remaining)
 
     async def write_all(parts: Sequence[bytes], *, last: bool) -> None:
@@ -96,7 +95,7 @@ async def stream_answer(
             raise
         run.fail(exc)
         logger.warning("a stream failed after its headers: %s", exc.detail or exc.code)
-        await events.write(event(error_body(exc, usage and usage())), last=True)
+        await events.write(chunks.error(exc, usage and usage()), last=True)
     finally:
         events.close()
 

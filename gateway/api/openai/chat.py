@@ -40,7 +40,7 @@ _FATES: Final = Fates(CHAT)
 class Chat:
     """Shape chat completions."""
 
-    id_prefix = "chatcmpl"
+    id_prefix = "chatcmpl-"
 
     def __init__(self, *, ignores_unknown: bool = False) -> None:
         self.reader = Reader(ChatRequest, ignores_unknown=ignores_unknown)

@@ -14,11 +14,13 @@ import msgspec
 
 from engine.contract import TokenLogprobs
 from engine.text import Tokenizer
+from gateway.api.errors import error_body
 from gateway.api.json_parts import encode_in_parts
 from gateway.api.openai.logprobs import TextLogprobsWriter, chat_logprobs
-from gateway.api.sse import event
+from gateway.api.sse import DONE, event
 from gateway.api.token_usage import Usage
 from gateway.domain import Tier
+from gateway.errors import GatewayError
 from gateway.services.inference import Piece
 
 _json = msgspec.json.encode
@@ -64,9 +66,21 @@ class Chunks(Protocol):
     def piece(self, index: int, piece: Piece) -> Iterator[bytes]: ...
     def finish(self, index: int, reason: str, cause: str | None = None) -> bytes: ...
     def usage(self, usage: Usage) -> bytes: ...
+    def end(self) -> bytes: ...
+    def error(self, error: GatewayError, usage: Usage | None) -> bytes: ...
 
 
-class ChatChunks:
+class DataEvents:
+    """End and fail a stream as OpenAI's do."""
+
+    def end(self) -> bytes:
+        return DONE
+
+    def error(self, error: GatewayError, usage: Usage | None) -> bytes:
+        return event(error_body(error, usage))
+
+
+class ChatChunks(DataEvents):
     """Frame `chat.completion.chunk` objects."""
 
     def __init__(
@@ -114,7 +128,7 @@ class ChatChunks:
         )
 
 
-class TextChunks:
+class TextChunks(DataEvents):
     """Frame streamed `text_completion` objects; `writers` spell logprobs, one a choice."""
 
     def __init__(

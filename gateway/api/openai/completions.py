@@ -37,7 +37,7 @@ _FATES: Final = Fates(COMPLETIONS)
 class Completions:
     """Shape text completions."""
 
-    id_prefix = "cmpl"
+    id_prefix = "cmpl-"
 
     def __init__(self, *, ignores_unknown: bool = False) -> None:
         self.reader = Reader(CompletionRequest, ignores_unknown=ignores_unknown)

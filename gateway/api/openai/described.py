@@ -50,6 +50,8 @@ from gateway.api.openai.parameters import (
     Parameter,
 )
 from gateway.domain import Tier
+from gateway.services.batches.item_line import ENDPOINTS
+from gateway.services.batches.service import MAX_EXPIRY_S, MIN_EXPIRY_S
 from gateway.services.inference import ServedModel
 
 Schema = dict[str, Any]
@@ -101,6 +103,8 @@ def tighten(components: Mapping[str, Schema], served: Served) -> None:
     _describe_turns(components["ChatMessage"])
     _describe_tools(components["ChatRequest"], served)
     _require_one(components["TokenizeRequest"])
+    components["BatchRequest"]["properties"] |= _OF_BATCHES
+    components["OutputExpiresAfter"]["properties"]["seconds"] = _EXPIRY
 
 
 def _tighten(fields: Schema, parameter: Parameter, served: Served, *, of: str) -> None:
@@ -247,6 +251,14 @@ _ALLOWED: Final[Schema] = {
         },
     },
     "required": ["type", "allowed_tools"],
+}
+# From 1m to 168h.
+_WINDOW: Final = "^(([1-9][0-9]{0,3}|100[0-7][0-9]|10080)m|([1-9][0-9]?|1[0-5][0-9]|16[0-8])h)$"
+_EXPIRY: Final[Schema] = {"type": "integer", "minimum": MIN_EXPIRY_S, "maximum": MAX_EXPIRY_S}
+_OF_BATCHES: Final[Schema] = {
+    "endpoint": {"type": "string", "enum": list(ENDPOINTS)},
+    "completion_window": {"type": "string", "pattern": _WINDOW},
+    "metadata": {"anyOf": [{"type": "object"} | _METADATA, {"type": "null"}]},
 }
 
 

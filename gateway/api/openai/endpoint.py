@@ -17,6 +17,7 @@ from uuid import UUID
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.body import ClientGone, read_parts
+from gateway.api.errors import standing_headers
 from gateway.api.held_bytes import HeldBytes, Room
 from gateway.api.openai.answer import (
     Gathering,
@@ -41,8 +42,8 @@ from gateway.api.openai.kinds import (
     shape_whole,
 )
 from gateway.api.openai.sampling import requested_tier
-from gateway.api.openai.schemas import SamplingFields
-from gateway.api.ratelimits import DEGRADED, ratelimit_headers
+from gateway.api.openai.schemas import TextFields
+from gateway.api.ratelimits import DEGRADED
 from gateway.domain import Principal
 from gateway.domain.timeline import Timeline
 from gateway.errors import GatewayError, InvalidRequest
@@ -107,8 +108,9 @@ class InferenceEndpoint(Generic[Body]):
             )
         # From here on whatever goes wrong must let go of it.
         async with ClientWatch(receive, run):
-            scope["state"]["answer_headers"] = [*answer_headers(run), *ignored.headers()]
-            answer_id, created_s = f"{kind.id_prefix}-{request_id}", int(time.time())
+            heads = answer_headers(run, scope["path"])
+            scope["state"]["answer_headers"] = [*heads, *ignored.headers()]
+            answer_id, created_s = f"{kind.id_prefix}{request_id}", int(time.time())
             envelope = Envelope(answer_id, created_s, model.name, model.fingerprint, tier)
             answer = Answer(body, model, run, envelope)
             shape = partial(shape_fairly, self._inference.pool, principal.tenant_id)
@@ -148,9 +150,9 @@ class InferenceEndpoint(Generic[Body]):
         return await self._understanding.understand(state["principal"], parts, state["request_id"])
 
 
-def answer_headers(run: Run) -> list[tuple[bytes, bytes]]:
+def answer_headers(run: Run, path: str) -> list[tuple[bytes, bytes]]:
     """Return the headers that tell a client how its limits stand, and what it is not promised."""
-    headers = ratelimit_headers(run.standing)
+    headers = standing_headers(run.standing, path)
     if run.is_degraded:
         headers |= DEGRADED
     if not run.is_promised:
@@ -158,7 +160,7 @@ def answer_headers(run: Run) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
-def wants_usage(body: SamplingFields) -> bool:
+def wants_usage(body: TextFields) -> bool:
     """Tell whether the stream ends with a usage chunk. Raises: `InvalidRequest`."""
     if body.stream_options is None:
         return False

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from engine.text import Tokenizer
-from gateway.api.openai.chunks import ChatChunks, Envelope, Tail
+from gateway.api.openai.chunks import ChatChunks, DataEvents, Envelope, Tail
 from gateway.services.answers import (
     CallArguments,
     CallStart,
@@ -34,7 +34,7 @@ def finish_reason(finish: Finish, *, is_named: bool) -> str:
     )
 
 
-class EventChunks:
+class EventChunks(DataEvents):
     """Frame the events of a chat as `chat.completion.chunk` objects."""
 
     def __init__(

@@ -14,7 +14,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.api.body import ClientGone
-from gateway.api.errors import classify, error_body
+from gateway.api.errors import classify, refusal
 from gateway.api.held_bytes import HeldBytes
 from gateway.api.openai.answer import Gathering, gather_answer
 from gateway.api.openai.chunks import Envelope
@@ -101,8 +101,8 @@ class ItemRunner:
             True,
         )
         keep = partial(self._quotas.note_unbilled, order.request_id, meta)
-        status, _ = classify(error)
-        return ItemAnswer(status, error_body(error), True, 0, keep, lambda: None)
+        status, body = refusal(error, order.endpoint, order.request_id.hex)
+        return ItemAnswer(status, body, True, 0, keep, lambda: None)
 
     async def _run(self, order: ItemOrder, timeline: Timeline) -> ItemAnswer:
         kind, understanding = self._endpoints[order.endpoint]
@@ -126,9 +126,9 @@ class ItemRunner:
         )
         try:
             order.begun()
-            answer_id = f"{kind.id_prefix}-{request_id}"
+            answer_id = f"{kind.id_prefix}{request_id}"
             envelope = Envelope(answer_id, int(time.time()), model.name, model.fingerprint, tier)
-            answer = Answer(body, model, run, envelope)
+            answer = Answer(body, model, run, envelope, is_batch=True)
             return await self._whole(order, kind, answer)
         except ClientGone:
             run.close()
@@ -138,10 +138,10 @@ class ItemRunner:
                 run.close()
                 raise
             # What it has computed until then is paid for, as it is of a request.
-            status, _ = classify(exc)
+            status, shaped = refusal(exc, order.endpoint, request_id)
             timeline.failed(exc.code, exc.limit)
             run.abort()
-            return ItemAnswer(status, error_body(exc), True, 0, run.refuse, run.close)
+            return ItemAnswer(status, shaped, True, 0, run.refuse, run.close)
         except BaseException:
             run.close()
             raise

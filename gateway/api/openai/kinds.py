@@ -23,14 +23,14 @@ from gateway.api.openai.chunks import Chunks, Envelope, Tail
 from gateway.api.openai.parameters import STREAM_OPTIONS, Fates
 from gateway.api.openai.reading import Ignored, Reader
 from gateway.api.openai.sampling import check_labels
-from gateway.api.openai.schemas import ChatCompletion, SamplingFields, TextCompletion
+from gateway.api.openai.schemas import TextFields
 from gateway.api.token_usage import Usage
 from gateway.domain import Principal
 from gateway.errors import InvalidRequest
 from gateway.services.fair_pool import FairPool
 from gateway.services.inference import Job, ModelRegistry, Piece, Run, ServedModel
 
-Body = TypeVar("Body", bound=SamplingFields)
+Body = TypeVar("Body", bound=TextFields)
 
 # What is gathered is shaped where it stands up to so much, in a millisecond; more, on a thread.
 _FEW_HELD_BYTES: Final = 16 << 10
@@ -50,9 +50,7 @@ class AnswerKind(Protocol[Body]):
         self, body: Body, model: ServedModel, request_id: str, ignored: Ignored
     ) -> list[Job]: ...
     def chunks(self, answer: Answer[Body], *, tail: Tail) -> Chunks: ...
-    def document(
-        self, answer: Answer[Body], pieces: list[Piece]
-    ) -> ChatCompletion | TextCompletion: ...
+    def document(self, answer: Answer[Body], pieces: list[Piece]) -> msgspec.Struct: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +61,7 @@ class Answer(Generic[Body]):
     model: ServedModel
     run: Run
     envelope: Envelope
+    is_batch: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -134,8 +133,10 @@ async def shape_whole(
     """Return what was gathered as the parts of one document, shaped on a thread if it is long."""
 
     def document() -> Iterator[bytes]:
-        shaped = kind.document(answer, [each.whole() for each in gatherings])
-        if answer.num_tokens <= _FEW_TOKENS and shaped.choices[0].logprobs is None:
+        pieces = [each.whole() for each in gatherings]
+        shaped = kind.document(answer, pieces)
+        is_scored = any(piece.logprobs or piece.prompt_logprobs for piece in pieces)
+        if answer.num_tokens <= _FEW_TOKENS and not is_scored:
             return iter((msgspec.json.encode(shaped),))
         return encode_in_parts(shaped)
 

@@ -59,6 +59,8 @@ untouched. A form that was asked for begins behind the thinking.
 
 `logprobs` have an entry for each token, also of thinking, of calls and of what marks them; a
 stream has them with the first chunk after their tokens were drawn, whose delta may be empty.
+
+Anthropic's `/v1/messages`: [messages.md](messages.md).
 """
 
 

@@ -53,9 +53,17 @@ class Ignored:
 class Reader(Generic[Body]):
     """Decode bodies of one type; with `ignores_unknown` what nobody knows is left out and named."""
 
-    def __init__(self, kind: type[Body], *, ignores_unknown: bool) -> None:
+    def __init__(
+        self,
+        kind: type[Body],
+        *,
+        ignores_unknown: bool,
+        turn: type[msgspec.Struct] = ChatMessage,
+    ) -> None:
+        """Read bodies of a `kind`, whose messages, if it has any, are of the type `turn`."""
+        self._turn = frozenset(turn.__struct_encode_fields__)
         self._strict = JsonBody(kind)
-        self._known = frozenset(kind.__struct_fields__)
+        self._known = frozenset(kind.__struct_encode_fields__)
         self.ignores_unknown = ignores_unknown
 
     def read(self, body: bytes, ignored: Ignored) -> Body:
@@ -83,12 +91,11 @@ class Reader(Generic[Body]):
             return raw
 
     def _turns(self, raw: msgspec.Raw, ignored: Ignored) -> Any:
-        known = frozenset(ChatMessage.__struct_fields__)
         try:
             turns = _objects.decode(raw)
         except _UNREADABLE:
             return raw
-        return [self._known_of(turn, known, "messages.", ignored) for turn in turns]
+        return [self._known_of(turn, self._turn, "messages.", ignored) for turn in turns]
 
     def _known_of(
         self, fields: dict[str, msgspec.Raw], known: frozenset[str], under: str, ignored: Ignored

@@ -26,7 +26,12 @@ from gateway.api.openai.bounds import (
     MAX_TOKEN_ID_DIGITS,
     NUMBERS,
 )
-from gateway.api.openai.schemas import ChatRequest, CompletionRequest, SamplingFields
+from gateway.api.openai.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    SamplingFields,
+    TextFields,
+)
 from gateway.api.ranges import in_range, int_in_range, shown
 from gateway.domain import Tier
 from gateway.errors import InvalidRequest, UnsupportedParameter
@@ -149,7 +154,7 @@ def requested_salt(body: SamplingFields) -> str | None:
     return body.cache_salt
 
 
-def check_labels(body: SamplingFields) -> None:
+def check_labels(body: TextFields) -> None:
     """Hold what has no effect to OpenAI's bounds all the same. Raises: `InvalidRequest`."""
     pairs = body.metadata or {}
     if len(pairs) > MAX_METADATA_PAIRS:
@@ -166,7 +171,7 @@ def check_labels(body: SamplingFields) -> None:
             )
 
 
-def requested_tier(body: SamplingFields) -> Tier | None:
+def requested_tier(body: TextFields) -> Tier | None:
     """Return the service tier asked for; None is `auto`. Raises: `InvalidRequest`.
 
     vLLM's `priority` only ever asks for less: above 0 it is `flex`.

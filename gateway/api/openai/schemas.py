@@ -77,11 +77,36 @@ class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True):
     structural_tag: Any = None
 
 
-class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Hold what chat and text completions share."""
+class TextFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Hold what every request for text says; what a kind of them cannot say is None."""
 
     model: str
     stream: bool | None = None
+
+    @property
+    def stream_options(self) -> StreamOptions | None:
+        return None
+
+    @property
+    def n(self) -> int | None:
+        return None
+
+    @property
+    def service_tier(self) -> str | None:
+        return None
+
+    @property
+    def priority(self) -> int | None:
+        return None
+
+    @property
+    def metadata(self) -> dict[str, str] | None:
+        return None
+
+
+class SamplingFields(TextFields, forbid_unknown_fields=True, kw_only=True):
+    """Hold what chat and text completions share."""
+
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
     temperature: float | None = None

@@ -2,7 +2,13 @@
 
 from gateway.services.batches.finalizer import Finalizer
 from gateway.services.batches.item_line import BadLine, ItemLine, read_line
-from gateway.services.batches.service import MAX_OPEN_ITEMS, BatchService, NewBatch
+from gateway.services.batches.message_batches import MessageBatches
+from gateway.services.batches.service import (
+    MAX_OPEN_ITEMS,
+    BatchService,
+    NewBatch,
+    check_allowed,
+)
 from gateway.services.batches.upkeep import BatchUpkeep
 from gateway.services.batches.validation import Validator
 
@@ -13,7 +19,9 @@ __all__ = [
     "BatchUpkeep",
     "Finalizer",
     "ItemLine",
+    "MessageBatches",
     "NewBatch",
     "Validator",
+    "check_allowed",
     "read_line",
 ]

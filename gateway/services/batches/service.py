@@ -13,6 +13,7 @@ from gateway.domain.batch import Batch, BatchDraft
 from gateway.domain.files import BATCH_INPUT
 from gateway.domain.page import Page, PageRequest
 from gateway.errors import (
+    BatchNotEnded,
     IdempotencyMismatch,
     InvalidRequest,
     NotFound,
@@ -25,7 +26,7 @@ from gateway.services.batches.item_line import ENDPOINTS
 MAX_OPEN_BATCHES: Final = 500
 MAX_OPEN_ITEMS: Final = 2_000_000
 _MIN_WINDOW_S, _MAX_WINDOW_S = 60, 7 * 86_400
-_MIN_EXPIRY_S, _MAX_EXPIRY_S = 3_600, 30 * 86_400
+MIN_EXPIRY_S, MAX_EXPIRY_S = 3_600, 30 * 86_400
 _WINDOW: Final = re.compile(r"([1-9][0-9]{0,5})([mh])", re.ASCII)
 _SECONDS: Final = {"m": 60, "h": 3_600}
 _MAX_PAIRS, _MAX_KEY_CHARS, _MAX_VALUE_CHARS = 16, 64, 512
@@ -69,8 +70,7 @@ class BatchService:
         Raises: `PermissionDenied`: the key may not; `InvalidRequest`; `FileNotFound`;
         `TenantLimited`: too many have not ended; `IdempotencyMismatch`.
         """
-        if not principal.allows_batch:
-            raise PermissionDenied("This key may not make batches.", code="batch_not_allowed")
+        check_allowed(principal)
         draft = _draft(principal, asked)
         await self._check_purpose(principal.tenant_id, asked.input_file_id)
         batch = await self._batches.create(draft, max_batches=self._max_batches)
@@ -83,16 +83,36 @@ class BatchService:
         """Return a batch of a tenant. Raises: `NotFound`."""
         return _found(await self._batches.get(tenant_id, batch_id))
 
-    async def page(self, tenant_id: UUID, *, limit: int, after: UUID | None = None) -> Page[Batch]:
-        """Return a tenant's batches, the newest first; `after` is the last one of a page.
+    async def page(
+        self,
+        tenant_id: UUID,
+        *,
+        limit: int,
+        after: UUID | None = None,
+        endpoint: str | None = None,
+        is_ascending: bool = False,
+    ) -> Page[Batch]:
+        """Return a tenant's batches, of one endpoint or of all; `after` is the last one of a page.
 
-        Raises: `NotFound`: there is no batch `after`.
+        The newest come first unless told. Raises: `NotFound`: there is no batch `after`.
         """
         cursor = None
         if after is not None:
             last = await self.get(tenant_id, after)
             cursor = (last.created_at.isoformat(), str(last.id))
-        return await self._batches.page(tenant_id, PageRequest(limit, cursor))
+        return await self._batches.page(
+            tenant_id, PageRequest(limit, cursor), endpoint=endpoint, is_ascending=is_ascending
+        )
+
+    async def delete(self, tenant_id: UUID, batch_id: UUID) -> Batch:
+        """Forget a batch, and return it as it was; its files stay.
+
+        Raises: `NotFound`, `BatchNotEnded`.
+        """
+        batch = await self.get(tenant_id, batch_id)
+        if not await self._batches.delete(tenant_id, batch_id):
+            raise BatchNotEnded("A batch can be deleted once it has ended.")
+        return batch
 
     async def cancel(self, tenant_id: UUID, batch_id: UUID) -> Batch:
         """Have a batch cancelled; one that has ended, or nearly, stays as it is.
@@ -113,6 +133,12 @@ class BatchService:
             )
 
 
+def check_allowed(principal: Principal) -> None:
+    """Raise `PermissionDenied` where a key may not make batches."""
+    if not principal.allows_batch:
+        raise PermissionDenied("This key may not make batches.", code="batch_not_allowed")
+
+
 def _draft(principal: Principal, asked: NewBatch) -> BatchDraft:
     if asked.endpoint not in ENDPOINTS:
         served = ", ".join(ENDPOINTS)
@@ -120,9 +146,9 @@ def _draft(principal: Principal, asked: NewBatch) -> BatchDraft:
             f"Batches are served for {served}; not for what 'endpoint' says.", param="endpoint"
         )
     expires_after_s = asked.output_expires_after_s
-    if expires_after_s is not None and not _MIN_EXPIRY_S <= expires_after_s <= _MAX_EXPIRY_S:
+    if expires_after_s is not None and not MIN_EXPIRY_S <= expires_after_s <= MAX_EXPIRY_S:
         raise InvalidRequest(
-            f"'output_expires_after.seconds' must be {_MIN_EXPIRY_S} to {_MAX_EXPIRY_S}.",
+            f"'output_expires_after.seconds' must be {MIN_EXPIRY_S} to {MAX_EXPIRY_S}.",
             param="output_expires_after.seconds",
         )
     return BatchDraft(

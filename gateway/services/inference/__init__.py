@@ -12,6 +12,7 @@ from gateway.services.inference.service import (
     InferenceService,
     Job,
     check_prompt_length,
+    prompt_tokens,
     served_tier,
 )
 
@@ -35,6 +36,7 @@ __all__ = [
     "either",
     "forced_calls",
     "num_chars",
+    "prompt_tokens",
     "served_tier",
     "texts",
 ]

@@ -118,6 +118,11 @@ class Generation:
         self._is_cut_off = True
 
     @property
+    def stop_string(self) -> str | None:
+        """Return the stop string that ended its text; None where none did."""
+        return self._stops.met
+
+    @property
     def is_promised(self) -> bool:
         """Tell whether its tenant's promise holds for its prompt, which may be too long for it."""
         return self._stream.is_promised

@@ -70,7 +70,8 @@ class Job:
     With a `constraint` it is of that form.
     `adds_special_tokens` None is the tokenizer's for a text and the template's for a chat. `salt`
     narrows prefix sharing inside the tenant. `tools` are given to the template, as OpenAI's objects
-    of `tools_chars` in all. With `reading` the answer is read for thinking and for calls.
+    of `tools_chars` in all. With `reading` the answer is read for thinking and for calls. With
+    `continues` the answer goes on with the last message.
     """
 
     request_id: str
@@ -88,6 +89,7 @@ class Job:
     tools_chars: int = 0
     reading: Reading | None = None
     constraint: ConstraintSpec | None = None
+    continues: bool = False
 
     @property
     def num_chars(self) -> int:
@@ -297,15 +299,30 @@ def _is_short(job: Job) -> bool:
     return job.num_chars + num_messages * _CHARS_A_MESSAGE <= _SHORT_CHARS
 
 
+def prompt_tokens(model: ServedModel, job: Job) -> array[int]:
+    """Turn a job's text or messages into token ids: as many as are billed for them.
+
+    Call it on a thread where that is not short. Raises: `InvalidRequest`, and its subclass
+    `ContextLengthExceeded`; `engine.errors.ChatTemplateError`, `engine.text.InvalidText`.
+    """
+    return _encode(model, job).ids
+
+
 def _encode(model: ServedModel, job: Job) -> _Encoded:
-    """Turn text or messages into token ids."""
     limit = model.info.max_model_len * MAX_CHARS_PER_TOKEN
     _check_length(job.num_chars, limit, model, job.prompt_param)
     if isinstance(job.prompt, str):
         adds = job.adds_special_tokens is not False
         return _Encoded(model.tokenizer.encode(job.prompt, add_special_tokens=adds))
     assert not isinstance(job.prompt, array)
-    text = chat_text(model, job.prompt, variables=job.template_variables, tools=job.tools)
+    text = chat_text(
+        model,
+        job.prompt,
+        variables=job.template_variables,
+        tools=job.tools,
+        add_generation_prompt=not job.continues,
+        continue_final_message=job.continues,
+    )
     ids = model.tokenizer.encode(text, add_special_tokens=bool(job.adds_special_tokens))
     return _Encoded(ids, text[-TAIL_CHARS:])
 

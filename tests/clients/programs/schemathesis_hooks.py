@@ -10,6 +10,7 @@ import schemathesis
 # What an answer of the demo model may take, so that thousands of them end soon.
 MAX_TOKENS = 4
 COMPUTING = ("/v1/chat/completions", "/v1/completions")
+MESSAGES = "/v1/messages"
 
 
 @schemathesis.hook
@@ -22,14 +23,26 @@ def before_call(context, case, kwargs):
         case.body["file"] = repr(case.body["file"])
     if case.path == "/v1/usage":
         fit_times(case)
+    if case.path == "/v1/files" and isinstance(case.body, dict):
+        # A list is sent as several files.
+        case.body = {
+            name: value[0] if isinstance(value, list) and value else value
+            for name, value in case.body.items()
+        }
+    if case.path.startswith(MESSAGES) and isinstance(case.body, dict):
+        renew_key(case)
+        fit_messages(case.body)
     if case.path in COMPUTING and isinstance(case.body, dict):
-        name = next(
-            (name for name in case.headers or {} if name.lower() == "idempotency-key"), None
-        )
-        if name is not None:
-            # The same key with another body is refused, and which keys there were is no schema's.
-            case.headers[name] = str(uuid.uuid4())
+        renew_key(case)
         fit(case.body, is_chat=case.path == COMPUTING[0])
+
+
+def renew_key(case):
+    """Send another key: the same with another body is refused, and which there were is no
+    schema's."""
+    name = next((name for name in case.headers or {} if name.lower() == "idempotency-key"), None)
+    if name is not None:
+        case.headers[name] = str(uuid.uuid4())
 
 
 def with_integers(value):
@@ -74,6 +87,26 @@ def fit_chat(body):
             message["content"] = message["content"][:40]
     if body.get("top_logprobs"):
         body["logprobs"] = True
+
+
+def fit_messages(body):
+    """Have there be a turn to answer, that fits the context, and ids that differ."""
+    if "max_tokens" in body:
+        body["max_tokens"] = min(body["max_tokens"], MAX_TOKENS)
+    for nth, request in enumerate(body.get("requests", ())):
+        request["custom_id"] = f"{nth}-{request['custom_id']}"[:64]
+    if "messages" in body:
+        body["messages"] = [cut(turn) for turn in body["messages"][:32]]
+        body["messages"].append({"role": "user", "content": "hi"})
+        if body.get("system"):
+            body["system"] = cut({"content": body["system"]})["content"]
+
+
+def cut(turn):
+    content = turn["content"]
+    if isinstance(content, str):
+        return turn | {"content": content[:40]}
+    return turn | {"content": [block | {"text": block["text"][:40]} for block in content[:8]]}
 
 
 def fit_text(body):

@@ -48,7 +48,7 @@ async def test_models_are_listed_in_openais_shape(client: httpx.AsyncClient) -> 
 async def test_every_route_is_described_and_guarded(client: httpx.AsyncClient) -> None:
     """All routes of openapi.json but the health checks answer 401 without a key."""
     document = (await client.get("/openapi.json", headers={"authorization": ""})).json()
-    assert len(document["paths"]) == 16
+    assert len(document["paths"]) == 18
     for path, operations in document["paths"].items():
         for method in operations:
             url = path.replace("{model}", "sim")

@@ -53,7 +53,7 @@ async def api(store: Store, settings: Settings) -> AsyncIterator[Api]:
 
 
 @asynccontextmanager
-async def open_api(store: Store, settings: Settings) -> AsyncIterator[Api]:
+async def open_api(store: Store, settings: Settings, **more: Any) -> AsyncIterator[Api]:
     """Open a gateway beside the store that the test looks into: on another data directory."""
     own = settings.data_dir.with_name("gateway")
     shutil.copytree(settings.data_dir / "secrets", own / "secrets")
@@ -61,6 +61,7 @@ async def open_api(store: Store, settings: Settings) -> AsyncIterator[Api]:
     changes = {"data_dir": own, "engine": "simulated", "model_name": "sim"}
     # What is run, the test runs.
     changes |= {"file_storage": str(files), "quota_build_s": 0.0, "batch_worker": False}
+    changes |= more
     async with (
         open_world(store, files) as world,
         open_gateway(settings.model_copy(update=changes)) as gateway,

@@ -1,0 +1,1 @@
+"""Anthropic's endpoints: messages, their tokens, and batches of them."""

@@ -1,0 +1,182 @@
+"""The bodies of `/v1/messages` and what is below it as JSON Schema, for `/openapi.json`.
+
+What decodes them says little of blocks, which are told apart by hand; so they are described here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gateway.api.anthropic.asked import MAX_USER_CHARS
+from gateway.api.anthropic.batch_schemas import CUSTOM_ID
+from gateway.api.anthropic.messages import MAX_STOP_SEQUENCES
+from gateway.api.anthropic.parameters import COUNT, MESSAGES
+from gateway.api.anthropic.turns import ROLES
+from gateway.api.openai.bounds import MAX_EFFORT_CHARS, MAX_MESSAGES, MAX_STOP_CHARS, NUMBERS
+from gateway.api.openai.described import Served
+from gateway.domain import Tier
+from gateway.services.batches.batch_input import MAX_ITEMS
+
+Schema = dict[str, Any]
+
+# What asks for nothing, whatever its name.
+_UNKNOWN: Final[Schema] = {"type": "null"}
+_ANY: Final[Schema] = {}
+_EMPTY: Final[Schema] = {"enum": [None, []]}
+_BLOCK: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "text"},
+        "text": {"type": "string"},
+        "cache_control": _ANY,
+        "citations": _ANY,
+    },
+    "required": ["type", "text"],
+    "additionalProperties": _UNKNOWN,
+}
+_TEXT: Final[Schema] = {"anyOf": [{"type": "string"}, {"type": "array", "items": _BLOCK}]}
+_TURN: Final[Schema] = {
+    "type": "object",
+    "properties": {"role": {"enum": list(ROLES)}, "content": _TEXT},
+    "required": ["role", "content"],
+    "additionalProperties": _UNKNOWN,
+}
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _of_type(*kinds: str) -> Schema:
+    named = {"type": "object", "properties": {"type": {"enum": [*kinds]}}, "required": ["type"]}
+    return _or_null(named)
+
+
+_FIELDS: Final[Schema] = {
+    "messages": {"type": "array", "items": _TURN, "minItems": 1, "maxItems": MAX_MESSAGES},
+    "system": _or_null(_TEXT),
+    "thinking": _of_type("disabled", "adaptive", "between_tools"),
+    "output_config": _or_null(
+        {
+            "type": "object",
+            "properties": {"effort": _or_null({"type": "string", "maxLength": MAX_EFFORT_CHARS})},
+            "additionalProperties": _UNKNOWN,
+        }
+    ),
+    "tools": _or_null({"type": "array"}),
+    "tool_choice": _of_type("auto", "none"),
+    "mcp_servers": _EMPTY,
+    "context_management": _UNKNOWN,
+    "cache_control": _ANY,
+    "speed": _ANY,
+    "user_profile_id": _ANY,
+    "workspace_id": _ANY,
+    "stream": _or_null({"type": "boolean"}),
+    "stop_sequences": _or_null(
+        {
+            "type": "array",
+            "maxItems": MAX_STOP_SEQUENCES,
+            "items": {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARS},
+        }
+    ),
+    "metadata": _or_null(
+        {
+            "type": "object",
+            "properties": {"user_id": _or_null({"type": "string", "maxLength": MAX_USER_CHARS})},
+            "additionalProperties": False,
+        }
+    ),
+    "service_tier": {"enum": [None, "auto", "standard_only", *sorted(Tier)]},
+    "container": _UNKNOWN,
+    "diagnostics": _ANY,
+    "inference_geo": _ANY,
+}
+# Tools may be there to be left alone.
+_TOOLS: Final[list[Schema]] = [
+    {"properties": {"tools": _EMPTY}},
+    {
+        "properties": {
+            "tool_choice": {
+                "type": "object",
+                "properties": {"type": {"const": "none"}},
+                "required": ["type"],
+            }
+        },
+        "required": ["tool_choice"],
+    },
+]
+
+
+def describe_messages(components: dict[str, Schema], served: Served) -> None:
+    """Put the bodies of requests in place of what their types say of them."""
+    _describe_batch(components, served)
+    for name, table, required in (
+        ("MessagesRequest", MESSAGES, ["model", "messages", "max_tokens"]),
+        ("CountTokensRequest", COUNT, ["model", "messages"]),
+    ):
+        known = _FIELDS | _of_model(served)
+        components[name] = {
+            "title": name,
+            "type": "object",
+            "properties": {each.name: _noted(known[each.name], each.note) for each in table}
+            | ({"stream": known["stream"]} if name == "CountTokensRequest" else {}),
+            "required": required,
+            "additionalProperties": _UNKNOWN,
+            "anyOf": _TOOLS,
+        }
+
+
+def _describe_batch(components: dict[str, Schema], served: Served) -> None:
+    """Say what is looked at of a request before it runs: its id, the model, and whose turns."""
+    params = {
+        "type": "object",
+        "properties": {
+            "model": {"type": "string", "enum": list(served.names)},
+            "messages": {"type": "array"},
+            "stream": {"enum": [None, False]},
+        },
+        "required": ["model", "messages"],
+    }
+    request = {
+        "type": "object",
+        "properties": {
+            "custom_id": {"type": "string", "pattern": CUSTOM_ID},
+            "params": params,
+        },
+        "required": ["custom_id", "params"],
+        "additionalProperties": False,
+    }
+    components["MessageBatchRequest"] = {
+        "title": "MessageBatchRequest",
+        "type": "object",
+        "properties": {
+            "requests": {
+                "description": "each with a `custom_id` of its own; `params` as a message's",
+                "type": "array",
+                "items": request,
+                "minItems": 1,
+                "maxItems": MAX_ITEMS,
+            }
+        },
+        "required": ["requests"],
+        "additionalProperties": False,
+    }
+
+
+def _of_model(served: Served) -> Schema:
+    def number(name: str) -> Schema:
+        low, high = NUMBERS[name]
+        return _or_null({"type": "number", "minimum": low, "maximum": high})
+
+    most = served.max_model_len - 1
+    return {
+        "model": {"type": "string", "enum": list(served.names)},
+        "max_tokens": {"type": "integer", "minimum": 1, "maximum": most},
+        "temperature": number("temperature"),
+        "top_p": number("top_p"),
+        "top_k": _or_null({"type": "integer", "minimum": -1, "maximum": served.vocab_size}),
+    }
+
+
+def _noted(schema: Schema, note: str) -> Schema:
+    return schema | {"description": note} if note else schema
