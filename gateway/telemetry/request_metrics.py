@@ -35,7 +35,11 @@ HTTP_BOUNDS: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
 )
 
-_OPERATIONS: Final = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion"}
+_OPERATIONS: Final = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "text_completion",
+    "/v1/embeddings": "embeddings",
+}
 _METHODS: Final = frozenset({"GET", "POST", "DELETE"})
 CLASSES: Final = frozenset({*(tier.value for tier in Tier), "batch"})
 _BATCH: Final = "batch"

@@ -23,7 +23,7 @@ from gateway.api.sse import DONE, EventStream, event
 from gateway.api.token_usage import CompletionTokensDetails, PromptTokensDetails, Usage
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.services.fair_pool import FairPool
-from gateway.services.inference import Generation, Piece, Run
+from gateway.services.inference import Computing, Piece, Run
 from gateway.services.loop_share import charged
 from scheduler.request import FinishReason
 
@@ -38,6 +38,8 @@ _FEW_LOGPROBS: Final = 256
 # log-probability its two numbers and how it is spelled.
 _TOKEN_BYTES: Final = 100
 _LOGPROB_BYTES: Final = 40
+# A vector's number, and how it is spelled, twice while parts are joined.
+_NUMBER_BYTES: Final = 48
 # Of an event that was framed where it stands.
 _FEW_PARTS: Final = 8
 
@@ -105,12 +107,14 @@ class Gathering:
         self._text = io.StringIO()
         self._logprobs = ScoredTokens()
         self._prompt_logprobs: Sequence[TokenLogprobs | None] = ()
+        self._vectors: list[Sequence[float]] = []
         self._last: Piece | None = None
 
     def add(self, piece: Piece) -> None:
         self._text.write(piece.text)
         self._logprobs.extend(piece.logprobs)
         self._prompt_logprobs = self._prompt_logprobs or piece.prompt_logprobs
+        self._vectors += piece.vectors
         if piece.finish_reason is not None:
             self._last = piece
 
@@ -123,6 +127,7 @@ class Gathering:
             self._logprobs,
             self._last.end_logprobs,
             self._prompt_logprobs,
+            self._vectors,
         )
 
 
@@ -135,13 +140,20 @@ async def collect_answer(run: Run, gatherings: Sequence[Gathering], room: Room) 
 async def gather_answer(run: Run, gatherings: Sequence[Gathering], room: Room) -> None:
     """Gather every generation of a run.
 
-    What log-probabilities take is taken from `room`. Raises: `AnswersTooLarge`, `AnswersSaturated`:
-    there is no more of it; `InvalidRequest`: one answer needs all that its tenant has.
+    What log-probabilities and vectors take is taken from `room`. Raises: `AnswersTooLarge`,
+    `AnswersSaturated`: there is no more of it; `InvalidRequest`: one answer needs all that its
+    tenant has.
     """
 
     async def keep(index: int, piece: Piece) -> None:
         if size_bytes := _held_bytes(piece):
             if room.is_too_small(size_bytes):
+                if piece.vectors:
+                    raise InvalidRequest(
+                        "The vectors of this answer are more than the server gathers for one "
+                        "tenant; send fewer inputs.",
+                        param="input",
+                    )
                 raise InvalidRequest(
                     "The log-probabilities of this answer are more than the server gathers for "
                     "one tenant; ask for fewer tokens or likeliest tokens, or stream them.",
@@ -187,11 +199,13 @@ def _num_logprobs(piece: Piece) -> int:
 
 
 def _held_bytes(piece: Piece) -> int:
+    if piece.vectors:
+        return sum(map(len, piece.vectors)) * _NUMBER_BYTES
     num_tokens = len(piece.logprobs) + len(piece.prompt_logprobs)
     return num_tokens and num_tokens * _TOKEN_BYTES + _num_logprobs(piece) * _LOGPROB_BYTES
 
 
-def usage_of(generations: Sequence[Generation], *, choices_per_prompt: int = 1) -> Usage:
+def usage_of(generations: Sequence[Computing], *, choices_per_prompt: int = 1) -> Usage:
     """Sum the tokens of an answer's generations; a prompt counts once for all of its choices."""
     leaders = generations[::choices_per_prompt]
     prompt = sum(g.num_prompt_tokens for g in leaders)
@@ -202,7 +216,7 @@ def usage_of(generations: Sequence[Generation], *, choices_per_prompt: int = 1) 
     )
 
 
-async def _read_all(generations: Sequence[Generation], on_piece: OnPiece) -> None:
+async def _read_all(generations: Sequence[Computing], on_piece: OnPiece) -> None:
     """Hand over the pieces of all generations as they come. Raises: `ClientGone`."""
     if len(generations) == 1:
         await _read(0, generations[0], on_piece, asyncio.Lock())
@@ -220,7 +234,7 @@ async def _read_all(generations: Sequence[Generation], on_piece: OnPiece) -> Non
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _read(index: int, generation: Generation, on_piece: OnPiece, turn: asyncio.Lock) -> None:
+async def _read(index: int, generation: Computing, on_piece: OnPiece, turn: asyncio.Lock) -> None:
     while True:
         piece = await generation.next()
         if piece.finish_reason == FinishReason.CANCELLED:

@@ -36,6 +36,7 @@ class Chat:
     """Shape chat completions."""
 
     id_prefix = "chatcmpl"
+    makes_vectors = False
 
     def __init__(self, *, ignores_unknown: bool = False) -> None:
         self.reader = Reader(ChatRequest, ignores_unknown=ignores_unknown)

@@ -41,7 +41,7 @@ from gateway.api.openai.kinds import (
     shape_whole,
 )
 from gateway.api.openai.sampling import requested_tier
-from gateway.api.openai.schemas import SamplingFields
+from gateway.api.openai.schemas import EmbeddingRequest, SamplingFields
 from gateway.api.ratelimits import DEGRADED, ratelimit_headers
 from gateway.domain import Principal
 from gateway.domain.timeline import Timeline
@@ -158,7 +158,7 @@ def answer_headers(run: Run) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
-def wants_usage(body: SamplingFields) -> bool:
+def wants_usage(body: SamplingFields | EmbeddingRequest) -> bool:
     """Tell whether the stream ends with a usage chunk. Raises: `InvalidRequest`."""
     if body.stream_options is None:
         return False

@@ -26,7 +26,12 @@ from gateway.api.openai.bounds import (
     MAX_TOKEN_ID_DIGITS,
     NUMBERS,
 )
-from gateway.api.openai.schemas import ChatRequest, CompletionRequest, SamplingFields
+from gateway.api.openai.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    RequestFields,
+    SamplingFields,
+)
 from gateway.api.ranges import in_range, int_in_range, shown
 from gateway.domain import Tier
 from gateway.errors import InvalidRequest, UnsupportedParameter
@@ -140,7 +145,7 @@ def stop_strings(body: SamplingFields) -> tuple[str, ...]:
     return stops
 
 
-def requested_salt(body: SamplingFields) -> str | None:
+def requested_salt(body: RequestFields) -> str | None:
     """Return what narrows prefix sharing inside the tenant. Raises: `InvalidRequest`."""
     if body.cache_salt is not None and not 1 <= len(body.cache_salt) <= MAX_SALT_CHARS:
         raise InvalidRequest(
@@ -149,7 +154,7 @@ def requested_salt(body: SamplingFields) -> str | None:
     return body.cache_salt
 
 
-def check_labels(body: SamplingFields) -> None:
+def check_labels(body: RequestFields) -> None:
     """Hold what has no effect to OpenAI's bounds all the same. Raises: `InvalidRequest`."""
     pairs = body.metadata or {}
     if len(pairs) > MAX_METADATA_PAIRS:
@@ -166,7 +171,7 @@ def check_labels(body: SamplingFields) -> None:
             )
 
 
-def requested_tier(body: SamplingFields) -> Tier | None:
+def requested_tier(body: RequestFields) -> Tier | None:
     """Return the service tier asked for; None is `auto`. Raises: `InvalidRequest`.
 
     vLLM's `priority` only ever asks for less: above 0 it is `flex`.

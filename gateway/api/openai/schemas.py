@@ -48,10 +48,21 @@ class ResponseFormat(msgspec.Struct):
     type: str
 
 
-class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Hold what chat and text completions share."""
+class RequestFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Hold what all that computes shares."""
 
     model: str
+    service_tier: str | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    add_special_tokens: bool | None = None
+    user: Any = None
+    metadata: dict[str, str] | None = None
+
+
+class SamplingFields(RequestFields, forbid_unknown_fields=True, kw_only=True):
+    """Hold what chat and text completions share."""
+
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
@@ -69,14 +80,8 @@ class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     repetition_penalty: float | None = None
     min_tokens: int | None = None
     logit_bias: dict[str, float] | None = None
-    service_tier: str | None = None
-    priority: int | None = None
-    cache_salt: str | None = None
-    add_special_tokens: bool | None = None
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
-    user: Any = None
-    metadata: dict[str, str] | None = None
 
 
 class ChatRequest(SamplingFields, forbid_unknown_fields=True, kw_only=True):
@@ -116,6 +121,27 @@ class CompletionRequest(SamplingFields, forbid_unknown_fields=True, kw_only=True
     best_of: int | None = None
     logprobs: int | None = None
     suffix: str | None = None
+
+
+class EmbeddingRequest(RequestFields, forbid_unknown_fields=True, kw_only=True):
+    """Decode the body of `POST /v1/embeddings`; `input` is text(s) or token ids."""
+
+    input: str | list[Any]
+    encoding_format: str | None = None
+    dimensions: int | None = None
+    truncate_prompt_tokens: int | None = None
+
+    @property
+    def n(self) -> None:
+        """Have one answer, as all do that have no choices."""
+
+    @property
+    def stream(self) -> None:
+        """Have no streams."""
+
+    @property
+    def stream_options(self) -> None:
+        """Have none of these either."""
 
 
 class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -212,6 +238,26 @@ class TextCompletion(msgspec.Struct):
     object: Literal["text_completion"] = "text_completion"
     service_tier: Tier = Tier.DEFAULT
     system_fingerprint: str | None = None
+
+
+class EmbeddingUsage(msgspec.Struct):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingData(msgspec.Struct):
+    """Give an input's vector: numbers, or as base64 their float32, the low byte first."""
+
+    index: int
+    embedding: list[float] | str
+    object: Literal["embedding"] = "embedding"
+
+
+class EmbeddingList(msgspec.Struct):
+    data: list[EmbeddingData]
+    model: str
+    usage: EmbeddingUsage
+    object: Literal["list"] = "list"
 
 
 class ModelCard(msgspec.Struct):

@@ -1,11 +1,17 @@
 """From a request to text: rendered, tokenised, leased, submitted, read."""
 
 from gateway.services.inference.chat_text import Message, chat_text, num_chars
-from gateway.services.inference.generation import Echo, Generation, Piece
+from gateway.services.inference.embedding_inputs import (
+    MAX_INPUTS,
+    MAX_TOTAL_TOKENS,
+    EmbeddingJob,
+    appended_ids,
+)
+from gateway.services.inference.generation import Computing, Echo, Generation, Piece
 from gateway.services.inference.idempotency import IdempotencyService
 from gateway.services.inference.key_watch import KeyWatch
 from gateway.services.inference.leased import LeasedInference, Run
-from gateway.services.inference.models import ModelRegistry, ServedModel
+from gateway.services.inference.models import ModelRegistry, ServedModel, sizes_of
 from gateway.services.inference.service import (
     BatchWork,
     InferenceService,
@@ -15,8 +21,12 @@ from gateway.services.inference.service import (
 )
 
 __all__ = [
+    "MAX_INPUTS",
+    "MAX_TOTAL_TOKENS",
     "BatchWork",
+    "Computing",
     "Echo",
+    "EmbeddingJob",
     "Generation",
     "IdempotencyService",
     "InferenceService",
@@ -28,8 +38,10 @@ __all__ = [
     "Piece",
     "Run",
     "ServedModel",
+    "appended_ids",
     "chat_text",
     "check_prompt_length",
     "num_chars",
     "served_tier",
+    "sizes_of",
 ]

@@ -19,7 +19,8 @@ from gateway.domain.quota import Standing
 from gateway.domain.timeline import Timeline
 from gateway.domain.usage import Outcome
 from gateway.errors import GatewayError, InternalFailure
-from gateway.services.inference.generation import Generation, Piece
+from gateway.services.inference.embedding_inputs import EmbeddingJob, PreparedEmbedding
+from gateway.services.inference.generation import Computing, Piece
 from gateway.services.inference.models import ServedModel
 from gateway.services.inference.service import BatchWork, InferenceService, Job, Prepared
 from gateway.services.quotas import Entry, QuotaService, RequestLease, Terms
@@ -32,7 +33,7 @@ class Run:
 
     def __init__(
         self,
-        generations: Sequence[Generation],
+        generations: Sequence[Computing],
         lease: RequestLease,
         timeline: Timeline | None = None,
     ) -> None:
@@ -123,7 +124,7 @@ class LeasedInference:
         self,
         principal: Principal,
         model: ServedModel,
-        jobs: Sequence[Job],
+        jobs: Sequence[Job] | EmbeddingJob,
         tier: Tier,
         *,
         request_id: str,
@@ -141,18 +142,22 @@ class LeasedInference:
         if timeline is not None:
             timeline.model, timeline.tier = model.name, tier.value
             timeline.enter(names.TOKENIZE, time.monotonic())
-        prepared = await self._inference.prepare(
-            principal.tenant_id, model, jobs, choices_per_prompt=choices_per_prompt
-        )
-        leads = [index % choices_per_prompt == 0 for index in range(len(jobs))]
+        prepared: Sequence[Prepared | PreparedEmbedding]
+        if isinstance(jobs, EmbeddingJob):
+            prepared = [await self._inference.prepare_embedding(principal.tenant_id, model, jobs)]
+        else:
+            prepared = await self._inference.prepare(
+                principal.tenant_id, model, jobs, choices_per_prompt=choices_per_prompt
+            )
+        leads = [index % choices_per_prompt == 0 for index in range(len(prepared))]
         terms = Terms(
             request_id=UUID(hex=request_id),
             principal=principal,
             model=model.name,
             tier=tier,
             price=batch.price if batch is not None else self._quotas.price(model.name),
-            num_prompt_tokens=sum(len(job.prompt) for job in prepared[::choices_per_prompt]),
-            max_tokens=[job.params.max_tokens for job in prepared],
+            num_prompt_tokens=sum(job.num_tokens for job in prepared[::choices_per_prompt]),
+            max_tokens=[job.max_tokens for job in prepared],
             leads=leads,
             is_counted=is_counted,
             is_batch=batch is not None,
@@ -191,12 +196,12 @@ class LeasedInference:
         self,
         principal: Principal,
         model: ServedModel,
-        prepared: Sequence[Prepared],
+        prepared: Sequence[Prepared | PreparedEmbedding],
         tier: Tier,
         lease: RequestLease,
         batch: BatchWork | None,
-    ) -> list[Generation]:
-        started: list[Generation] = []
+    ) -> list[Computing]:
+        started: list[Computing] = []
         try:
             for job, granted_tokens in zip(prepared, lease.granted, strict=True):
                 if started:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from engine.contract import EngineInfo
+from engine.embedding_config import EmbeddingConfig
 from engine.generation_config import SamplingDefaults
 from engine.text import ChatTemplate, Tokenizer
 from gateway.errors import ModelNotFound
@@ -14,7 +15,10 @@ from scheduler.service import EngineService
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """Bind a name to what computes it. `created_s` is Unix time; `fingerprint` names the build."""
+    """Bind a name to what computes it. `created_s` is Unix time; `fingerprint` names the build.
+
+    One with an `embedding` makes vectors, and nothing else.
+    """
 
     name: str
     service: EngineService
@@ -25,6 +29,18 @@ class ServedModel:
     fingerprint: str
     aliases: Sequence[str] = ()
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    embedding: EmbeddingConfig | None = None
+
+
+def sizes_of(model: ServedModel) -> Sequence[int]:
+    """List how long the vectors of a model may be asked for."""
+    assert model.embedding is not None, "it makes vectors"
+    size, listed = model.info.embedding_size, model.embedding.dimensions
+    if listed is None:
+        return [size]
+    if not listed:
+        return range(1, size + 1)
+    return sorted({*(n for n in listed if n < size), size})
 
 
 class ModelRegistry:
