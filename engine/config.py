@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.contract import Pooling
+
 DEFAULT_KV_CACHE_BYTES = 1 << 30
 GPU_STEP_TOKENS, CPU_STEP_TOKENS = 2048, 256
 
@@ -25,7 +27,7 @@ class EngineConfig:
     `dependent_launch` is of a GPU too, and off until one has gained by it: small kernels begin
     while the one before them ends, see `engine.kernels.dependent_launch`. So is `fused_matvec`:
     steps that decode up to four tokens norm, multiply, gate and add in one kernel, see
-    `engine.kernels.matvec`.
+    `engine.kernels.matvec`. With `pooling` the model makes vectors, on a CPU alone.
     """
 
     model_dir: Path
@@ -48,6 +50,7 @@ class EngineConfig:
     overlap: bool = True
     dependent_launch: bool = False
     fused_matvec: bool = False
+    pooling: Pooling | None = None
 
     def __post_init__(self) -> None:
         if self.block_size not in (16, 32, 64):

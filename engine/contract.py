@@ -69,6 +69,14 @@ class TokenConstraint(Protocol):
         ...
 
 
+class Pooling(StrEnum):
+    """Say what of a sequence's last hidden states is its vector: that of its last token, or the
+    mean of all, which no block of a prefix cache holds."""
+
+    LAST = "last"
+    MEAN = "mean"
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Say how the tokens of one sequence are drawn and when it ends.
@@ -228,6 +236,9 @@ class StepResult:
     `logprobs` go with `token_ids`, None for a row that did not ask. `prompt_logprobs` has the
     slots that asked and computed a slice: of the prompt tokens `[start + 1, start + n_tokens]` of
     that slice, as far as the prompt goes. A prompt's first token has none.
+
+    An engine with `EngineInfo.pooling` draws no tokens: a slice that samples gives its slot a
+    vector of length 1 in `pooled`, float32, and no place among `slots`.
     """
 
     step_id: int
@@ -250,7 +261,8 @@ class EngineInfo:
     GPU), 1 where it would only delay the tokens of the step before (a CPU). A step scores at
     most `max_num_prompt_logprobs` prompt tokens, whose logits must all be held at once.
     `model_max_len` is the context that the model was made for, `why_shorter` why `max_model_len`
-    is less; None where it is not.
+    is less; None where it is not. One with `pooling` makes vectors of `embedding_size` numbers and
+    nothing else.
     """
 
     model_type: str
@@ -268,6 +280,8 @@ class EngineInfo:
     max_num_prompt_logprobs: int = 0
     model_max_len: int | None = None
     why_shorter: str | None = None
+    pooling: Pooling | None = None
+    embedding_size: int = 0
 
 
 class Engine(Protocol):

@@ -20,10 +20,14 @@ from engine.step_cost import load_profile
 
 
 def open_engine(config: EngineConfig) -> Engine:
-    """Load a model: the GPU's engine for a GPU, the CPU's for a CPU.
+    """Load a model: the GPU's engine for a GPU, the CPU's for a CPU, where vectors are made.
 
     Raises: `ModelError`, `EngineError`: it cannot be served, in one line.
     """
+    if config.pooling is not None:
+        from engine.cpu.embedder import EmbeddingEngine
+
+        return EmbeddingEngine(replace(config, device="cpu"))
     if config.device == "auto":
         config = replace(config, device=_choose_device())
     if config.device.startswith("cuda"):

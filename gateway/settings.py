@@ -126,6 +126,20 @@ class Settings(BaseSettings):
     model_name: str | None = Field(
         default=None, description="The name clients use; unset: the directory's name."
     )
+    embedding_model: Path | None = Field(
+        default=None,
+        description="A directory of a model for /v1/embeddings, served beside, or `demo`.",
+    )
+    embedding_model_name: str | None = Field(
+        default=None, description="The name clients use for it; unset: the directory's name."
+    )
+    embedding_kv_cache_bytes: int | None = Field(
+        default=None, ge=1, description="Memory for its KV cache; unset: 1 GiB."
+    )
+    embedding_matryoshka: bool = Field(
+        default=False,
+        description="Its vectors may be cut short, though its config.json does not say so.",
+    )
     load_format: Literal["auto", "dummy"] = Field(
         default="auto", description="`dummy`: random weights in the shape of config.json."
     )

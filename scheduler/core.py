@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from dataclasses import asdict
 
-from engine.contract import EngineInfo, StepPlan, StepResult
+from engine.contract import EngineInfo, Pooling, StepPlan, StepResult
 from engine.kv.block_pool import BlockPool
 from engine.kv.table import BlockTable
 from scheduler.admission import Admission, least_pace_s
@@ -121,6 +121,11 @@ class Scheduler:
             return MachineTime(self.info, self.step_model)
         return Tokens(config.prices)
 
+    @property
+    def _is_caching(self) -> bool:
+        """Tell whether blocks are shared: of hidden states that were not computed is no mean."""
+        return self.config.prefix_caching and self.info.pooling is not Pooling.MEAN
+
     def set_weight(self, tenant_id: str, weight: float) -> None:
         """Change a tenant's share from now on, that of its waiting requests included."""
         self._lifecycle.waiting.set_weight(tenant_id, weight)
@@ -150,7 +155,7 @@ class Scheduler:
             return None
         sequence = Sequence(
             request,
-            BlockTable(self._pool, request.cache_salt, caching=self.config.prefix_caching),
+            BlockTable(self._pool, request.cache_salt, caching=self._is_caching),
             ordinal=0,
             max_len=self.max_sequence_len,
             info=self.info,

@@ -17,6 +17,7 @@ object; it knows none of them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
 from engine.contract import TokenLogprobs
@@ -274,6 +275,7 @@ class Lifecycle:
         token_ids: tuple[int, ...] = (),
         logprobs: tuple[TokenLogprobs, ...] | None = None,
         error: str | None = None,
+        pooled: Many[float] | None = None,
     ) -> RequestOutput:
         """End a live request wherever it is, and free what it holds; returns its last output."""
         if sequence.status is Status.RUNNING:
@@ -292,7 +294,12 @@ class Lifecycle:
             self.queue(follower, now)
         self._count(sequence, finish_reason)
         return sequence.output(
-            token_ids, finish_reason, error, logprobs, facts=self._tell(sequence, now)
+            token_ids,
+            finish_reason,
+            error,
+            logprobs,
+            facts=self._tell(sequence, now),
+            pooled=pooled,
         )
 
     def fail(self, sequences: Iterable[Sequence], reason: str, now: float) -> list[RequestOutput]:
@@ -355,7 +362,7 @@ class Lifecycle:
 
     def _count(self, sequence: Sequence, finish_reason: FinishReason) -> None:
         """Learn how long outputs get from one that came to its own end, and count it."""
-        if finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+        if finish_reason in (FinishReason.STOP, FinishReason.LENGTH) and sequence.num_output_tokens:
             self._lengths.observe(
                 sequence.request.tenant_id, sequence.num_prompt_tokens, sequence.num_output_tokens
             )

@@ -52,6 +52,7 @@ class DrawnTokens:
             repeat(None),
             repeat(0),
             repeat(None),
+            repeat(None),
             strict=False,
         )
         return map(tuple.__new__, repeat(RequestOutput), fields)

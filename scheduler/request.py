@@ -117,7 +117,8 @@ class RequestOutput(NamedTuple):
     The last output says how much was done of the prompt: `num_prefilled_tokens` of it were computed
     or found in the prefix cache, each counted once, all of them if a token was drawn. What was
     launched is computed. What a fault took is not counted, and what a preemption took only once.
-    It has the `facts` besides, where the scheduler has not failed.
+    It has the `facts` besides, where the scheduler has not failed, and what was `pooled` of a
+    prompt, where that is all that the engine does.
 
     A named tuple, since there is one for each row of each step, and a frozen dataclass takes
     three times as long to make.
@@ -133,6 +134,7 @@ class RequestOutput(NamedTuple):
     prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
     num_prefilled_tokens: int = 0
     facts: RequestFacts | None = None
+    pooled: Sequence[float] | None = None
 
 
 class RejectCode(StrEnum):

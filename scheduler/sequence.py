@@ -281,6 +281,7 @@ class Sequence:
         logprobs: tuple[TokenLogprobs, ...] | None = None,
         prompt_logprobs: Many[TokenLogprobs | None] | None = None,
         facts: RequestFacts | None = None,
+        pooled: Many[float] | None = None,
     ) -> RequestOutput:
         """Report to the caller of the request."""
         num_output_tokens = self.num_output_tokens
@@ -295,4 +296,5 @@ class Sequence:
             prompt_logprobs,
             self.num_prompt_tokens if num_output_tokens else self.num_prefilled,
             facts,
+            pooled,
         )

@@ -43,8 +43,9 @@ class TokenStream:
     """Read a request's tokens with `next`, or `async for`; call `cancel` when done, always.
 
     `num_output_tokens` and `num_cached_tokens` are what has come, read or not; so are, once it has
-    ended, `finish_reason`, `num_prefilled_tokens` and `facts`. One that is not `is_promised` is
-    served as if no time to its first token had been promised (see `scheduler.request.Admit`).
+    ended, `finish_reason`, `num_prefilled_tokens`, `facts` and what was `pooled`. One that is not
+    `is_promised` is served as if no time to its first token had been promised (see
+    `scheduler.request.Admit`).
     """
 
     __slots__ = (
@@ -63,6 +64,7 @@ class TokenStream:
         "num_cached_tokens",
         "num_output_tokens",
         "num_prefilled_tokens",
+        "pooled",
         "request_id",
     )
 
@@ -83,6 +85,7 @@ class TokenStream:
         self._waiter: asyncio.Future[None] | None = None
         self.finish_reason: FinishReason | None = None
         self.facts: RequestFacts | None = None
+        self.pooled: Sequence[float] | None = None
         self.num_output_tokens = 0
         self.num_cached_tokens = 0
         self.num_prefilled_tokens = 0
@@ -101,6 +104,7 @@ class TokenStream:
         self.num_prefilled_tokens = output.num_prefilled_tokens
         self.finish_reason = output.finish_reason
         self.facts = output.facts
+        self.pooled = output.pooled
         self._note(output.num_cached_tokens, output.num_output_tokens)
 
     def push_token(self, token_id: int, num_cached_tokens: int, num_output_tokens: int) -> None:

@@ -85,7 +85,7 @@ class TorchEngine:
         decoder = load_decoder(config, model_config, dtype, device)
         _lay_out(decoder, config, native=self.uses_native)
         self._model: CausalLM = NativeDecoder(decoder) if self.uses_native else decoder
-        self._attention = _allocate_attention(sizes, native=self.uses_native)
+        self._attention = allocate_attention(sizes, native=self.uses_native)
         if config.kv_dtype == "fp8":
             self._attention = RoundedKV(self._attention)
         self._state = SlotTable(
@@ -239,7 +239,8 @@ class _Drawn:
                 self.failed_slots.append(slot)
 
 
-def _allocate_attention(sizes: Sizes, *, native: bool) -> AttentionBackend:
+def allocate_attention(sizes: Sizes, *, native: bool) -> AttentionBackend:
+    """Make the KV cache, and what reads it. Raises: `EngineError`: it cannot be allocated."""
     try:
         if native:
             return NativeAttention(sizes.kv_cache, dtype=sizes.dtype)

@@ -89,8 +89,24 @@ class Fields:
 
 def read_object(path: Path) -> Fields:
     """Parse the JSON object in the file `path`. Raises: `ModelError`: there is none."""
+    raw = _read(path)
+    if not isinstance(raw, dict):
+        raise ModelError(f"{path}: must hold a JSON object; fetch the file again")
+    return Fields(raw, path)
+
+
+def read_objects(path: Path) -> list[Fields]:
+    """Parse the list of JSON objects in the file `path`. Raises: `ModelError`: there is none."""
+    raw = _read(path)
+    if not isinstance(raw, list) or not all(isinstance(item, dict) for item in raw):
+        raise ModelError(f"{path}: must hold a list of JSON objects; fetch the file again")
+    return [Fields(item, path) for item in raw]
+
+
+# Any: whatever the file holds.
+def _read(path: Path) -> Any:
     try:
-        raw = json.loads(read_model_file(path))
+        return json.loads(read_model_file(path))
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file; the directory must hold a model") from None
     except OSError as error:
@@ -99,9 +115,6 @@ def read_object(path: Path) -> Fields:
     except (ValueError, RecursionError) as error:
         refuse_lfs_pointer(path)
         raise ModelError(f"{path}: is not valid JSON; fetch the file again") from error
-    if not isinstance(raw, dict):
-        raise ModelError(f"{path}: must hold a JSON object; fetch the file again")
-    return Fields(raw, path)
 
 
 def brief(value: object) -> str:

@@ -85,6 +85,20 @@ class Decoder:
         attention: AttentionBackend,
         logit_rows: Tensor | None,
     ) -> Tensor:
+        return self._widen(self.head(self.hidden(token_ids, positions, attention, logit_rows)))
+
+    @torch.inference_mode()
+    def hidden(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        attention: AttentionBackend,
+        rows: Tensor | None,
+    ) -> Tensor:
+        """Run the decoder as `forward` does, up to where the head would begin.
+
+        Returns: the last hidden states of `rows`, normed, [num_rows, hidden_size].
+        """
         eps = self.config.rms_norm_eps
         x = F.embedding(token_ids, self.embedding)  # [num_tokens, hidden_size]
         cos, sin = self.rotary.at(positions)
@@ -92,9 +106,9 @@ class Decoder:
             x = self._attend(index, layer, x, cos, sin, attention)
             gated = silu_mul(layer.gate_up(rms_norm(x, layer.mlp_norm, eps)))
             x = layer.down.add_to(x, gated)
-        if logit_rows is not None:
-            x = x.index_select(0, logit_rows)
-        return self._widen(self.head(rms_norm(x, self.norm, eps)))
+        if rows is not None:
+            x = x.index_select(0, rows)
+        return rms_norm(x, self.norm, eps)
 
     def _attend(
         self,

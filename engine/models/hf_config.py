@@ -57,15 +57,17 @@ class ModelConfig:
     eos_token_ids: frozenset[int]
 
 
-def load_model_config(model_dir: Path) -> ModelConfig:
+def load_model_config(model_dir: Path, *, is_headless: bool = False) -> ModelConfig:
     """Parse `model_dir`/config.json.
+
+    One that `is_headless` may be saved without its head, as `Qwen3Model`, and has none here.
 
     Raises: `ModelError`: the directory or file is missing or malformed, or asks for something
     that this engine does not support; one line that names the file and what to do.
     """
     check_model_dir(model_dir)
     fields = read_object(model_dir / "config.json")
-    info = _architecture(fields)
+    info = _architecture(fields, is_headless=is_headless)
     fields = fields.with_defaults(info.defaults)
     _refuse_unsupported(fields)
     num_heads = fields.positive_int("num_attention_heads", most=_HEADS_MOST)
@@ -96,7 +98,8 @@ def load_model_config(model_dir: Path) -> ModelConfig:
         out_bias=out_bias,
         mlp_bias=_mlp_bias(fields, info),
         qk_norm=info.qk_norm,
-        tie_word_embeddings=fields.boolean("tie_word_embeddings", default=False),
+        # A head that is tied has no weights of its own.
+        tie_word_embeddings=is_headless or fields.boolean("tie_word_embeddings", default=False),
         dtype=_dtype(fields),
         eos_token_ids=_eos_token_ids(fields, model_dir / "generation_config.json"),
     )
@@ -104,12 +107,14 @@ def load_model_config(model_dir: Path) -> ModelConfig:
     return config
 
 
-def _architecture(fields: Fields) -> ArchitectureInfo:
+def _architecture(fields: Fields, *, is_headless: bool) -> ArchitectureInfo:
     names = fields.get("architectures")
     known = known_architectures()
     if not isinstance(names, list) or not names:
         raise fields.error("architectures is missing or empty", f"supported: {', '.join(known)}")
     for name in names:
+        if is_headless and isinstance(name, str) and name.endswith("Model"):
+            name = f"{name.removesuffix('Model')}ForCausalLM"
         if name in known:
             return find_architecture(name)
     raise fields.error(

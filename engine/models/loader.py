@@ -26,6 +26,7 @@ _INDEX = "model.safetensors.index.json"
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth")
 # Old checkpoints saved the frequencies of rotary positions, which config.json gives.
 _COMPUTED = ".rotary_emb.inv_freq"
+_FIRST, _FIRST_INNER = "model.embed_tokens.weight", "embed_tokens.weight"
 _NUMBERS = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -74,8 +75,11 @@ class SafetensorsWeights:
         # Any: safetensors ships no types for the handle.
         self._files: dict[Path, Any] = {}
         self._taken: set[str] = set()
+        # A model that was saved without its head names its weights from within.
+        self._outer = "" if _FIRST in paths or _FIRST_INNER not in paths else "model."
 
     def take(self, name: str, *shape: int) -> Tensor:
+        name = name.removeprefix(self._outer)
         self._taken.add(name)
         path = self._paths.get(name)
         if path is None:
@@ -101,6 +105,7 @@ class SafetensorsWeights:
         return taken
 
     def refuse_rest_of(self, prefix: str) -> None:
+        prefix = prefix.removeprefix(self._outer)
         for name in sorted(self._paths.keys() - self._taken):
             if name.startswith(prefix) and not name.endswith(_COMPUTED):
                 raise ModelError(

@@ -53,6 +53,8 @@ from gateway.api.openai.schemas import (
     CompletionRequest,
     DetokenizeAnswer,
     DetokenizeRequest,
+    EmbeddingList,
+    EmbeddingRequest,
     ModelCard,
     ModelList,
     TextCompletion,
@@ -114,6 +116,11 @@ _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] 
         None,
         MessageBatchResult,
     ),
+    ("post", "/v1/embeddings"): (
+        "Make vectors of texts.",
+        EmbeddingRequest,
+        EmbeddingList,
+    ),
     ("get", "/v1/models"): ("List the models served.", None, ModelList),
     ("get", "/v1/models/{model}"): ("Describe one model.", None, ModelCard),
     ("get", "/v1/usage"): (
@@ -163,7 +170,9 @@ _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] 
 
 # What an answer's `type` is where it is no JSON document.
 _STREAMS: Final = ("/v1/chat/completions", "/v1/completions", MESSAGES)
-_KEYED: Final = tuple(("POST", path) for path in (*_STREAMS, "/v1/batches", _MESSAGE_BATCHES))
+_KEYED: Final = tuple(
+    ("POST", path) for path in (*_STREAMS, "/v1/embeddings", "/v1/batches", _MESSAGE_BATCHES)
+)
 _BYTES: Final[dict[str, Any]] = {"application/octet-stream": {}}
 _PLAIN: Final = {"text/plain": {"schema": {"type": "string"}}}
 _OPEN: Final = {
@@ -193,6 +202,9 @@ def document(routes: Sequence[Route], *, version: str, served: Served) -> dict[s
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         path = route.path.replace(":path}", "}")
+        if path == "/v1/embeddings" and served.embeddings is None:
+            # It answers, but with nothing that it could be asked for.
+            continue
         for method in sorted((route.methods or set()) - {"HEAD"}):
             operation = _operation(method, path, *_OPERATIONS[method.lower(), path], served)
             paths.setdefault(path, {})[method.lower()] = operation
@@ -311,7 +323,8 @@ def _parameters(method: str, path: str, served: Served) -> list[dict[str, Any]]:
     if path == "/v1/models/{model}":
         return [{"name": "model", "in": "path", "required": True, "schema": names}]
     if path == "/tokenizer_info":
-        return [{"name": "model", "in": "query", "required": False, "schema": names}]
+        needed = served.has_several
+        return [{"name": "model", "in": "query", "required": needed, "schema": names}]
     return described_usage_params(BY) if path == "/v1/usage" else []
 
 

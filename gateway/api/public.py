@@ -34,6 +34,7 @@ from gateway.api.openai.catalogue import Catalogue
 from gateway.api.openai.chat import Chat
 from gateway.api.openai.completions import Completions
 from gateway.api.openai.described import Served
+from gateway.api.openai.embeddings import Embeddings
 from gateway.api.openai.endpoint import InferenceEndpoint
 from gateway.api.openai.files import file_routes
 from gateway.api.openai.kinds import AnswerKind
@@ -102,6 +103,7 @@ def public_app(
     chat = Chat(ignores_unknown=ignores_unknown)
     completions = Completions(ignores_unknown=ignores_unknown)
     messages = Messages(ignores_unknown=ignores_unknown)
+    embeddings = Embeddings(ignores_unknown=ignores_unknown)
     tokens = Tokens(models, ignores_unknown=ignores_unknown)
     counter = TokenCounter(models, ignores_unknown=ignores_unknown)
     desk = Desk(inference.pool, bodies, answers, overload, reads)
@@ -117,6 +119,7 @@ def public_app(
         keyed("/v1/completions", endpoint(completions), method="POST"),
         keyed("/v1/messages", endpoint(messages), method="POST"),
         keyed("/v1/messages/count_tokens", TokenEndpoint(desk, counter), method="POST"),
+        keyed("/v1/embeddings", endpoint(embeddings), method="POST"),
         keyed("/v1/models", catalogue.list, method="GET", reads=reads),
         # A model's name may hold slashes.
         keyed("/v1/models/{model:path}", catalogue.show, method="GET", reads=reads),

@@ -11,6 +11,7 @@ from gateway.api.anthropic.messages import Messages
 from gateway.api.held_bytes import held_answers
 from gateway.api.openai.chat import Chat
 from gateway.api.openai.completions import Completions
+from gateway.api.openai.embeddings import Embeddings
 from gateway.api.openai.items import ItemRunner
 from gateway.api.openai.kinds import AnswerKind
 from gateway.app.accounting import Accounting
@@ -52,6 +53,7 @@ async def running_batches(
         "/v1/chat/completions": Chat(ignores_unknown=ignores_unknown),
         "/v1/completions": Completions(ignores_unknown=ignores_unknown),
         "/v1/messages": Messages(ignores_unknown=ignores_unknown),
+        "/v1/embeddings": Embeddings(ignores_unknown=ignores_unknown),
     }
     answers = held_answers((settings.answer_memory_mib << 20) // _ANSWERS_PART)
     runner = ItemRunner(kinds, models, inference, books.quotas, answers, loop_share, ended)

@@ -12,7 +12,7 @@ from typing import Final
 
 from gateway import DISTRIBUTION
 from gateway.app.assembly import Gateway, assemble
-from gateway.app.model_loading import load_model
+from gateway.app.model_loading import load_models
 from gateway.services.health import Heartbeat, Lifecycle, Probes, StoreWatch
 from gateway.services.inference import (
     ModelRegistry,
@@ -57,37 +57,38 @@ async def open_gateway(
 
             opening = open_store(settings, before_first_start=model_loaded)
             store = await stack.enter_async_context(opening)
-        model = await loading
-        await stack.enter_async_context(_running(model))
+        loaded = await loading
+        for model in loaded:
+            await stack.enter_async_context(_running(model))
         watch = StoreWatch(store.keys, grace_s=settings.auth_grace_s)
         await stack.enter_async_context(watch.running())
-        probes.attach([model], watch)
-        models = ModelRegistry([model])
+        probes.attach(loaded, watch)
+        models = ModelRegistry(loaded)
         yield await assemble(stack, settings, store, models, probes, version, is_worker=is_worker)
 
 
-async def _load(settings: Settings, version: str, lifecycle: Lifecycle) -> ServedModel:
-    """Load the model on a thread that nobody has to wait for: no load can be stopped halfway."""
+async def _load(settings: Settings, version: str, lifecycle: Lifecycle) -> list[ServedModel]:
+    """Load the models on a thread that nobody has to wait for: no load can be stopped halfway."""
     loop = asyncio.get_running_loop()
-    loaded: asyncio.Future[ServedModel] = loop.create_future()
+    loaded: asyncio.Future[list[ServedModel]] = loop.create_future()
 
-    def hand_over(model: ServedModel | None, error: BaseException | None) -> None:
+    def hand_over(models: list[ServedModel] | None, error: BaseException | None) -> None:
         if loaded.done():
             return
-        if model is not None:
-            loaded.set_result(model)
+        if models is not None:
+            loaded.set_result(models)
         elif error is not None:
             loaded.set_exception(error)
 
     def load() -> None:
-        model, error = None, None
+        models, error = None, None
         try:
-            model = load_model(settings, version=version)
+            models = load_models(settings, version=version)
         except BaseException as exc:
             error = exc
         # A loop that is closed has nobody left who waits.
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(hand_over, model, error)
+            loop.call_soon_threadsafe(hand_over, models, error)
 
     with lifecycle.starting("model"):
         threading.Thread(target=load, name=LOADER_NAME, daemon=True).start()

@@ -9,21 +9,23 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.config import EngineConfig
-from engine.contract import Engine, EngineInfo
+from engine.contract import Engine, EngineInfo, Pooling
 from engine.demo import MODEL_DIR
+from engine.embedding_config import EmbeddingConfig, read_embedding_config
 from engine.errors import ModelError
 from engine.generation_config import SamplingDefaults, read_sampling_defaults
 from engine.model_dir import check_model_dir
 from engine.open import open_engine, open_simulated
 from engine.text import ChatTemplate, Tokenizer
+from engine.text.tokenizer import read_json_object
 from gateway.errors import InvalidRequest, StartupFailed
 from gateway.services.admin import changed
 from gateway.services.answers import answer_format
-from gateway.services.inference import ServedModel
+from gateway.services.inference import ServedModel, appended_ids
 from gateway.settings import Settings
 from scheduler.config import AdmissionConfig, FairnessConfig, SchedulerConfig
 from scheduler.core import Scheduler
@@ -31,7 +33,9 @@ from scheduler.service import EngineService
 
 logger = logging.getLogger(__name__)
 
-DEMO_NAME = "sluice-demo"
+DEMO_NAME, DEMO_EMBEDDING_NAME = "sluice-demo", "sluice-demo-embedding"
+# Stands for the demo's directory.
+_DEMO = Path("demo")
 # What else `SLUICE_ENGINE` may be has its device chosen.
 _DEVICES = {"cpu": "cpu", "gpu": "cuda"}
 
@@ -43,6 +47,22 @@ class _Source:
     name: str
     model_dir: Path
     tokenizer_dir: Path
+
+
+def load_models(settings: Settings, *, version: str) -> list[ServedModel]:
+    """Load the model that answers, and the one that makes embeddings where there is one.
+
+    As `load_model` otherwise.
+    """
+    models = [load_model(settings, version=version)]
+    if settings.embedding_model is not None:
+        beside = load_embedding_model(settings, version=version)
+        if beside.name == models[0].name:
+            raise StartupFailed(
+                f"SLUICE_EMBEDDING_MODEL_NAME: two models are called {beside.name}: name one anew"
+            )
+        models.append(beside)
+    return models
 
 
 def load_model(settings: Settings, *, version: str) -> ServedModel:
@@ -57,11 +77,7 @@ def load_model(settings: Settings, *, version: str) -> ServedModel:
     defaults = sampling_defaults(settings)
     engine = _engine(settings, tokenizer)
     info = engine.info
-    if tokenizer.vocab_size > info.vocab_size:
-        raise ModelError(
-            f"{source.tokenizer_dir / 'tokenizer.json'} has {tokenizer.vocab_size} tokens, the "
-            f"model {info.vocab_size}: serve a directory whose files belong together"
-        )
+    _check_vocabulary(source, tokenizer, info)
     scheduler = Scheduler(info, config)
     template = ChatTemplate.from_dir(source.tokenizer_dir)
     return ServedModel(
@@ -77,6 +93,71 @@ def load_model(settings: Settings, *, version: str) -> ServedModel:
             template, calls=settings.tool_calls, reasoning=settings.reasoning
         ),
     )
+
+
+def load_embedding_model(settings: Settings, *, version: str) -> ServedModel:
+    """Load the model of embeddings, which runs on the CPU. Raises: as `load_model`."""
+    source, embedding = _embedding_source(settings)
+    tokenizer = Tokenizer.from_dir(source.tokenizer_dir)
+    _check_appended(source, tokenizer)
+    engine = open_engine(
+        EngineConfig(
+            model_dir=source.model_dir,
+            load_format=settings.load_format,
+            dtype=_demo_dtype(source),
+            block_size=settings.block_size,
+            kv_cache_bytes=settings.embedding_kv_cache_bytes,
+            max_num_seqs=settings.max_num_seqs,
+            num_threads=settings.num_threads,
+            native=settings.native,
+            pooling=embedding.pooling,
+        )
+    )
+    info = engine.info
+    _check_vocabulary(source, tokenizer, info)
+    return ServedModel(
+        name=source.name,
+        service=EngineService(Scheduler(info, _scheduler_config(settings)), engine),
+        info=info,
+        tokenizer=tokenizer,
+        chat_template=None,
+        created_s=int(time.time()),
+        fingerprint=_fingerprint(source.name, info, version),
+        embedding=embedding,
+    )
+
+
+def _embedding_source(settings: Settings) -> tuple[_Source, EmbeddingConfig]:
+    """Find its files. The demo's are those of the chat's demo, whose hidden states are averaged."""
+    assert settings.embedding_model is not None
+    directory, name = settings.embedding_model.expanduser(), settings.embedding_model_name
+    if directory == _DEMO:
+        embedding = EmbeddingConfig(pooling=Pooling.MEAN)
+        directory, name = MODEL_DIR, name or DEMO_EMBEDDING_NAME
+    else:
+        embedding = read_embedding_config(directory)
+    if settings.embedding_matryoshka and embedding.dimensions is None:
+        embedding = replace(embedding, dimensions=())
+    return _Source(name or directory.resolve().name, directory, directory), embedding
+
+
+def _check_appended(source: _Source, tokenizer: Tokenizer) -> None:
+    """Refuse a tokenizer that does not do as the file beside it says: the vectors would differ."""
+    path = source.tokenizer_dir / "tokenizer_config.json"
+    adds = read_json_object(path).get("add_eos_token") is True
+    if adds and not appended_ids(tokenizer):
+        raise ModelError(
+            f"{path}: add_eos_token is true, and tokenizer.json beside it appends nothing; make "
+            "the pair anew: load it with transformers' AutoTokenizer, then save_pretrained"
+        )
+
+
+def _check_vocabulary(source: _Source, tokenizer: Tokenizer, info: EngineInfo) -> None:
+    if tokenizer.vocab_size > info.vocab_size:
+        raise ModelError(
+            f"{source.tokenizer_dir / 'tokenizer.json'} has {tokenizer.vocab_size} tokens, the "
+            f"model {info.vocab_size}: serve a directory whose files belong together"
+        )
 
 
 def _scheduler_config(settings: Settings) -> SchedulerConfig:

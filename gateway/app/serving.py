@@ -54,6 +54,7 @@ class Ready:
     max_model_len: int
     why_shorter: str | None
     sampling: Mapping[str, float]
+    embedding_model: str | None
     data_dir: str
     admin_token: str | None
     keys: tuple[IssuedKey, ...]
@@ -170,7 +171,7 @@ async def _close(servers: Sequence[ApiServer], running: asyncio.Future[Any]) -> 
 
 
 def _ready(settings: Settings, gateway: Gateway, *, api: str | None, admin: str) -> Ready:
-    [model] = gateway.models
+    model, *others = gateway.models
     first = gateway.first_start
     return Ready(
         version=gateway.version,
@@ -181,6 +182,7 @@ def _ready(settings: Settings, gateway: Gateway, *, api: str | None, admin: str)
         max_model_len=model.info.max_model_len,
         why_shorter=model.info.why_shorter,
         sampling=model.sampling_defaults.chosen(),
+        embedding_model=others[0].name if others else None,
         data_dir=str(settings.data_dir),
         admin_token=first.admin_token if first else None,
         keys=tuple(first.keys) if first else (),

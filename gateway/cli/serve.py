@@ -122,6 +122,8 @@ def _run(
 def _print_json(ready: Ready) -> None:
     document: dict[str, Any] = {"api": ready.api, "admin": ready.admin, "model": ready.model}
     document["max_model_len"] = ready.max_model_len
+    if ready.embedding_model is not None:
+        document["embedding_model"] = ready.embedding_model
     document["sampling_defaults"] = dict(ready.sampling)
     if ready.admin_token is not None:
         document["admin_token"] = ready.admin_token
@@ -155,6 +157,8 @@ def _print_text(ready: Ready) -> None:
     if ready.sampling:
         said = ", ".join(f"{name} {value:g}" for name, value in ready.sampling.items())
         lines.append(f"  Sampling {said} (generation_config.json) where a request does not say")
+    if ready.embedding_model is not None:
+        lines.append(f"  Vectors  {ready.embedding_model} at {ready.api}/embeddings")
     lines.append(f"  Data     {ready.data_dir}")
     needed = []
     if ready.admin_token is not None:

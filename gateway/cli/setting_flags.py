@@ -26,6 +26,8 @@ FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "data_dir": ("--data-dir",),
     "model": ("--model",),
     "model_name": ("--model-name", "--served-model-name"),
+    "embedding_model": ("--embedding-model",),
+    "embedding_model_name": ("--embedding-model-name",),
     "load_format": ("--load-format",),
     "generation_config": ("--generation-config",),
     "engine": ("--engine",),

@@ -39,6 +39,7 @@ _OPERATIONS: Final = {
     "/v1/chat/completions": "chat",
     "/v1/messages": "chat",
     "/v1/completions": "text_completion",
+    "/v1/embeddings": "embeddings",
 }
 _METHODS: Final = frozenset({"GET", "POST", "DELETE"})
 CLASSES: Final = frozenset({*(tier.value for tier in Tier), "batch"})

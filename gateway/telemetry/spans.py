@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 _encode: Final = msgspec.json.Encoder().encode
 
-_OPERATIONS: Final = {"/v1/completions": "text_completion"}
+_OPERATIONS: Final = {"/v1/completions": "text_completion", "/v1/embeddings": "embeddings"}
 # What the engine tells comes by another thread; less than this is no time at all.
 _NO_TIME_S: Final = 1e-9
 _SAMPLED: Final = 1
@@ -291,7 +291,6 @@ def _chat_detail(timeline: Timeline, operation: str) -> dict[str, _Value]:
         names.PROVIDER: names.SCOPE,
         names.REQUEST_MODEL: timeline.model,
         names.RESPONSE_MODEL: timeline.model,
-        names.REQUEST_MAX_TOKENS: timeline.max_tokens,
         names.REQUEST_CHOICES: timeline.num_choices,
         names.REQUEST_STREAM: timeline.is_stream,
         names.TIER: timeline.tier,
@@ -299,6 +298,8 @@ def _chat_detail(timeline: Timeline, operation: str) -> dict[str, _Value]:
         names.CACHED_TOKENS: timeline.cached_tokens,
         names.OUTPUT_TOKENS: timeline.output_tokens,
     }
+    if timeline.max_tokens:
+        detail[names.REQUEST_MAX_TOKENS] = timeline.max_tokens
     if timeline.finish_reasons:
         detail[names.FINISH_REASONS] = timeline.finish_reasons
     if timeline.first_token_s is not None:

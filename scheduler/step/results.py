@@ -50,6 +50,8 @@ class Results:
                 sequence.course.sit_through(self._running.step_times, now)
         if result.prompt_logprobs:
             outputs.add(self._take_prompt_logprobs(step, result))
+        if result.pooled:
+            outputs.add(self._take_pooled(step, result, now))
         outputs.add(self._take_tokens(step, result, now))
         for sequence, chunk in zip(step.slices, step.plan.slices, strict=True):
             if chunk.sample and sequence.status is Status.RUNNING:
@@ -73,8 +75,8 @@ class Results:
         if len(decodes):
             self._running.pace.advance(decodes, now)
             self._running.kv_growth.advance(decodes)
-        if result.failed:
-            # Those that failed may be among the rows with a token, or not.
+        if result.failed or result.pooled:
+            # Those that failed may be among the rows with a token, or not; what pools has none.
             kept = np.isin(slots, result.slots)
             slots, epochs = slots[kept], epochs[kept]
         assert len(slots) == len(result.token_ids), "a token for each row that draws one"
@@ -103,6 +105,8 @@ class Results:
         """Take the tokens of an ordinary step by the compiled loop; None where it cannot."""
         kernel, rows = self._running.kernel, self._running.decode_rows
         if kernel is None or result.failed or result.logprobs or rows.num_with_own_ends:
+            return None
+        if result.pooled:
             return None
         charging = self._charges.taking()
         if charging is None:
@@ -211,6 +215,14 @@ class Results:
             if sequence.status is Status.RUNNING:
                 sequence.table.publish(sequence.token_ids, chunk.start + chunk.n_tokens)
                 self._lifecycle.release_followers(sequence, now)
+
+    def _take_pooled(self, step: Step, result: StepResult, now: float) -> list[RequestOutput]:
+        """End those whose prompt this step has completed where there is nothing to draw."""
+        return [
+            self._lifecycle.end(sequence, FinishReason.STOP, now, pooled=result.pooled[chunk.slot])
+            for sequence, chunk in zip(step.slices, step.plan.slices, strict=True)
+            if chunk.slot in result.pooled and sequence.status is not Status.FINISHED
+        ]
 
     def _take_prompt_logprobs(self, step: Step, result: StepResult) -> list[RequestOutput]:
         """Hand out the prompts that this step has finished scoring."""

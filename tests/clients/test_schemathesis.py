@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.clients.environments import ClientEnvironment
-from tests.live_server import Server
+from tests.live_server import Server, start_server
+from tests.passable import passable_directory
 
 HOOKS = Path(__file__).parent / "programs" / "schemathesis_hooks.py"
 # A run finds the same at each start: others belong into a search, not into a test.
 SEED = "7"
 
 pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """Serve a model that answers and one that makes vectors, so that all is described."""
+    with passable_directory() as parent:
+        running = start_server(parent / "data", "--embedding-model", "demo")
+        yield running
+        assert running.stop() == 0
 
 
 # Apart, as each asks without a key too, and a stranger who asks too often is told so instead.

@@ -34,6 +34,7 @@ class Messages:
     """Shape messages."""
 
     id_prefix = "msg_"
+    makes_vectors = False
 
     def __init__(self, *, ignores_unknown: bool = False) -> None:
         self.reader = Reader(MessagesRequest, ignores_unknown=ignores_unknown, turn=MessageParam)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gateway.api.openai.schemas import TextFields
+from gateway.api.openai.schemas import RequestFields
 
 
 class MessageParam(msgspec.Struct, forbid_unknown_fields=True):
@@ -19,10 +19,11 @@ class MessageParam(msgspec.Struct, forbid_unknown_fields=True):
     content: str | list[dict[str, Any]]
 
 
-class MessagesFields(TextFields, forbid_unknown_fields=True, kw_only=True):
+class MessagesFields(RequestFields, forbid_unknown_fields=True, kw_only=True):
     """Hold what a message and the count of its tokens share; Any is told apart by hand."""
 
     messages: list[MessageParam]
+    stream: bool | None = None
     system: str | list[dict[str, Any]] | None = None
     thinking: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None

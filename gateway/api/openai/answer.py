@@ -23,7 +23,7 @@ from gateway.api.token_usage import CompletionTokensDetails, PromptTokensDetails
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.services.answers import Event, merged
 from gateway.services.fair_pool import FairPool
-from gateway.services.inference import Generation, Piece, Run
+from gateway.services.inference import Computing, Piece, Run
 from gateway.services.loop_share import charged
 from scheduler.request import FinishReason
 
@@ -40,6 +40,8 @@ _TOKEN_BYTES: Final = 100
 _LOGPROB_BYTES: Final = 40
 # An event a token takes more memory than its text.
 _MANY_EVENTS: Final = 512
+# A vector's number, and how it is spelled, twice while parts are joined.
+_NUMBER_BYTES: Final = 48
 # Of an event that was framed where it stands.
 _FEW_PARTS: Final = 8
 
@@ -108,6 +110,7 @@ class Gathering:
         self._logprobs = ScoredTokens()
         self._prompt_logprobs: Sequence[TokenLogprobs | None] = ()
         self._events: list[Event] = []
+        self._vectors: list[Sequence[float]] = []
         self._last: Piece | None = None
 
     def add(self, piece: Piece) -> None:
@@ -117,6 +120,7 @@ class Gathering:
         self._events.extend(piece.events)
         if len(self._events) > _MANY_EVENTS:
             self._events = merged(self._events)
+        self._vectors += piece.vectors
         if piece.finish_reason is not None:
             self._last = piece
 
@@ -130,6 +134,7 @@ class Gathering:
             self._last.end_logprobs,
             self._prompt_logprobs,
             merged(self._events),
+            self._vectors,
         )
 
 
@@ -142,13 +147,20 @@ async def collect_answer(run: Run, gatherings: Sequence[Gathering], room: Room) 
 async def gather_answer(run: Run, gatherings: Sequence[Gathering], room: Room) -> None:
     """Gather every generation of a run.
 
-    What log-probabilities take is taken from `room`. Raises: `AnswersTooLarge`, `AnswersSaturated`:
-    there is no more of it; `InvalidRequest`: one answer needs all that its tenant has.
+    What log-probabilities and vectors take is taken from `room`. Raises: `AnswersTooLarge`,
+    `AnswersSaturated`: there is no more of it; `InvalidRequest`: one answer needs all that its
+    tenant has.
     """
 
     async def keep(index: int, piece: Piece) -> None:
         if size_bytes := _held_bytes(piece):
             if room.is_too_small(size_bytes):
+                if piece.vectors:
+                    raise InvalidRequest(
+                        "The vectors of this answer are more than the server gathers for one "
+                        "tenant; send fewer inputs.",
+                        param="input",
+                    )
                 raise InvalidRequest(
                     "The log-probabilities of this answer are more than the server gathers for "
                     "one tenant; ask for fewer tokens or likeliest tokens, or stream them.",
@@ -194,11 +206,13 @@ def _num_logprobs(piece: Piece) -> int:
 
 
 def _held_bytes(piece: Piece) -> int:
+    if piece.vectors:
+        return sum(map(len, piece.vectors)) * _NUMBER_BYTES
     num_tokens = len(piece.logprobs) + len(piece.prompt_logprobs)
     return num_tokens and num_tokens * _TOKEN_BYTES + _num_logprobs(piece) * _LOGPROB_BYTES
 
 
-def usage_of(generations: Sequence[Generation], *, choices_per_prompt: int = 1) -> Usage:
+def usage_of(generations: Sequence[Computing], *, choices_per_prompt: int = 1) -> Usage:
     """Sum the tokens of an answer's generations; a prompt counts once for all of its choices."""
     leaders = generations[::choices_per_prompt]
     prompt = sum(g.num_prompt_tokens for g in leaders)
@@ -214,7 +228,7 @@ def usage_of(generations: Sequence[Generation], *, choices_per_prompt: int = 1) 
     )
 
 
-async def _read_all(generations: Sequence[Generation], on_piece: OnPiece) -> None:
+async def _read_all(generations: Sequence[Computing], on_piece: OnPiece) -> None:
     """Hand over the pieces of all generations as they come. Raises: `ClientGone`."""
     if len(generations) == 1:
         await _read(0, generations[0], on_piece, asyncio.Lock())
@@ -232,7 +246,7 @@ async def _read_all(generations: Sequence[Generation], on_piece: OnPiece) -> Non
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _read(index: int, generation: Generation, on_piece: OnPiece, turn: asyncio.Lock) -> None:
+async def _read(index: int, generation: Computing, on_piece: OnPiece, turn: asyncio.Lock) -> None:
     while True:
         piece = await generation.next()
         if piece.finish_reason == FinishReason.CANCELLED:

@@ -41,6 +41,7 @@ class Chat:
     """Shape chat completions."""
 
     id_prefix = "chatcmpl-"
+    makes_vectors = False
 
     def __init__(self, *, ignores_unknown: bool = False) -> None:
         self.reader = Reader(ChatRequest, ignores_unknown=ignores_unknown)

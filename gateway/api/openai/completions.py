@@ -38,6 +38,7 @@ class Completions:
     """Shape text completions."""
 
     id_prefix = "cmpl-"
+    makes_vectors = False
 
     def __init__(self, *, ignores_unknown: bool = False) -> None:
         self.reader = Reader(CompletionRequest, ignores_unknown=ignores_unknown)

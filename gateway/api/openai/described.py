@@ -8,12 +8,13 @@ together, or which parameters go with which.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
 
 from gateway.api.openai.bounds import (
+    ENCODING_FORMATS,
     INTEGERS,
     MAX_CALL_ID_CHARS,
     MAX_EFFORT_CHARS,
@@ -41,6 +42,7 @@ from gateway.api.openai.parameters import (
     CHAT,
     COMPLETIONS,
     DETOKENIZE,
+    EMBEDDINGS,
     MESSAGE,
     PART,
     STREAM_OPTIONS,
@@ -52,7 +54,7 @@ from gateway.api.openai.parameters import (
 from gateway.domain import Tier
 from gateway.services.batches.item_line import ENDPOINTS
 from gateway.services.batches.service import MAX_EXPIRY_S, MIN_EXPIRY_S
-from gateway.services.inference import ServedModel
+from gateway.services.inference import MAX_INPUTS, ServedModel, sizes_of
 
 Schema = dict[str, Any]
 
@@ -61,12 +63,16 @@ _UNKNOWN: Final = {"type": "null"}
 _TABLES: Final = {
     "ChatRequest": CHAT,
     "CompletionRequest": COMPLETIONS,
+    "EmbeddingRequest": EMBEDDINGS,
     "TokenizeRequest": TOKENIZE,
     "DetokenizeRequest": DETOKENIZE,
     "StreamOptions": STREAM_OPTIONS,
     "ChatMessage": MESSAGE,
     "StructuredOutputs": STRUCTURED_OUTPUTS,
 }
+
+
+_OF_TEXTS: Final = ("ChatRequest", "CompletionRequest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +84,43 @@ class Served:
     max_model_len: int
     takes_empty_prompts: bool
     takes_tools: bool = False
+    embedding_sizes: Sequence[int] = ()
+    has_several: bool = False
+    texts: Served | None = None
+    embeddings: Served | None = None
 
     @classmethod
     def of(cls, models: Iterable[ServedModel]) -> Served:
-        """Gather it: what one of them takes is in bounds."""
+        """Gather it, and apart of those that make text and of those that make vectors."""
         several = list(models)
-        return cls(
-            [name for model in several for name in (model.name, *model.aliases)],
-            max(model.info.vocab_size for model in several),
-            max(model.info.max_model_len for model in several),
-            # Where a tokenizer puts a token before a text, there is always one to go on from.
-            any(model.tokenizer.encode("") for model in several),
-            any(model.takes_tools for model in several),
+        texts = [model for model in several if model.embedding is None]
+        embeddings = [model for model in several if model.embedding is not None]
+        return replace(
+            cls._of(several),
+            has_several=len(several) > 1,
+            texts=cls._of(texts) if texts else None,
+            embeddings=cls._of(embeddings) if embeddings else None,
         )
+
+    @classmethod
+    def _of(cls, models: Sequence[ServedModel]) -> Served:
+        """Gather it: what one of them takes is in bounds."""
+        of_vectors = [model for model in models if model.embedding is not None]
+        return cls(
+            [name for model in models for name in (model.name, *model.aliases)],
+            max(model.info.vocab_size for model in models),
+            max(model.info.max_model_len for model in models),
+            # Where a tokenizer puts a token before a text, there is always one to go on from.
+            any(model.tokenizer.encode("") for model in models),
+            any(model.takes_tools for model in models),
+            sorted({size for model in of_vectors for size in sizes_of(model)}),
+        )
+
+    def for_request(self, name: str) -> Served:
+        """Return what goes into the bounds of one type of request."""
+        if name == "EmbeddingRequest":
+            return self.embeddings or self
+        return (self.texts if name in _OF_TEXTS else None) or self
 
 
 def tighten(components: Mapping[str, Schema], served: Served) -> None:
@@ -99,12 +129,15 @@ def tighten(components: Mapping[str, Schema], served: Served) -> None:
         schema = components[name]
         schema["additionalProperties"] = _UNKNOWN
         for each in table:
-            _tighten(schema["properties"], each, served, of=name)
+            _tighten(schema["properties"], each, served.for_request(name), of=name)
     _describe_turns(components["ChatMessage"])
     _describe_tools(components["ChatRequest"], served)
     _require_one(components["TokenizeRequest"])
     components["BatchRequest"]["properties"] |= _OF_BATCHES
     components["OutputExpiresAfter"]["properties"]["seconds"] = _EXPIRY
+    if served.has_several:
+        for name in ("TokenizeRequest", "DetokenizeRequest"):
+            _require_model(components[name], served)
 
 
 def _tighten(fields: Schema, parameter: Parameter, served: Served, *, of: str) -> None:
@@ -142,8 +175,17 @@ def _bounds(name: str, served: Served, *, of: str) -> dict[str, Schema]:
         many = {"minItems": 1, "maxItems": MAX_PROMPTS}
         lists = [ids, {"items": text} | many, {"items": {"type": "array"} | ids} | many]
         return {"array": {"anyOf": lists}, "string": text}
+    if name == "input":
+        text = {"type": "string", "minLength": 1}
+        ids = {"items": token_id, "minItems": 1, "maxItems": served.max_model_len - 1}
+        many = {"minItems": 1, "maxItems": MAX_INPUTS}
+        lists = [ids, {"items": text} | many, {"items": {"type": "array"} | ids} | many]
+        return {"array": {"anyOf": lists}, "string": text}
     bounds: dict[str, dict[str, Schema]] = {
         "model": {"string": {"enum": list(served.names)}},
+        "encoding_format": {"string": {"enum": list(ENCODING_FORMATS)}},
+        "dimensions": {"integer": {"enum": list(served.embedding_sizes)}},
+        "truncate_prompt_tokens": {"integer": _KEPT | {"maximum": served.max_model_len - 1}},
         "messages": {"array": {"minItems": 1, "maxItems": MAX_MESSAGES}},
         "tokens": {"array": {"items": token_id}},
         "top_k": {"integer": {"minimum": -1, "maximum": served.vocab_size}},
@@ -169,6 +211,10 @@ def _bounds(name: str, served: Served, *, of: str) -> dict[str, Schema]:
         "tool_call_id": {"string": {"minLength": 1, "maxLength": MAX_CALL_ID_CHARS}},
     }
     return bounds.get(name, {})
+
+
+# All but 0: what is kept of an input, or -1.
+_KEPT: Final[Schema] = {"minimum": -1, "not": {"const": 0}}
 
 
 def _biases(vocab_size: int) -> Schema:
@@ -338,6 +384,15 @@ def _require_one(tokenize: Schema) -> None:
             for properties in (chat, going_on)
         ),
     ]
+
+
+def _require_model(request: Schema, served: Served) -> None:
+    """Say that it must be said which of several models is meant, and that chats are for some."""
+    request["properties"]["model"] = {"type": "string", "enum": list(served.names)}
+    request["required"] = [*request.get("required", ()), "model"]
+    for kind in request.get("anyOf", ()):
+        if "messages" in kind["required"] and served.texts is not None:
+            kind["properties"]["model"] = {"enum": list(served.texts.names)}
 
 
 def _of_kind(schema: Schema, kind: str) -> Iterator[Schema]:

@@ -42,7 +42,7 @@ from gateway.api.openai.kinds import (
     shape_whole,
 )
 from gateway.api.openai.sampling import requested_tier
-from gateway.api.openai.schemas import TextFields
+from gateway.api.openai.schemas import RequestFields
 from gateway.api.ratelimits import DEGRADED
 from gateway.domain import Principal
 from gateway.domain.timeline import Timeline
@@ -160,7 +160,7 @@ def answer_headers(run: Run, path: str) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
-def wants_usage(body: TextFields) -> bool:
+def wants_usage(body: RequestFields) -> bool:
     """Tell whether the stream ends with a usage chunk. Raises: `InvalidRequest`."""
     if body.stream_options is None:
         return False

@@ -23,14 +23,14 @@ from gateway.api.openai.chunks import Chunks, Envelope, Tail
 from gateway.api.openai.parameters import STREAM_OPTIONS, Fates
 from gateway.api.openai.reading import Ignored, Reader
 from gateway.api.openai.sampling import check_labels
-from gateway.api.openai.schemas import TextFields
+from gateway.api.openai.schemas import RequestFields
 from gateway.api.token_usage import Usage
 from gateway.domain import Principal
 from gateway.errors import InvalidRequest
 from gateway.services.fair_pool import FairPool
-from gateway.services.inference import Job, ModelRegistry, Piece, Run, ServedModel
+from gateway.services.inference import EmbeddingJob, Job, ModelRegistry, Piece, Run, ServedModel
 
-Body = TypeVar("Body", bound=TextFields)
+Body = TypeVar("Body", bound=RequestFields)
 
 # What is gathered is shaped where it stands up to so much, in a millisecond; more, on a thread.
 _FEW_HELD_BYTES: Final = 16 << 10
@@ -41,14 +41,18 @@ _STREAM: Final = Fates(STREAM_OPTIONS)
 
 
 class AnswerKind(Protocol[Body]):
-    """Say how one endpoint reads a body and shapes an answer."""
+    """Say how one endpoint reads a body and shapes an answer.
 
+    `makes_vectors` says of which models it is: those that make them, or the others.
+    """
+
+    makes_vectors: bool
     reader: Reader[Body]
     id_prefix: str
 
     def jobs(
         self, body: Body, model: ServedModel, request_id: str, ignored: Ignored
-    ) -> list[Job]: ...
+    ) -> list[Job] | EmbeddingJob: ...
     def chunks(self, answer: Answer[Body], *, tail: Tail) -> Chunks: ...
     def document(self, answer: Answer[Body], pieces: list[Piece]) -> msgspec.Struct: ...
 
@@ -77,7 +81,7 @@ class Understood(NamedTuple, Generic[Body]):
 
     body: Body
     model: ServedModel
-    jobs: list[Job]
+    jobs: list[Job] | EmbeddingJob
     ignored: Ignored
 
 
@@ -113,6 +117,7 @@ class Understanding(Generic[Body]):
             raise InvalidRequest("'model' is empty; GET /v1/models lists them.", param="model")
         model = self._models.get(body.model)
         require_model(principal, model)
+        _require_role(model, makes_vectors=self._kind.makes_vectors)
         check_labels(body)
         if body.priority is not None and body.priority < 0:
             ignored.add("priority")
@@ -120,6 +125,18 @@ class Understanding(Generic[Body]):
             for name in _STREAM.taken(body.stream_options):
                 ignored.add(f"stream_options.{name}")
         return Understood(body, model, self._kind.jobs(body, model, request_id, ignored), ignored)
+
+
+def _require_role(model: ServedModel, *, makes_vectors: bool) -> None:
+    """Raise `InvalidRequest` where a model is not for what is asked of it."""
+    if makes_vectors == (model.embedding is not None):
+        return
+    does = "makes no embeddings" if makes_vectors else "makes embeddings alone: /v1/embeddings"
+    raise InvalidRequest(
+        f"The model '{model.name}' {does}. GET /v1/models lists what is served.",
+        param="model",
+        code="model_not_supported",
+    )
 
 
 async def shape_whole(
@@ -135,8 +152,8 @@ async def shape_whole(
     def document() -> Iterator[bytes]:
         pieces = [each.whole() for each in gatherings]
         shaped = kind.document(answer, pieces)
-        is_scored = any(piece.logprobs or piece.prompt_logprobs for piece in pieces)
-        if answer.num_tokens <= _FEW_TOKENS and not is_scored:
+        is_long = any(piece.logprobs or piece.prompt_logprobs or piece.vectors for piece in pieces)
+        if answer.num_tokens <= _FEW_TOKENS and not is_long:
             return iter((msgspec.json.encode(shaped),))
         return encode_in_parts(shaped)
 

@@ -169,6 +169,24 @@ COMPLETIONS: Final = (
     Parameter("suffix", R, "end", neutral=(None, "")),
 )
 
+EMBEDDINGS: Final = (
+    Parameter("model", H, "gpt-4o-mini", "one that makes embeddings; `GET /v1/models` lists it"),
+    Parameter("input", H, "Hi", "a text, token ids, or up to 2,048 of either kind; none is empty"),
+    Parameter("encoding_format", H, "base64", "`float` or `base64`: float32, low byte first"),
+    Parameter(
+        "dimensions", H, 8, "of models that were trained for it: cut, then made of length 1 again"
+    ),
+    Parameter(
+        "truncate_prompt_tokens",
+        H,
+        4,
+        "cuts what is longer, but for the special tokens at its end; -1: to what the model takes",
+    ),
+    Parameter("add_special_tokens", H, False, "default: true; texts"),
+    *(each for each in COMMON if each.name in ("service_tier", "priority", "cache_salt")),
+    *(each for each in COMMON if each.name in ("user", "metadata")),
+)
+
 TOKENIZE: Final = (
     Parameter("model", H, "gpt-4o-mini", "may be left out where one is served"),
     Parameter(

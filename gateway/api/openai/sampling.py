@@ -29,8 +29,9 @@ from gateway.api.openai.bounds import (
 from gateway.api.openai.schemas import (
     ChatRequest,
     CompletionRequest,
+    OpenAiFields,
+    RequestFields,
     SamplingFields,
-    TextFields,
 )
 from gateway.api.ranges import in_range, int_in_range, shown
 from gateway.domain import Tier
@@ -145,7 +146,7 @@ def stop_strings(body: SamplingFields) -> tuple[str, ...]:
     return stops
 
 
-def requested_salt(body: SamplingFields) -> str | None:
+def requested_salt(body: OpenAiFields) -> str | None:
     """Return what narrows prefix sharing inside the tenant. Raises: `InvalidRequest`."""
     if body.cache_salt is not None and not 1 <= len(body.cache_salt) <= MAX_SALT_CHARS:
         raise InvalidRequest(
@@ -154,7 +155,7 @@ def requested_salt(body: SamplingFields) -> str | None:
     return body.cache_salt
 
 
-def check_labels(body: TextFields) -> None:
+def check_labels(body: RequestFields) -> None:
     """Hold what has no effect to OpenAI's bounds all the same. Raises: `InvalidRequest`."""
     pairs = body.metadata or {}
     if len(pairs) > MAX_METADATA_PAIRS:
@@ -171,7 +172,7 @@ def check_labels(body: TextFields) -> None:
             )
 
 
-def requested_tier(body: TextFields) -> Tier | None:
+def requested_tier(body: RequestFields) -> Tier | None:
     """Return the service tier asked for; None is `auto`. Raises: `InvalidRequest`.
 
     vLLM's `priority` only ever asks for less: above 0 it is `flex`.

@@ -77,11 +77,14 @@ class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True):
     structural_tag: Any = None
 
 
-class TextFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Hold what every request for text says; what a kind of them cannot say is None."""
+class RequestFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Hold what all that computes says; what a kind of them cannot say is None."""
 
     model: str
-    stream: bool | None = None
+
+    @property
+    def stream(self) -> bool | None:
+        return None
 
     @property
     def stream_options(self) -> StreamOptions | None:
@@ -104,9 +107,21 @@ class TextFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return None
 
 
-class SamplingFields(TextFields, forbid_unknown_fields=True, kw_only=True):
+class OpenAiFields(RequestFields, forbid_unknown_fields=True, kw_only=True):
+    """Hold what OpenAI's requests share."""
+
+    service_tier: str | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    add_special_tokens: bool | None = None
+    user: Any = None
+    metadata: dict[str, str] | None = None
+
+
+class SamplingFields(OpenAiFields, forbid_unknown_fields=True, kw_only=True):
     """Hold what chat and text completions share."""
 
+    stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
     temperature: float | None = None
@@ -123,14 +138,8 @@ class SamplingFields(TextFields, forbid_unknown_fields=True, kw_only=True):
     repetition_penalty: float | None = None
     min_tokens: int | None = None
     logit_bias: dict[str, float] | None = None
-    service_tier: str | None = None
-    priority: int | None = None
-    cache_salt: str | None = None
-    add_special_tokens: bool | None = None
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
-    user: Any = None
-    metadata: dict[str, str] | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | str | None = None
@@ -176,6 +185,15 @@ class CompletionRequest(SamplingFields, forbid_unknown_fields=True, kw_only=True
     best_of: int | None = None
     logprobs: int | None = None
     suffix: str | None = None
+
+
+class EmbeddingRequest(OpenAiFields, forbid_unknown_fields=True, kw_only=True):
+    """Decode the body of `POST /v1/embeddings`; `input` is text(s) or token ids."""
+
+    input: str | list[Any]
+    encoding_format: str | None = None
+    dimensions: int | None = None
+    truncate_prompt_tokens: int | None = None
 
 
 class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -288,6 +306,26 @@ class TextCompletion(msgspec.Struct):
     object: Literal["text_completion"] = "text_completion"
     service_tier: Tier = Tier.DEFAULT
     system_fingerprint: str | None = None
+
+
+class EmbeddingUsage(msgspec.Struct):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingData(msgspec.Struct):
+    """Give an input's vector: numbers, or as base64 their float32, the low byte first."""
+
+    index: int
+    embedding: list[float] | str
+    object: Literal["embedding"] = "embedding"
+
+
+class EmbeddingList(msgspec.Struct):
+    data: list[EmbeddingData]
+    model: str
+    usage: EmbeddingUsage
+    object: Literal["list"] = "list"
 
 
 class ModelCard(msgspec.Struct):

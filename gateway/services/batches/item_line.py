@@ -22,12 +22,18 @@ ENDPOINTS: Final = {
     "/v1/chat/completions": "messages",
     "/v1/completions": "prompt",
     "/v1/messages": "messages",
+    "/v1/embeddings": "input",
 }
 _REQUIRED: Final = ("custom_id", "method", "url", "body")
 _MAX_SHOWN_CHARS: Final = 100
 _BYTES_A_TOKEN: Final = 4
 # What an answer counts for that does not say: OpenAI's default of completions, and a long turn.
-_ANSWER_TOKENS: Final = {"/v1/chat/completions": 512, "/v1/completions": 16, "/v1/messages": 512}
+_ANSWER_TOKENS: Final = {
+    "/v1/chat/completions": 512,
+    "/v1/completions": 16,
+    "/v1/messages": 512,
+    "/v1/embeddings": 0,
+}
 _MAX_TOKENS: Final = 1 << 30
 
 
@@ -42,6 +48,7 @@ class _Body(msgspec.Struct, gc=False):
     model: str
     prompt: msgspec.Raw = msgspec.Raw()
     messages: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.Raw()
     stream: bool | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None

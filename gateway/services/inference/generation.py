@@ -33,6 +33,47 @@ from scheduler.stream import StreamDelta, TokenStream
 _EXPIRED_RETRY_S = 1.0
 
 
+class Computing(Protocol):
+    """Read what is made of a request, piece by piece; `Generation` says what each part is."""
+
+    on_output: Callable[[int, bool], None] | None
+    on_text: Callable[[str], None] | None
+
+    @property
+    def is_read(self) -> bool: ...
+    @property
+    def stop_string(self) -> str | None: ...
+    @property
+    def num_reasoning_tokens(self) -> int: ...
+    @property
+    def echo(self) -> Echo | None: ...
+    @property
+    def ended_by(self) -> str | None: ...
+    @property
+    def num_prompt_tokens(self) -> int: ...
+    @property
+    def num_output_tokens(self) -> int: ...
+    @property
+    def num_used_tokens(self) -> int: ...
+    @property
+    def num_prefilled_tokens(self) -> int: ...
+    @property
+    def num_cached_tokens(self) -> int: ...
+    @property
+    def facts(self) -> RequestFacts | None: ...
+    @property
+    def is_promised(self) -> bool: ...
+    @property
+    def is_over(self) -> bool: ...
+    @property
+    def has_failed(self) -> bool: ...
+    async def next(self) -> Piece: ...
+    def close(self) -> None: ...
+    def extend(self, granted_tokens: int) -> None: ...
+    def finish_granted(self) -> None: ...
+    def fail(self, error: GatewayError) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Echo:
     """Hold a prompt that is to be repeated in front of its completion."""
@@ -45,7 +86,8 @@ class Echo:
 class Piece:
     """Carry new text, and with the last piece why the generation ended (`stop`, `length`).
 
-    `logprobs` are those of this piece's tokens, `end_logprobs` that of the end token, which is
+    `vectors` are what was made of inputs, in their order, where there is no text. `logprobs` are
+    those of this piece's tokens, `end_logprobs` that of the end token, which is
     no part of the text. `prompt_logprobs` come once, with the first piece: an entry a prompt
     token, the first of them None. `events` say what the text is, where it is read for thinking or
     for calls, the last piece's with their `Finish`.
@@ -57,6 +99,7 @@ class Piece:
     end_logprobs: Sequence[TokenLogprobs] = ()
     prompt_logprobs: Sequence[TokenLogprobs | None] = ()
     events: Sequence[Event] = ()
+    vectors: Sequence[Sequence[float]] = ()
 
     @property
     def ended_by(self) -> str:
@@ -191,19 +234,7 @@ class Generation:
             self.on_output(delta.num_output_tokens, delta.finish_reason is not None)
         if self._failure is not None:
             raise self._failure
-        if delta.finish_reason is FinishReason.EXPIRED:
-            raise Overloaded(
-                "The request's time passed while it waited for its turn.",
-                retry_after_s=_EXPIRED_RETRY_S,
-            )
-        if delta.finish_reason is FinishReason.UNMET:
-            raise ConstraintUnmet(detail=delta.error)
-        if delta.finish_reason is FinishReason.ERROR:
-            if self._service.stopping:
-                raise ServerDraining(retry_after_s=1)
-            raise InternalFailure(
-                "The engine failed while computing this request.", detail=delta.error
-            )
+        check_end(delta, self._service)
         is_plain = not self._has_stops and self._reader is None
         piece = self._plain(delta) if is_plain else self._token_by_token(delta)
         if self.on_text is not None:
@@ -283,6 +314,21 @@ class Generation:
     def _last(text: str, reason: FinishReason, delta: StreamDelta) -> Piece:
         logprobs, num_tokens = delta.logprobs or (), len(delta.token_ids)
         return Piece(text, reason.value, logprobs[:num_tokens], logprobs[num_tokens:])
+
+
+def check_end(delta: StreamDelta, service: RunsRequests) -> None:
+    """Raise where a request ended that nobody ended: as `Generation.next` says."""
+    if delta.finish_reason is FinishReason.EXPIRED:
+        raise Overloaded(
+            "The request's time passed while it waited for its turn.",
+            retry_after_s=_EXPIRED_RETRY_S,
+        )
+    if delta.finish_reason is FinishReason.UNMET:
+        raise ConstraintUnmet(detail=delta.error)
+    if delta.finish_reason is FinishReason.ERROR:
+        if service.stopping:
+            raise ServerDraining(retry_after_s=1)
+        raise InternalFailure("The engine failed while computing this request.", detail=delta.error)
 
 
 def _without_output(delta: StreamDelta) -> StreamDelta:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from uuid import UUID
 
@@ -20,7 +20,9 @@ from gateway.domain.quota import Standing
 from gateway.domain.timeline import Content, Timeline
 from gateway.domain.usage import Outcome
 from gateway.errors import GatewayError, InternalFailure
-from gateway.services.inference.generation import Generation, Piece
+from gateway.services.inference.chat_text import Message
+from gateway.services.inference.embedding_inputs import EmbeddingJob, PreparedEmbedding
+from gateway.services.inference.generation import Computing, Piece
 from gateway.services.inference.models import ServedModel
 from gateway.services.inference.service import BatchWork, InferenceService, Job, Prepared
 from gateway.services.quotas import Entry, QuotaService, RequestLease, Terms
@@ -33,7 +35,7 @@ class Run:
 
     def __init__(
         self,
-        generations: Sequence[Generation],
+        generations: Sequence[Computing],
         lease: RequestLease,
         timeline: Timeline | None = None,
     ) -> None:
@@ -124,7 +126,7 @@ class LeasedInference:
         self,
         principal: Principal,
         model: ServedModel,
-        jobs: Sequence[Job],
+        jobs: Sequence[Job] | EmbeddingJob,
         tier: Tier,
         *,
         request_id: str,
@@ -143,21 +145,25 @@ class LeasedInference:
         if timeline is not None:
             if principal.trace_prompts:
                 content = timeline.content = Content()
-                content.sent(_sent(jobs[::choices_per_prompt]))
+                content.sent(_sent(jobs, choices_per_prompt))
             timeline.model, timeline.tier = model.name, tier.value
             timeline.enter(names.TOKENIZE, time.monotonic())
-        prepared = await self._inference.prepare(
-            principal.tenant_id, model, jobs, choices_per_prompt=choices_per_prompt
-        )
-        leads = [index % choices_per_prompt == 0 for index in range(len(jobs))]
+        prepared: Sequence[Prepared | PreparedEmbedding]
+        if isinstance(jobs, EmbeddingJob):
+            prepared = [await self._inference.prepare_embedding(principal.tenant_id, model, jobs)]
+        else:
+            prepared = await self._inference.prepare(
+                principal.tenant_id, model, jobs, choices_per_prompt=choices_per_prompt
+            )
+        leads = [index % choices_per_prompt == 0 for index in range(len(prepared))]
         terms = Terms(
             request_id=UUID(hex=request_id),
             principal=principal,
             model=model.name,
             tier=tier,
             price=batch.price if batch is not None else self._quotas.price(model.name),
-            num_prompt_tokens=sum(len(job.prompt) for job in prepared[::choices_per_prompt]),
-            max_tokens=[job.params.max_tokens for job in prepared],
+            num_prompt_tokens=sum(job.num_tokens for job in prepared[::choices_per_prompt]),
+            max_tokens=[job.max_tokens for job in prepared],
             leads=leads,
             is_counted=is_counted,
             is_batch=batch is not None,
@@ -198,12 +204,12 @@ class LeasedInference:
         self,
         principal: Principal,
         model: ServedModel,
-        prepared: Sequence[Prepared],
+        prepared: Sequence[Prepared | PreparedEmbedding],
         tier: Tier,
         lease: RequestLease,
         batch: BatchWork | None,
-    ) -> list[Generation]:
-        started: list[Generation] = []
+    ) -> list[Computing]:
+        started: list[Computing] = []
         try:
             for job, granted_tokens in zip(prepared, lease.granted, strict=True):
                 if started:
@@ -230,12 +236,16 @@ class LeasedInference:
         return started
 
 
-def _sent(jobs: Iterable[Job]) -> Iterator[tuple[str, str]]:
+def _sent(jobs: Sequence[Job] | EmbeddingJob, choices_per_prompt: int) -> Iterator[tuple[str, str]]:
     """Say what was sent, a role and a text each; of token ids, how many."""
-    for job in jobs:
-        if isinstance(job.prompt, str):
-            yield "user", job.prompt
-        elif isinstance(job.prompt, array):
-            yield "user", f"({len(job.prompt)} token ids)"
+    if isinstance(jobs, EmbeddingJob):
+        prompts: list[Sequence[Message] | str | array[int]] = [given for _, given in jobs.inputs]
+    else:
+        prompts = [job.prompt for job in jobs[::choices_per_prompt]]
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            yield "user", prompt
+        elif isinstance(prompt, array):
+            yield "user", f"({len(prompt)} token ids)"
         else:
-            yield from ((message.role, message.content) for message in job.prompt)
+            yield from ((message.role, message.content) for message in prompt)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from engine.contract import EngineInfo
+from engine.embedding_config import EmbeddingConfig
 from engine.generation_config import SamplingDefaults
 from engine.text import ChatTemplate, Tokenizer
 from gateway.errors import ModelNotFound
@@ -18,7 +19,7 @@ class ServedModel:
     """Bind a name to what computes it.
 
     `created_s` is Unix time; `fingerprint` names the build; `answer_format` says how it writes
-    thinking and calls.
+    thinking and calls. One with an `embedding` makes vectors, and nothing else.
     """
 
     name: str
@@ -31,6 +32,7 @@ class ServedModel:
     aliases: Sequence[str] = ()
     sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     answer_format: AnswerFormat = PLAIN
+    embedding: EmbeddingConfig | None = None
 
     @property
     def takes_tools(self) -> bool:
@@ -41,6 +43,17 @@ class ServedModel:
             and "tools" in template.names
             and self.answer_format.calls is not None
         )
+
+
+def sizes_of(model: ServedModel) -> Sequence[int]:
+    """List how long the vectors of a model may be asked for."""
+    assert model.embedding is not None, "it makes vectors"
+    size, listed = model.info.embedding_size, model.embedding.dimensions
+    if listed is None:
+        return [size]
+    if not listed:
+        return range(1, size + 1)
+    return sorted({*(n for n in listed if n < size), size})
 
 
 class ModelRegistry:

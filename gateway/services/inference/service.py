@@ -36,15 +36,19 @@ from gateway.services.constraints import Constraints, ConstraintSpec
 from gateway.services.fair_pool import FairPool
 from gateway.services.inference.cache_salt import cache_salt
 from gateway.services.inference.chat_text import Message, chat_text, num_chars
+from gateway.services.inference.embedding import Embedding
+from gateway.services.inference.embedding_inputs import (
+    EmbeddingJob,
+    PreparedEmbedding,
+    prepare_embedding,
+)
 from gateway.services.inference.forced_calls import after_thinking
-from gateway.services.inference.generation import Echo, Generation
+from gateway.services.inference.generation import Computing, Echo, Generation
 from gateway.services.inference.models import ServedModel
+from gateway.services.inference.token_ids import MAX_CHARS_PER_TOKEN, checked_ids
 from scheduler.errors import Rejected
 from scheduler.request import Band, RejectCode, Request, Slo
-
-# No tokenizer in use turns more than this many characters into one token; a longer prompt
-# cannot fit, and is refused before it costs a tokenisation.
-MAX_CHARS_PER_TOKEN: Final = 8
+from scheduler.stream import TokenStream
 
 # So much is tokenised where it stands: handing it to a thread and back takes 100 µs of CPU, these
 # take 70. A message counts for some more, as each is rendered.
@@ -124,6 +128,16 @@ class Prepared:
     echo: Echo | None = None
     prompt_tail: str = ""
 
+    @property
+    def num_tokens(self) -> int:
+        """Count the prompt's tokens."""
+        return len(self.prompt)
+
+    @property
+    def max_tokens(self) -> int:
+        """Say how many tokens may be drawn."""
+        return self.params.max_tokens
+
 
 class _Encoded(NamedTuple):
     ids: array[int]
@@ -181,45 +195,23 @@ class InferenceService:
         self,
         principal: Principal,
         model: ServedModel,
-        prepared: Prepared,
+        prepared: Prepared | PreparedEmbedding,
         tier: Tier,
         *,
         granted_tokens: int | None = None,
         batch: BatchWork | None = None,
-    ) -> Generation:
+    ) -> Computing:
         """Hand a job to the scheduler. `tier` is what the principal may have (`served_tier`).
 
         An item of a batch is promised nothing and fills what others leave. It pauses at
         `granted_tokens` until it is extended. Raises: `ContextLengthExceeded`, `TenantLimited`,
         `Overloaded`.
         """
+        hand_over = partial(self._hand_over, principal, model, tier, batch, prepared.job.salt)
+        if isinstance(prepared, PreparedEmbedding):
+            return Embedding(model.service, hand_over, prepared)
         job, prompt, params = prepared.job, prepared.prompt, prepared.params
-        now = self._clock()
-        request = Request(
-            request_id=job.request_id,
-            tenant_id=str(principal.tenant_id),
-            key_id=str(principal.key_id),
-            weight=principal.weight,
-            organisation_id="" if principal.org_id is None else str(principal.org_id),
-            organisation_weight=principal.org_weight,
-            band=_BANDS[tier] if batch is None else Band.BATCH,
-            slo=_slo(principal.slo) if batch is None else Slo(),
-            prompt_token_ids=prompt,
-            params=params,
-            cache_salt=cache_salt(
-                self._salt_key,
-                model=model.name,
-                tenant_id=str(principal.tenant_id),
-                narrowed_by=job.salt,
-            ),
-            arrival_s=now,
-            granted_tokens=granted_tokens,
-            finish_by_s=None if batch is None else now + batch.expires_at_s - self._wall_s(),
-        )
-        try:
-            stream = model.service.submit(request)
-        except Rejected as exc:
-            raise _refusal(exc) from None
+        stream = hand_over(job.request_id, prompt, params, granted_tokens)
         return Generation(
             model.service,
             stream,
@@ -233,9 +225,54 @@ class InferenceService:
             reader=None if job.reading is None else job.reading.reader(prepared.prompt_tail),
         )
 
+    def _hand_over(
+        self,
+        principal: Principal,
+        model: ServedModel,
+        tier: Tier,
+        batch: BatchWork | None,
+        salt: str | None,
+        request_id: str,
+        prompt: array[int],
+        params: SamplingParams,
+        granted_tokens: int | None,
+    ) -> TokenStream:
+        now = self._clock()
+        request = Request(
+            request_id=request_id,
+            tenant_id=str(principal.tenant_id),
+            key_id=str(principal.key_id),
+            weight=principal.weight,
+            organisation_id="" if principal.org_id is None else str(principal.org_id),
+            organisation_weight=principal.org_weight,
+            band=_BANDS[tier] if batch is None else Band.BATCH,
+            slo=_slo(principal.slo) if batch is None else Slo(),
+            prompt_token_ids=prompt,
+            params=params,
+            cache_salt=cache_salt(
+                self._salt_key,
+                model=model.name,
+                tenant_id=str(principal.tenant_id),
+                narrowed_by=salt,
+            ),
+            arrival_s=now,
+            granted_tokens=granted_tokens,
+            finish_by_s=None if batch is None else now + batch.expires_at_s - self._wall_s(),
+        )
+        try:
+            return model.service.submit(request)
+        except Rejected as exc:
+            raise _refusal(exc) from None
+
+    async def prepare_embedding(
+        self, tenant_id: UUID, model: ServedModel, job: EmbeddingJob
+    ) -> PreparedEmbedding:
+        """Tokenise and check all inputs. Raises: as `prepare`."""
+        return await prepare_embedding(self.pool, tenant_id, model, job)
+
     async def _tokenise(self, tenant_id: UUID, model: ServedModel, job: Job) -> _Encoded:
         if isinstance(job.prompt, array):
-            return _Encoded(_checked_ids(job.prompt, model.info.vocab_size, job.prompt_param))
+            return _Encoded(checked_ids(job.prompt, model.info.vocab_size, job.prompt_param))
         try:
             if _is_short(job):
                 return _encode(model, job)
@@ -344,18 +381,6 @@ def check_prompt_length(num_tokens: int, info: EngineInfo, param: str) -> None:
             f"your prompt has {num_tokens} tokens: the prompt is too long.",
             param=param,
         )
-
-
-def _checked_ids(ids: array[int], vocab_size: int, param: str) -> array[int]:
-    if ids and max(ids) < vocab_size and min(ids) >= 0:
-        return ids
-    for index, token_id in enumerate(ids):
-        if not 0 <= token_id < vocab_size:
-            raise InvalidRequest(
-                f"Token id {token_id} is outside the vocabulary of {vocab_size}.",
-                param=f"{param}[{index}]",
-            )
-    return ids
 
 
 def _fit_context(model: ServedModel, job: Job, num_prompt_tokens: int) -> SamplingParams:

@@ -9,7 +9,7 @@ import schemathesis
 
 # What an answer of the demo model may take, so that thousands of them end soon.
 MAX_TOKENS = 4
-COMPUTING = ("/v1/chat/completions", "/v1/completions")
+COMPUTING = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 MESSAGES = "/v1/messages"
 
 
@@ -34,7 +34,10 @@ def before_call(context, case, kwargs):
         fit_messages(case.body)
     if case.path in COMPUTING and isinstance(case.body, dict):
         renew_key(case)
-        fit(case.body, is_chat=case.path == COMPUTING[0])
+        if case.path == COMPUTING[2]:
+            case.body["input"] = shorter(case.body["input"])
+        else:
+            fit(case.body, is_chat=case.path == COMPUTING[0])
 
 
 def renew_key(case):
@@ -116,8 +119,11 @@ def fit_text(body):
         body["best_of"] = body.get("n") or 1
     if body.get("add_special_tokens") is False:
         del body["add_special_tokens"]
-    prompt = body["prompt"]
-    if isinstance(prompt, list) and not isinstance(prompt[0], int):
-        body["prompt"] = prompt[:16]
-    elif isinstance(prompt, list):
-        body["prompt"] = prompt[:256]
+    body["prompt"] = shorter(body["prompt"])
+
+
+def shorter(prompt):
+    """Keep some of a list's prompts, or of a prompt's tokens."""
+    if isinstance(prompt, list):
+        return prompt[:256] if isinstance(prompt[0], int) else prompt[:16]
+    return prompt

@@ -234,12 +234,13 @@ def api_over(
     model: ServedModel,
     overload: OverloadWatch | None = None,
     *,
+    beside: Sequence[ServedModel] = (),
     answers: HeldBytes | None = None,
     **options: Any,
 ) -> ASGIApp:
-    """The public API over one model; `options` are those of `public_app`."""
+    """The public API over a model, and those beside it; `options` are those of `public_app`."""
     return public_app(
-        models=ModelRegistry([model]),
+        models=ModelRegistry([model, *beside]),
         inference=leases,
         overload=overload or OverloadWatch([], memory_share=lambda: 0.0),
         auth=OneTenant(),

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import pytest
@@ -117,6 +118,42 @@ async def test_a_batch_runs_beside_requests_at_half_the_price(
     assert {row.outcome for row in items} == {Outcome.COMPLETED}
     assert sum(row.nano_usd for row in items) * 2 == sum(row.nano_usd for row in requests) > 0
     assert batch.output_tokens == sum(row.output_tokens for row in items)
+
+
+async def test_vectors_are_made_online_and_in_batches(
+    settings: Settings, database: Database
+) -> None:
+    """An item has the vectors of its request at half the price of its input, and no output; one
+    that asks the wrong model is refused; metrics tell of the operation."""
+    path, name = "/v1/embeddings", "sluice-demo-embedding"
+    bodies = [{"model": name, "input": [f"Question {nth}", "Sluice"]} for nth in range(3)]
+    bodies.append({"model": MODEL, "input": "a"})
+    async with served(settings, embedding_model=Path("demo")) as sluice:
+        price = {"model": name, "input_usd_per_mtok": "1", "output_usd_per_mtok": "4"}
+        assert (await sluice.admin.post("/admin/v1/prices", json=price)).status_code == 201
+        listed = (await sluice.public.get("/v1/models")).json()["data"]
+        draft = await submit(database, sluice.storage, sluice.key(), bodies, endpoint=path)
+        asked = [sluice.public.post(path, json=body) for body in bodies]
+        answers = [answer.json() for answer in await asyncio.gather(*asked)]
+        batch = await over(database, draft, 4)
+        lines = await results_of(database, draft)
+        metrics = (await sluice.admin.get("/metrics")).text
+        described = (await sluice.public.get("/openapi.json")).json()
+    assert [card["id"] for card in listed] == [MODEL, name]
+    assert (batch.num_done, batch.num_failed, batch.output_tokens) == (3, 1, 0)
+    assert [line["response"]["status_code"] for line in lines] == [200, 200, 200, 400]
+    for line, answer in zip(lines[:3], answers[:3], strict=True):
+        ours, theirs = line["response"]["body"], answer
+        assert ours["usage"] == theirs["usage"]
+        for one, other in zip(ours["data"], theirs["data"], strict=True):
+            assert one["embedding"] == pytest.approx(other["embedding"], abs=2e-6)
+    rows = await ledger_of(database, sluice.key())
+    items, requests = ([row for row in rows if row.is_batch is kind] for kind in (True, False))
+    assert sum(row.nano_usd for row in items) * 2 == sum(row.nano_usd for row in requests) > 0
+    assert sum(row.input_tokens for row in items) == sum(row.input_tokens for row in requests) > 0
+    assert not any(row.output_tokens for row in rows)
+    assert 'gen_ai_operation_name="embeddings"' in metrics
+    assert path in described["paths"]
 
 
 async def test_an_item_that_is_refused_has_its_line_and_costs_nothing(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from engine.contract import Pooling
 from engine.demo import MODEL_DIR
+from engine.embedding_config import EmbeddingConfig
 from engine.errors import ModelError
 from engine.generation_config import SamplingDefaults
-from gateway.app.model_loading import load_model
+from gateway.app.model_loading import load_model, load_models
 from gateway.errors import StartupFailed
 from gateway.settings import Settings
 from scheduler.config import PRESETS
@@ -70,3 +73,25 @@ def test_a_models_own_sampling_is_served_unless_told(
     for word in ("none", "vllm"):
         plain = load_model(Settings(**asked, generation_config=word), version="test")
         assert plain.sampling_defaults == SamplingDefaults()
+
+
+def test_a_model_of_embeddings_is_loaded_beside() -> None:
+    """The demo's weights make vectors under a name of their own, which must not be the other's."""
+    asked = {"engine": "simulated", "embedding_model": "demo", "embedding_matryoshka": True}
+    chat, vectors = load_models(Settings(**asked), version="test")
+    assert (chat.name, chat.embedding) == ("sluice-demo", None)
+    assert vectors.name == "sluice-demo-embedding"
+    assert vectors.embedding == EmbeddingConfig(pooling=Pooling.MEAN, dimensions=())
+    assert (vectors.info.pooling, vectors.info.device) == (Pooling.MEAN, "cpu")
+    with pytest.raises(StartupFailed, match="SLUICE_EMBEDDING_MODEL_NAME: two models"):
+        load_models(Settings(**asked, embedding_model_name="sluice-demo"), version="test")
+
+
+def test_a_tokenizer_that_forgets_its_end_stops_the_start(tmp_path: Path) -> None:
+    """Where the last token is pooled, one that is promised and not appended would be missed."""
+    shutil.copytree(MODEL_DIR, tmp_path / "model")
+    file = tmp_path / "model" / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"add_eos_token": True}))
+    settings = Settings(engine="simulated", embedding_model=tmp_path / "model")
+    with pytest.raises(ModelError, match="add_eos_token"):
+        load_models(settings, version="test")

@@ -75,6 +75,21 @@ def test_the_engines_spans_tile_what_computed() -> None:
     assert all(span.parent_span_id == chat.span_id for span in parts)
 
 
+def test_embeddings_are_an_operation_that_draws_nothing() -> None:
+    """Their span has the conventions' name; prefill goes up to the end, and there is no decode."""
+    facts = RequestFacts(
+        queued_s=11.0, num_ahead=0, admitted_s=12.0, first_token_s=None, ended_s=14.0
+    )
+    timeline = computed(facts)
+    timeline.route = "/v1/embeddings"
+    spans = MAKER.spans(timeline)
+    span = named(spans, "embeddings m")
+    assert (span.attributes or {})[names.OPERATION] == "embeddings"
+    assert names.REQUEST_MAX_TOKENS not in (span.attributes or {})
+    assert took_s(named(spans, names.PREFILL)) == 2
+    assert not [span for span in spans if span.name == names.DECODE]
+
+
 def test_one_that_never_ran_was_queued_alone() -> None:
     """Cancelled in the queue, its time ends with the phase that it was in."""
     facts = RequestFacts(

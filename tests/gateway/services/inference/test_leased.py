@@ -27,7 +27,7 @@ class Refusing:
         self.num_closed = 0
 
     async def prepare(self, tenant_id: UUID, model: Any, jobs: Any, **more: Any) -> Any:
-        return [SimpleNamespace(prompt=[1, 2], params=SimpleNamespace(max_tokens=5)) for _ in jobs]
+        return [SimpleNamespace(num_tokens=2, max_tokens=5) for _ in jobs]
 
     def submit(self, *args: Any, **more: Any) -> Any:
         if not self.num_started:
