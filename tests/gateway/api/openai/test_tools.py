@@ -48,7 +48,10 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Par is"}}\n</too
 
 @asynccontextmanager
 async def serving(
-    tokenizer: Tokenizer, scripted: ScriptedService, source: str = HERMES
+    tokenizer: Tokenizer,
+    scripted: ScriptedService,
+    source: str = HERMES,
+    marker: str | None = None,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a model with a template, whose engine says what the test wrote."""
     info = SimulatedEngine(
@@ -63,9 +66,10 @@ async def serving(
     info = replace(info, capabilities=frozenset(Capability))
     plain = served_model(MODEL, cast(EngineService, scripted), info, tokenizer)
     template = ChatTemplate(source)
-    model: ServedModel = replace(
-        plain, chat_template=template, answer_format=answer_format(template)
-    )
+    told = answer_format(template)
+    if marker is not None and told.calls is not None:
+        told = replace(told, calls=replace(told.calls, marker=marker))
+    model: ServedModel = replace(plain, chat_template=template, answer_format=told)
     async with open_client(model) as client:
         yield client
 
@@ -254,6 +258,24 @@ async def test_one_call_is_all_that_is_paid(
     assert used[0] == used[1] <= len(tokenizer.encode(CALL, add_special_tokens=False))
 
 
+@pytest.mark.parametrize("asked", [{}, {"stop": "stop here", "parallel_tool_calls": False}])
+async def test_many_tokens_at_once_are_read_as_few(
+    tokenizer: Tokenizer, scripted: ScriptedService, asked: dict[str, Any]
+) -> None:
+    """What a slow reader finds, thousands of tokens, is text, calls, scores and usage as ever."""
+    written, answers = "word " * 900 + CALL + "word " * 900 + "stop here" + "word " * 600, []
+    async with serving(tokenizer, scripted) as client:
+        for sizes in ((400,), (100_000,)):
+            scripted.script = steps(tokenizer, written, sizes, FinishReason.STOP)
+            response = await client.post(PATH, json=ASKED | asked | {"logprobs": True})
+            usage = response.json()["usage"]["completion_tokens"]
+            [choice] = without_ids(plain(response))
+            assert choice["scored"] == usage
+            answers.append((choice, usage))
+    assert answers[0] == answers[1]
+    assert len(answers[0][0]["calls"]) == 1
+
+
 async def prompt_of(
     client: httpx.AsyncClient, tokenizer: Tokenizer, scripted: ScriptedService, body: dict[str, Any]
 ) -> str:
@@ -295,6 +317,19 @@ async def test_templates_are_given_tools_and_calls(
         one = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "time"}}]}
         allowed = body | {"tool_choice": {"type": "allowed_tools", "allowed_tools": one}}
         assert await prompt_of(client, tokenizer, scripted, allowed) == "T:time " + said
+
+
+async def test_none_bans_what_opens_a_call(tokenizer: Tokenizer, scripted: ScriptedService) -> None:
+    """A marker of its own token is not drawn where tools or calls are there and none is wanted."""
+    marker = "<|system|>"
+    token_id = tokenizer.id_of(marker)
+    none = ASKED | {"tool_choice": "none", "logit_bias": {"5": 1}}
+    async with serving(tokenizer, scripted, marker=marker) as client:
+        for body, banned in ((none, True), (BODY | {"messages": HISTORY}, True), (BODY, False)):
+            await prompt_of(client, tokenizer, scripted, body)
+            biases = dict(scripted.requests[-1].params.logit_bias)
+            assert (biases.get(token_id) == -100.0) is banned
+    assert biases == {}
 
 
 async def test_any_model_is_told_of_calls_in_words(
