@@ -78,6 +78,8 @@ def regex_spec(pattern: str, *, param: str) -> ConstraintSpec:
         raise ConstraintRefused(
             f"'{param}' must be a pattern of 1 to {MAX_REGEX_CHARS} characters.", param=param
         )
+    # Refused here where it is no text, which the library would not take.
+    _encode(pattern)
     grammar = f"start: /{regex_to_lark(pattern, '')}/"
     return ConstraintSpec(_encode({"grammars": [{"lark_grammar": grammar}]}), param)
 
@@ -141,4 +143,7 @@ def _with_our_options(schema: Mapping[str, Any], param: str, *, is_compact: bool
 
 
 def _encode(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        raise ConstraintRefused("Half of a surrogate pair is no text.") from None
