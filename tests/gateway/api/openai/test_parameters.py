@@ -157,7 +157,7 @@ def test_the_page_is_what_the_table_says() -> None:
     assert Path("docs/api.md").read_text(encoding="utf-8") == page()
 
 
-@pytest.mark.parametrize("place", ["chat", "text", "stream", "form", "message", "part"])
+@pytest.mark.parametrize("place", ["chat", "text", "stream", "message", "part"])
 async def test_unknown_names(
     client: httpx.AsyncClient, lenient: httpx.AsyncClient, place: str
 ) -> None:
