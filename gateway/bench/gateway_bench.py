@@ -21,6 +21,7 @@ from pathlib import Path
 from gateway.bench.figures import Costs, Round, make_part
 from gateway.bench.latency import latencies_s
 from gateway.bench.load import request_of, send_all
+from gateway.bench.masks_cost import add_masks_cost
 from gateway.bench.metrics_cost import add_metrics_cost
 from gateway.bench.options import GatewayBenchOptions
 from gateway.bench.subjects import (
@@ -59,6 +60,7 @@ def measure(options: GatewayBenchOptions, progress: Progress) -> Part:
         part = make_part(options, subjects, rounds)
     # Once the servers are gone.
     add_metrics_cost(part)
+    add_masks_cost(part)
     return part
 
 

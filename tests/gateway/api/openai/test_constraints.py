@@ -104,6 +104,11 @@ async def test_patterns_choices_and_grammars_hold(
         ({"structured_outputs": {"structural_tag": {}}}, "structured_outputs.structural_tag", ""),
         ({"response_format": {"type": "yaml"}}, "response_format.type", ""),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", ""),
+        (
+            {"response_format": format_of(POINT) | {"type": "json_object"}},
+            "response_format.json_schema",
+            "",
+        ),
         ({"response_format": {"type": "json_object", "schema": {}}}, None, "schema"),
         ({"response_format": format_of({"not": {}})}, "response_format", "not"),
         ({"guided_json": '{"$ref": "#"}'}, "guided_json", "$ref"),
