@@ -92,7 +92,11 @@ def choice_spec(choices: Sequence[str], *, param: str) -> ConstraintSpec:
         raise ConstraintRefused(
             f"Each text of '{param}' must have 1 to {MAX_CHOICE_CHARS} characters.", param=param
         )
-    return lark_spec("start: " + " | ".join(map(_encode, choices)), param=param)
+    # As one token of the grammar, whose states are few however many texts there are.
+    texts = " | ".join(
+        _encode(choice).replace("\x7f", "\\u007f") for choice in dict.fromkeys(choices)
+    )
+    return lark_spec(f"start: TEXT\nTEXT: {texts}", param=param)
 
 
 def client_grammar_spec(grammar: str, *, param: str) -> ConstraintSpec:

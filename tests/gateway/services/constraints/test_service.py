@@ -96,6 +96,8 @@ def takes(constraint: TokenConstraint, text: str) -> bool:
         (regex_spec("(ab)+|x/y", param="p"), ["ab", "abab", "x/y"], ["", "a", "ababa"]),
         (regex_spec("^ab$", param="p"), ["ab"], ["xab"]),
         (choice_spec(["yes", 'no "\\n\n'], param="p"), ["yes", 'no "\\n\n'], ["no", "yes "]),
+        (choice_spec(["a", "ab", "\x7f\x1f"], param="p"), ["a", "ab", "\x7f\x1f"], ["b", ""]),
+        (choice_spec(["0"] * 2000, param="p"), ["0"], ["00"]),
         (client_grammar_spec('start: "a" B+\nB: "b"', param="p"), ["ab", "abb"], ["a", "b"]),
         (
             lark_spec(f'start: "<" j ">"\nj: {json_rule({"const": 1}, param="p")}', param="p"),
@@ -103,7 +105,7 @@ def takes(constraint: TokenConstraint, text: str) -> bool:
             ["1", "<2>"],
         ),
     ],
-    ids=["enum", "object", "regex", "anchors", "choice", "lark", "rule"],
+    ids=["enum", "object", "regex", "anchors", "choice", "prefix", "equal", "lark", "rule"],
 )
 async def test_a_constraint_takes_its_own_texts_alone(
     constraints: Constraints, spec: ConstraintSpec, whole: list[str], other: list[str]
