@@ -71,6 +71,7 @@ class PlanDriver:
         self._steps = 0
         self.num_cached_tokens = 0
         self.failures: dict[int, str] = {}
+        self.unmet: set[int] = set()
 
     def run(
         self, prompts: Sequence[Sequence[int]], params: SamplingParams | Sequence[SamplingParams]
@@ -115,6 +116,7 @@ class PlanDriver:
             samples[slot].tokens.append(token)
         for slot, reason in result.failed.items():
             self.failures[samples[slot].index] = samples[slot].failure = reason
+        self.unmet |= {samples[slot].index for slot in result.unmet}
         for s in samples.values():
             if s.ended or self._preempt:
                 self._release(s)

@@ -71,8 +71,11 @@ def hide(logits: Tensor, masks: TokenMasks, *, native: bool = False) -> None:
 
 @dataclass(slots=True)
 class _Held:
+    """Hold a constraint, and the token that it has not been told of yet, or -1."""
+
     constraint: TokenConstraint
     failure: str | None = None
+    newest: int = -1
 
 
 @dataclass(slots=True)
@@ -97,10 +100,14 @@ class StepMasks:
     def accept(
         self, token_ids: NDArray[np.int64] | NDArray[np.int32], failed: NDArray[np.bool_]
     ) -> None:
-        """Tell constraints which tokens the rows of the step drew that did not fail."""
+        """Note which tokens the rows of the step drew that did not fail.
+
+        Constraints are told of them where the next masks are made, beside the model.
+        """
+        is_drawn, drawn = (~failed).tolist(), token_ids.tolist()
         for row, held in self._held:
-            if held.failure is None and not failed[row]:
-                _advance(held, (token_ids.item(row),))
+            if is_drawn[row]:
+                held.newest = drawn[row]
 
     def unmet(
         self, slots: NDArray[np.int32], failed: NDArray[np.bool_], bias: BiasEntries | None
@@ -118,6 +125,9 @@ class StepMasks:
         words = np.empty((len(rows), -(-self.vocab_size // 32)), np.int32)
         failed = {}
         for at, (row, held) in enumerate(self._held):
+            if held.newest >= 0 and held.failure is None:
+                _advance(held, (held.newest,))
+                held.newest = -1
             if held.failure is None:
                 try:
                     held.constraint.fill_mask(words[at])

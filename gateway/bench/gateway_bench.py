@@ -22,6 +22,7 @@ from pathlib import Path
 from gateway.bench.figures import Costs, Round, make_part
 from gateway.bench.latency import latencies_s
 from gateway.bench.load import request_of, send_all
+from gateway.bench.masks_cost import add_masks_cost
 from gateway.bench.metrics_cost import add_metrics_cost
 from gateway.bench.options import GatewayBenchOptions
 from gateway.bench.subjects import (
@@ -69,6 +70,7 @@ def measure(options: GatewayBenchOptions, progress: Progress) -> Part:
         part.figures["all_traced_dropped"] = at_most(dropped, 0.02, "share")
     # Once the servers are gone.
     add_metrics_cost(part)
+    add_masks_cost(part)
     return part
 
 

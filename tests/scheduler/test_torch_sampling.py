@@ -29,6 +29,7 @@ from engine.config import EngineConfig
 from engine.contract import SamplingParams, TokenLogprobs
 from engine.cpu.runner import TorchEngine
 from engine.models import loader
+from fake_constraint import Spelled
 from scheduler.config import first_come
 from scheduler.core import Scheduler
 from scheduler.request import Admit, FinishReason, Request
@@ -221,6 +222,31 @@ def test_seeded_draws_with_penalties_do_not_depend_on_the_batch(
     found, snapshot = run(model_dir, prompts, params, setting)
     check_trouble(setting, snapshot)
     assert [collected.tokens for collected in found] == alone
+
+
+@SETTINGS
+def test_constrained_draws_do_not_depend_on_the_batch(
+    model_dir: Path, prompts: list[list[int]], setting: tuple[int, int, bool]
+) -> None:
+    """What a constraint leaves to draw is drawn the same, whatever is cut, sent back or beside."""
+    places = [range(at, at + 50, 3) for at in range(6, 6 + MAX_TOKENS)]
+    # With its end it has as many tokens as there may be, or one more.
+    spelled = [Spelled(places[: MAX_TOKENS - 1 + index % 2], end=5) for index in range(8)]
+    params = [
+        SamplingParams(max_tokens=MAX_TOKENS, seed=index, constraint=wanted, logprobs=0)
+        for index, wanted in enumerate(spelled)
+    ]
+    alone = [
+        run(model_dir, [prompt], [p])[0][0].tokens
+        for prompt, p in zip(prompts, params, strict=True)
+    ]
+    found, snapshot = run(model_dir, prompts, params, setting)
+    check_trouble(setting, snapshot)
+    assert [collected.tokens for collected in found] == alone
+    for index, collected in enumerate(found):
+        ends = (FinishReason.STOP, FinishReason.LENGTH)
+        assert collected.finish_reason is ends[index % 2]
+        assert all(t in place for t, place in zip(collected.tokens, places, strict=False))
 
 
 @SETTINGS

@@ -62,7 +62,7 @@ class Completions:
             body, model.info, model.sampling_defaults, max_tokens=bound or DEFAULT_MAX_TOKENS
         )
         prompts, stop = _prompts(body.prompt, n, model.info), stop_strings(body)
-        constraint = None if is_prompt_alone else requested_constraint(body)
+        constraint = requested_constraint(body)
         return [
             Job(
                 request_id=f"{request_id}-{index}-{choice}",
@@ -75,7 +75,7 @@ class Completions:
                 is_prompt_alone=is_prompt_alone,
                 adds_special_tokens=body.add_special_tokens,
                 salt=requested_salt(body),
-                constraint=constraint,
+                constraint=None if is_prompt_alone else constraint,
             )
             for index, (param, prompt) in enumerate(prompts)
             for choice in range(n)

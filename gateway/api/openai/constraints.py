@@ -62,6 +62,10 @@ def _asked(body: SamplingFields) -> Iterator[ConstraintSpec]:
 
 
 def _of_format(asked: ResponseFormat) -> Iterator[ConstraintSpec]:
+    if asked.type in ("text", "json_object") and asked.json_schema is not None:
+        raise InvalidRequest(
+            "'json_schema' goes with 'type' json_schema alone.", param="response_format.json_schema"
+        )
     if asked.type == "text":
         return
     if asked.type == "json_object":

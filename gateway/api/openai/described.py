@@ -54,6 +54,8 @@ from gateway.api.openai.parameters import (
 from gateway.domain import Tier
 from gateway.services.batches.item_line import ENDPOINTS
 from gateway.services.batches.service import MAX_EXPIRY_S, MIN_EXPIRY_S
+from gateway.services.constraints import MAX_CHOICE_CHARS, MAX_REGEX_CHARS
+from gateway.services.constraints import MAX_CHOICES as MAX_CONSTRAINT_CHOICES
 from gateway.services.inference import MAX_INPUTS, ServedModel, sizes_of
 
 Schema = dict[str, Any]
@@ -132,6 +134,10 @@ def tighten(components: Mapping[str, Schema], served: Served) -> None:
             _tighten(schema["properties"], each, served.for_request(name), of=name)
     _describe_turns(components["ChatMessage"])
     _describe_tools(components["ChatRequest"], served)
+    _describe_format(components["ResponseFormat"])
+    _describe_structured(components["StructuredOutputs"])
+    components["JsonSchemaFormat"]["properties"]["schema"] = {"type": "object"}
+    components["JsonSchemaFormat"]["required"] = ["name", "schema"]
     _require_one(components["TokenizeRequest"])
     components["BatchRequest"]["properties"] |= _OF_BATCHES
     components["OutputExpiresAfter"]["properties"]["seconds"] = _EXPIRY
@@ -209,6 +215,10 @@ def _bounds(name: str, served: Served, *, of: str) -> dict[str, Schema]:
         "tools": {"array": {"items": _TOOL, "maxItems": MAX_TOOLS}},
         "tool_calls": {"array": {"items": _CALL, "maxItems": MAX_TOOLS}},
         "tool_call_id": {"string": {"minLength": 1, "maxLength": MAX_CALL_ID_CHARS}},
+        "guided_regex": {"string": _REGEX},
+        "regex": {"string": _REGEX},
+        "guided_choice": {"array": _CHOICES},
+        "choice": {"array": _CHOICES},
     }
     return bounds.get(name, {})
 
@@ -306,6 +316,39 @@ _OF_BATCHES: Final[Schema] = {
     "completion_window": {"type": "string", "pattern": _WINDOW},
     "metadata": {"anyOf": [{"type": "object"} | _METADATA, {"type": "null"}]},
 }
+
+
+_REGEX: Final[Schema] = {"minLength": 1, "maxLength": MAX_REGEX_CHARS}
+_CHOICES: Final[Schema] = {
+    "minItems": 1,
+    "maxItems": MAX_CONSTRAINT_CHOICES,
+    "items": {"type": "string", "minLength": 1, "maxLength": MAX_CHOICE_CHARS},
+}
+
+
+def _describe_format(format_: Schema) -> None:
+    """Say which types there are, and which of them names a schema."""
+    null, fields = {"type": "null"}, format_["properties"]
+    schema = {"$ref": "#/components/schemas/JsonSchemaFormat"}
+    format_["anyOf"] = [
+        {"properties": {"type": {"enum": ["text", "json_object"]}, "json_schema": null}},
+        {
+            "properties": {"type": {"const": "json_schema"}, "json_schema": schema},
+            "required": ["json_schema"],
+        },
+    ]
+    fields["type"] = {"enum": ["text", "json_object", "json_schema"]}
+
+
+def _describe_structured(structured: Schema) -> None:
+    """Say that it asks for something."""
+    fields = structured["properties"]
+    kinds = {"json": ["object", "string"], "regex": "string", "choice": "array"}
+    structured["anyOf"] = [
+        {"properties": {name: {"type": kind}}, "required": [name]}
+        for name, kind in (kinds | {"grammar": "string"}).items()
+    ] + [{"properties": {"json_object": {"const": True}}, "required": ["json_object"]}]
+    fields["grammar"]["description"] += "; special tokens cannot be named"
 
 
 def _describe_turns(message: Schema) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from gateway.api.body import JsonBody
-from gateway.api.openai.schemas import ChatMessage, StreamOptions
+from gateway.api.openai.schemas import ChatMessage, StreamOptions, StructuredOutputs
 from gateway.errors import InvalidRequest
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -22,6 +22,10 @@ HEADER: Final = b"x-sluice-ignored"
 # A client chooses these names: of what is long or not plain only their number is told.
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 _MAX_NAMES: Final = 32
+_INNER: Final[dict[str, type[msgspec.Struct]]] = {
+    "stream_options": StreamOptions,
+    "structured_outputs": StructuredOutputs,
+}
 
 _body: Final = JsonBody(dict[str, msgspec.Raw])
 _object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -77,16 +81,19 @@ class Reader(Generic[Body]):
 
     def _known_part(self, body: bytes, ignored: Ignored) -> bytes:
         fields: dict[str, Any] = self._known_of(_body.decode(body), self._known, "", ignored)
-        if "stream_options" in fields:
-            fields["stream_options"] = self._inner(fields["stream_options"], ignored)
+        for name, kind in _INNER.items():
+            if name in fields:
+                fields[name] = self._inner(fields[name], kind, f"{name}.", ignored)
         if "messages" in fields:
             fields["messages"] = self._turns(fields["messages"], ignored)
         return msgspec.json.encode(fields)
 
-    def _inner(self, raw: msgspec.Raw, ignored: Ignored) -> Any:
-        known = frozenset(StreamOptions.__struct_fields__)
+    def _inner(
+        self, raw: msgspec.Raw, kind: type[msgspec.Struct], under: str, ignored: Ignored
+    ) -> Any:
+        known = frozenset(kind.__struct_fields__)
         try:
-            return self._known_of(_object.decode(raw), known, "stream_options.", ignored)
+            return self._known_of(_object.decode(raw), known, under, ignored)
         except _UNREADABLE:
             return raw
 

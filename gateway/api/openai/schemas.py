@@ -45,7 +45,7 @@ class ChatMessage(msgspec.Struct, forbid_unknown_fields=True):
     provider_specific_fields: Any = None
 
 
-class JsonSchemaFormat(msgspec.Struct):
+class JsonSchemaFormat(msgspec.Struct, forbid_unknown_fields=True):
     """Name a schema; whether it is `strict` or not, answers are held to it."""
 
     name: str
@@ -54,7 +54,7 @@ class JsonSchemaFormat(msgspec.Struct):
     strict: bool | None = None
 
 
-class ResponseFormat(msgspec.Struct):
+class ResponseFormat(msgspec.Struct, forbid_unknown_fields=True):
     type: str
     json_schema: JsonSchemaFormat | None = None
 

@@ -7,6 +7,11 @@ it does not know; `docs/decisions.md` has the comparison.
 """
 
 from gateway.services.constraints.checkers import Checkers
+from gateway.services.constraints.limits import (
+    MAX_CHOICE_CHARS,
+    MAX_CHOICES,
+    MAX_REGEX_CHARS,
+)
 from gateway.services.constraints.service import Constraints, Vocabulary
 from gateway.services.constraints.spec import (
     ConstraintSpec,
@@ -19,6 +24,9 @@ from gateway.services.constraints.spec import (
 )
 
 __all__ = [
+    "MAX_CHOICES",
+    "MAX_CHOICE_CHARS",
+    "MAX_REGEX_CHARS",
     "Checkers",
     "ConstraintSpec",
     "Constraints",

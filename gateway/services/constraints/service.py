@@ -93,7 +93,8 @@ class Constraints:
         Raises: `ConstraintRefused`: it cannot be compiled; `UnsupportedParameter`: this engine
         takes none; `TenantLimited`, `Overloaded`: too many wait.
         """
-        if Capability.GRAMMAR not in info.capabilities or not info.eos_token_ids:
+        has_end = any(token_id < info.vocab_size for token_id in info.eos_token_ids)
+        if Capability.GRAMMAR not in info.capabilities or not has_end:
             raise UnsupportedParameter(
                 f"This engine cannot do what '{spec.param}' asks; leave it out.", param=spec.param
             )

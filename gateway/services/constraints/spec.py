@@ -78,6 +78,8 @@ def regex_spec(pattern: str, *, param: str) -> ConstraintSpec:
         raise ConstraintRefused(
             f"'{param}' must be a pattern of 1 to {MAX_REGEX_CHARS} characters.", param=param
         )
+    # Refused here where it is no text, which the library would not take.
+    _encode(pattern)
     grammar = f"start: /{regex_to_lark(pattern, '')}/"
     return ConstraintSpec(_encode({"grammars": [{"lark_grammar": grammar}]}), param)
 
@@ -90,7 +92,11 @@ def choice_spec(choices: Sequence[str], *, param: str) -> ConstraintSpec:
         raise ConstraintRefused(
             f"Each text of '{param}' must have 1 to {MAX_CHOICE_CHARS} characters.", param=param
         )
-    return lark_spec("start: " + " | ".join(map(_encode, choices)), param=param)
+    # As one token of the grammar, whose states are few however many texts there are.
+    texts = " | ".join(
+        _encode(choice).replace("\x7f", "\\u007f") for choice in dict.fromkeys(choices)
+    )
+    return lark_spec(f"start: TEXT\nTEXT: {texts}", param=param)
 
 
 def client_grammar_spec(grammar: str, *, param: str) -> ConstraintSpec:
@@ -141,4 +147,7 @@ def _with_our_options(schema: Mapping[str, Any], param: str, *, is_compact: bool
 
 
 def _encode(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        raise ConstraintRefused("Half of a surrogate pair is no text.") from None

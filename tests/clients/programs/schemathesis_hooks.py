@@ -79,6 +79,39 @@ def fit(body, *, is_chat):
         body["min_tokens"] = min(body["min_tokens"], 1)
     if body.get("stream_options") is not None:
         body["stream"] = True
+    fit_form(body)
+
+
+# What asks for a form of the answer, and what of that form is text of a language of its own.
+FORMS = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice")
+FORMS += ("guided_grammar",)
+GOOD = {"json": {"type": "object"}, "regex": "[ab]+", "grammar": 'start: "a"'}
+
+
+def fit_form(body):
+    """Ask for one form at most, that can be held to and has an end."""
+    asked = [name for name in FORMS if body.get(name) is not None]
+    for name in asked[1:]:
+        del body[name]
+    if not asked:
+        return
+    # An end that may not come yet, or never, leaves nothing to draw.
+    for name in ("ignore_eos", "min_tokens"):
+        body.pop(name, None)
+    kind = asked[0].removeprefix("guided_")
+    if kind in GOOD:
+        body[asked[0]] = GOOD[kind]
+    if kind == "response_format" and body[kind].get("json_schema"):
+        body[kind]["json_schema"]["schema"] = GOOD["json"]
+    if kind == "structured_outputs":
+        options = body[kind]
+        kinds = [one for one in (*GOOD, "choice") if options.get(one) is not None]
+        for one in kinds[1:]:
+            del options[one]
+        if kinds:
+            options["json_object"] = None
+        if kinds and kinds[0] in GOOD:
+            options[kinds[0]] = GOOD[kinds[0]]
 
 
 def fit_chat(body):

@@ -259,6 +259,7 @@ def test_info_states_the_limits(tiny_llama_dir: Path) -> None:
         Capability.PENALTIES,
         Capability.LOGIT_BIAS,
         Capability.MIN_TOKENS,
+        Capability.GRAMMAR,
     }
     # What fits into 256 MiB of float32 logits.
     assert info.max_num_prompt_logprobs == (1 << 26) // 128

@@ -27,6 +27,7 @@ from engine.contract import (
 from engine.cpu.runner import TorchEngine
 from engine.errors import EngineError, EngineOutOfMemory
 from engine.gpu.engine import GpuEngine
+from fake_constraint import Spelled
 from plan_driver import PlanDriver
 from scheduler.config import first_come
 from scheduler.core import Scheduler
@@ -187,11 +188,14 @@ def test_steps_that_overlap_draw_the_same_tokens(
 def _surface() -> list[SamplingParams]:
     """Ask for everything that a request can, some of it in the same batch."""
     common = {"max_tokens": NUM_NEW_TOKENS}
+    spelled = Spelled([range(at, at + 40, 3) for at in range(3, 20)], end=2)
     return [
-        SamplingParams(**common, temperature=0.8, seed=1, ignore_eos=True),
+        SamplingParams(**common, temperature=0.8, seed=1, constraint=spelled),
         SamplingParams(**common, temperature=0.9, top_k=20, top_p=0.9, min_p=0.02, seed=-2),
         SamplingParams(**common, temperature=0.0, repetition_penalty=1.4, presence_penalty=0.3),
-        SamplingParams(**common, temperature=0.7, seed=3, frequency_penalty=1.5, logprobs=3),
+        SamplingParams(
+            **common, temperature=0.7, seed=3, frequency_penalty=1.5, logprobs=3, constraint=spelled
+        ),
         SamplingParams(**common, temperature=0.0, logit_bias=((5, 9.0), (9, -4.0)), logprobs=0),
         SamplingParams(**common, temperature=1.0, seed=4, min_tokens=10, stop_token_ids=(7, 8)),
         SamplingParams(**common, temperature=0.0, prompt_logprobs=2),
@@ -208,6 +212,7 @@ def test_all_of_sampling_equals_the_cpu_engine(
     sizes = {"num_blocks": num_blocks, "max_num_batched_tokens": 50}
     wanted, _ = schedule(make(model_dir, TorchEngine, **sizes), prompts, _surface())
     found, snapshot = schedule(make(model_dir, graphs=graphs, **sizes), prompts, _surface())
+    assert [len(found[index].tokens) for index in (0, 3)] == [17, 17]
     assert [one.tokens for one in found] == [one.tokens for one in wanted]
     for ours, theirs in zip(found, wanted, strict=True):
         _assert_close(ours.logprobs, theirs.logprobs)
@@ -222,6 +227,17 @@ def _assert_close(ours: Sequence[TokenLogprobs], theirs: Sequence[TokenLogprobs]
     for one, other in zip(ours, theirs, strict=True):
         assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
         assert [token_id for token_id, _ in one.top] == [token_id for token_id, _ in other.top]
+
+
+def test_a_constraint_that_is_left_nothing_is_the_rows_own_fault(
+    model_dir: Path, prompts: list[list[int]]
+) -> None:
+    """Where a bias hides the only token that a mask leaves, the row ends as unmet, and alone."""
+    engine = make(model_dir)
+    unmet = SamplingParams(max_tokens=9, min_tokens=5, constraint=Spelled([[40]], end=2))
+    driver = PlanDriver(engine)
+    driver.run(prompts[:2], [unmet, GREEDY])
+    assert driver.unmet == {0}
 
 
 def test_slots_forget_their_penalties(model_dir: Path, prompts: list[list[int]]) -> None:

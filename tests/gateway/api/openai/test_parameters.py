@@ -19,6 +19,7 @@ from gateway.api.openai.parameters import (
     MESSAGE,
     PART,
     STREAM_OPTIONS,
+    STRUCTURED_OUTPUTS,
     TOKENIZE,
     Fate,
     Parameter,
@@ -30,6 +31,7 @@ from gateway.api.openai.schemas import (
     CompletionRequest,
     DetokenizeRequest,
     StreamOptions,
+    StructuredOutputs,
     TokenizeRequest,
 )
 from gateway.errors import InvalidRequest
@@ -52,11 +54,14 @@ BESIDE: dict[str, dict[str, Any]] = {
 }
 # Whose turn it is that has them.
 ROLES = {"tool_calls": "assistant", "tool_call_id": "tool"}
+# Of these a request has one.
+FORMS = {"json", "regex", "choice", "grammar", "json_object"}
 # Of a sequence of tables: where each stands, and what a request is that has it.
 PLACES = {
     "chat": (CHAT, "{}"),
     "text": (COMPLETIONS, "{}"),
     "stream": (STREAM_OPTIONS, "stream_options.{}"),
+    "form": (STRUCTURED_OUTPUTS, "structured_outputs.{}"),
     "message": (MESSAGE, "messages[0].{}"),
     "part": (PART, "messages[0].content[0].{}"),
 }
@@ -73,6 +78,9 @@ def asking(place: str, name: str, value: Any) -> tuple[str, dict[str, Any]]:
     if place == "stream":
         options = {"include_usage": True, name: value}
         return PATHS["chat"], body | {"stream": True, "stream_options": options}
+    if place == "form":
+        options = {"json": {}} if name not in FORMS else {}
+        return PATHS["chat"], body | {"structured_outputs": options | {name: value}}
     turn = TURN | {"role": ROLES.get(name, "user")} | {name: value}
     if name == "tool_call_id" and value is None:
         turn["role"] = "user"
@@ -124,7 +132,7 @@ async def test_what_asks_for_nothing_passes(
     demo_client: httpx.AsyncClient, place: str, parameter: Parameter
 ) -> None:
     """A neutral value of any parameter, null among them, is neither refused nor named."""
-    needed = {"model", "messages", "prompt", "role", "content", "type", "text"}
+    needed = {"model", "messages", "prompt", "role", "content", "type", "text"} | FORMS
     if parameter.name in needed or place == "stream":
         return
     for value in parameter.neutral:
@@ -141,6 +149,7 @@ def test_the_tables_hold_what_is_decoded() -> None:
         (CHAT, ChatRequest),
         (COMPLETIONS, CompletionRequest),
         (STREAM_OPTIONS, StreamOptions),
+        (STRUCTURED_OUTPUTS, StructuredOutputs),
         (MESSAGE, ChatMessage),
         (TOKENIZE, TokenizeRequest),
         (DETOKENIZE, DetokenizeRequest),

@@ -1,0 +1,47 @@
+"""Compiled grammars are kept within bounds of bytes, for a tenant and in all."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from fake_constraint import Spelled
+from gateway.services.constraints.kept import GrammarKey, KeptGrammars
+
+ACME, OTHER = UUID(int=1), UUID(int=2)
+
+
+def key(number: int) -> GrammarKey:
+    return GrammarKey("v", bytes([number % 256, number // 256]))
+
+
+def test_ten_thousand_grammars_leave_what_one_shelf_holds() -> None:
+    """A tenant that never asks for the same twice has its newest ones kept, and no more bytes."""
+    kept = KeptGrammars(max_tenant_bytes=1000, max_bytes=5000)
+    for number in range(10_000):
+        kept.put(ACME, key(number), Spelled([], end=1), 100)
+        assert kept.num_bytes <= 1000
+    assert [kept.get(ACME, key(n)) is not None for n in (9989, 9990, 9999)] == [False, True, True]
+
+
+def test_what_was_used_last_stays_and_a_neighbour_keeps_its_own() -> None:
+    """Asking keeps a grammar; in all, those go first that belong to who has the most."""
+    kept = KeptGrammars(max_tenant_bytes=300, max_bytes=400)
+    kept.put(OTHER, key(0), Spelled([], end=1), 100)
+    for number in range(3):
+        kept.put(ACME, key(number), Spelled([], end=1), 100)
+    kept.get(ACME, key(0))
+    kept.put(ACME, key(3), Spelled([], end=1), 100)
+    kept.put(UUID(int=3), key(0), Spelled([], end=1), 100)
+    assert kept.get(OTHER, key(0)) is not None
+    assert [kept.get(ACME, key(number)) is not None for number in range(4)] == [
+        *(True, False, False, True)
+    ]
+
+
+def test_one_above_the_bound_is_not_kept() -> None:
+    """It would push out all others."""
+    kept = KeptGrammars(max_tenant_bytes=300, max_bytes=400)
+    kept.put(ACME, key(0), Spelled([], end=1), 100)
+    kept.put(ACME, key(1), Spelled([], end=1), 301)
+    assert kept.get(ACME, key(1)) is None
+    assert kept.get(ACME, key(0)) is not None
