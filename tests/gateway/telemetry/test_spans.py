@@ -82,10 +82,10 @@ def test_embeddings_are_an_operation_that_draws_nothing() -> None:
     )
     timeline = computed(facts)
     timeline.route = "/v1/embeddings"
-    spans = MAKER.spans(timeline)
+    spans = spans_of(timeline)
     span = named(spans, "embeddings m")
-    assert (span.attributes or {})[names.OPERATION] == "embeddings"
-    assert names.REQUEST_MAX_TOKENS not in (span.attributes or {})
+    assert attributes(span)[names.OPERATION] == "embeddings"
+    assert names.REQUEST_MAX_TOKENS not in attributes(span)
     assert took_s(named(spans, names.PREFILL)) == 2
     assert not [span for span in spans if span.name == names.DECODE]
 
