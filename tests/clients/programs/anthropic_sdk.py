@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from itertools import islice
 
 import anthropic
 from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
@@ -126,6 +127,7 @@ for result in results:
 seen["results"] = sorted((each.custom_id, each.result.type) for each in results)
 more = [batches.create(requests=requests[:1]).id for _ in range(2)]
 seen["cancelled"] = batches.cancel(more[0]).processing_status in ("canceling", "ended")
-seen["listed"] = [each.id for each in batches.list(limit=1)] == [more[1], more[0], made.id]
+listed = [each.id for each in islice(batches.list(limit=1), 3)]
+seen["listed"] = listed == [more[1], more[0], made.id]
 seen["deleted"] = batches.delete(made.id).type
 print(json.dumps(seen))

@@ -29,6 +29,8 @@ def before_call(context, case, kwargs):
             name: value[0] if isinstance(value, list) and value else value
             for name, value in case.body.items()
         }
+    if "after_id" in (case.query or {}):
+        case.query.pop("before_id", None)
     if case.path.startswith(MESSAGES) and isinstance(case.body, dict):
         renew_key(case)
         fit_messages(case.body)

@@ -16,6 +16,7 @@ from gateway.api.access import tenant_only
 from gateway.api.held_bytes import HeldBytes
 from gateway.api.idempotent import Idempotent
 from gateway.api.public import public_app, with_errors
+from gateway.api.sse import MESSAGE_STOP
 from gateway.credentials import Secrets
 from gateway.domain import Principal
 from gateway.domain.timeline import Timeline
@@ -42,6 +43,10 @@ JSON = (b"application/json", [b'{"text": "' + CANARY + b'"}'])
 STREAM = (
     b"text/event-stream; charset=utf-8",
     [b"data: " + CANARY + b"\n\n", b"data: more\n\n", b"data: [DONE]\n\n"],
+)
+MESSAGE = (
+    b"text/event-stream; charset=utf-8",
+    [b"event: ping\ndata: {}\n\n", MESSAGE_STOP],
 )
 
 
@@ -111,7 +116,7 @@ def code_of(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, response.json()["error"]["code"]
 
 
-@pytest.mark.parametrize("answer", [JSON, STREAM], ids=["document", "stream"])
+@pytest.mark.parametrize("answer", [JSON, STREAM, MESSAGE], ids=["document", "stream", "message"])
 async def test_a_retry_gets_the_same_bytes(store: Store, answer: Any) -> None:
     """What was answered once is answered again, and the endpoint runs once."""
     endpoint = Endpoint(answer)
