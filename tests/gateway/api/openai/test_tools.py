@@ -14,6 +14,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from engine.contract import Capability
+from engine.errors import ConstraintFailed
 from engine.simulated import SimulatedEngine
 from engine.step_cost import load_profile
 from engine.text import ChatTemplate, Tokenizer
@@ -63,7 +64,7 @@ async def serving(
         num_blocks=64,
         block_size=16,
     ).info
-    info = replace(info, capabilities=frozenset(Capability))
+    info = replace(info, capabilities=frozenset(Capability), eos_token_ids=frozenset([1]))
     plain = served_model(MODEL, cast(EngineService, scripted), info, tokenizer)
     template = ChatTemplate(source)
     told = answer_format(template)
@@ -87,6 +88,11 @@ def steps(
     return [*script, ((), reason)]
 
 
+def scored(choice: dict[str, Any]) -> list[str]:
+    """The tokens that have log-probabilities."""
+    return [one["token"] for one in (choice["logprobs"] or {"content": []})["content"]]
+
+
 def joined(text: str) -> list[dict[str, Any]]:
     """The choices of a stream, put together as SDKs do; each chunk is one of OpenAI's."""
     choices: dict[int, dict[str, Any]] = {}
@@ -96,9 +102,9 @@ def joined(text: str) -> list[dict[str, Any]]:
         chunk = json.loads(line.removeprefix("data: "))
         ChatCompletionChunk.model_validate(chunk, strict=True)
         for choice in chunk["choices"]:
-            so_far = choices.setdefault(choice["index"], {"calls": [], "scored": 0})
+            so_far = choices.setdefault(choice["index"], {"calls": [], "scored": []})
             so_far["reason"] = choice["finish_reason"]
-            so_far["scored"] += len((choice["logprobs"] or {"content": []})["content"])
+            so_far["scored"] += scored(choice)
             delta = choice["delta"]
             for name in ("content", "reasoning_content", "reasoning"):
                 so_far[name] = so_far.get(name, "") + (delta.get(name) or "")
@@ -124,7 +130,7 @@ def plain(response: httpx.Response) -> list[dict[str, Any]]:
                 for call in choice["message"].get("tool_calls", [])
             ],
             "reason": choice["finish_reason"],
-            "scored": len((choice["logprobs"] or {"content": []})["content"]),
+            "scored": scored(choice),
         }
         for choice in response.json()["choices"]
     ]
@@ -216,7 +222,7 @@ async def test_streamed_is_what_is_not_streamed(
     assert len(seen[0]) == body.get("n", 1)
     num_tokens = len(tokenizer.encode(written, add_special_tokens=False))
     for choice in seen[0]:
-        assert choice["scored"] == (num_tokens if "logprobs" in asked else 0)
+        assert len(choice["scored"]) == (num_tokens if "logprobs" in asked else 0)
         assert choice["content"] == expected.get("content", "")
         assert choice["reasoning"] == choice["reasoning_content"] == expected.get("reasoning", "")
         assert choice["reason"] == expected["reason"]
@@ -270,7 +276,7 @@ async def test_many_tokens_at_once_are_read_as_few(
             response = await client.post(PATH, json=ASKED | asked | {"logprobs": True})
             usage = response.json()["usage"]["completion_tokens"]
             [choice] = without_ids(plain(response))
-            assert choice["scored"] == usage
+            assert len(choice["scored"]) == usage
             answers.append((choice, usage))
     assert answers[0] == answers[1]
     assert len(answers[0][0]["calls"]) == 1
@@ -372,6 +378,23 @@ async def test_effort_is_said_in_the_templates_words(
         assert response.headers[HEADER.decode()] == (
             "chat_template_kwargs.m, chat_template_kwargs.role"
         )
+
+
+async def test_a_forced_call_may_be_thought_about(
+    tokenizer: Tokenizer, scripted: ScriptedService
+) -> None:
+    """Its form begins behind the thinking that a prompt has opened, or at once where it is off."""
+    thought = tokenizer.encode("Hm.</think>\n", add_special_tokens=False)
+    call = tokenizer.encode(CALL, add_special_tokens=False)
+    async with serving(tokenizer, scripted, THINKING) as client:
+        for effort, thinks in ((None, True), ("none", False)):
+            asked = {"tool_choice": "required", "reasoning_effort": effort}
+            await prompt_of(client, tokenizer, scripted, ASKED | asked)
+            held = scripted.requests[-1].params.constraint
+            assert held is not None
+            held.copy().accept([*thought, *call] if thinks else call)
+            with pytest.raises(ConstraintFailed):
+                held.copy().accept([*thought, *thought] if thinks else thought)
 
 
 FUNCTION = {"type": "function", "function": {"name": "time"}}
