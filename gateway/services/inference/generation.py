@@ -11,7 +11,6 @@ idempotent and needs no cancellation shield.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -30,8 +29,6 @@ from scheduler.facts import RequestFacts
 from scheduler.request import FinishReason
 from scheduler.stream import StreamDelta, TokenStream
 
-# So many are read in three milliseconds: a slow client may find thousands at once.
-_TOKENS_A_TURN = 512
 # It was taken in when it looked as if it could be served; by now it looks better or is refused.
 _EXPIRED_RETRY_S = 1.0
 
@@ -239,7 +236,7 @@ class Generation:
             raise self._failure
         check_end(delta, self._service)
         is_plain = not self._has_stops and self._reader is None
-        piece = self._plain(delta) if is_plain else await self._by_turns(delta)
+        piece = self._plain(delta) if is_plain else self._token_by_token(delta)
         if self.on_text is not None:
             self.on_text(piece.text)
         if piece.finish_reason is not None:
@@ -278,27 +275,6 @@ class Generation:
         if delta.finish_reason is None:
             return Piece(text, None, delta.logprobs or ())
         return self._last(text + self._detokenizer.finish(), delta.finish_reason, delta)
-
-    async def _by_turns(self, delta: StreamDelta) -> Piece:
-        """Take a delta token by token; of many, the event loop has its turn in between."""
-        token_ids, logprobs = delta.token_ids, delta.logprobs or []
-        pieces: list[Piece] = []
-        first = 0
-        while len(token_ids) - first > _TOKENS_A_TURN:
-            part = slice(first, first + _TOKENS_A_TURN)
-            some = replace(
-                delta, token_ids=token_ids[part], logprobs=logprobs[part], finish_reason=None
-            )
-            pieces.append(self._token_by_token(some))
-            if pieces[-1].finish_reason is not None:
-                return _joined(pieces)
-            first = part.stop
-            await asyncio.sleep(0)
-        rest = delta
-        if first:
-            rest = replace(delta, token_ids=token_ids[first:], logprobs=logprobs[first:])
-        last = self._token_by_token(rest)
-        return _joined([*pieces, last]) if pieces else last
 
     def _token_by_token(self, delta: StreamDelta) -> Piece:
         """Take a delta's tokens one by one, and end where a stop string or the only call is."""
@@ -353,13 +329,6 @@ def check_end(delta: StreamDelta, service: RunsRequests) -> None:
         if service.stopping:
             raise ServerDraining(retry_after_s=1)
         raise InternalFailure("The engine failed while computing this request.", detail=delta.error)
-
-
-def _joined(pieces: Sequence[Piece]) -> Piece:
-    last = pieces[-1]
-    text = "".join(piece.text for piece in pieces)
-    logprobs = [each for piece in pieces for each in piece.logprobs]
-    return replace(last, text=text, logprobs=logprobs)
 
 
 def _without_output(delta: StreamDelta) -> StreamDelta:

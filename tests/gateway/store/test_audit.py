@@ -400,4 +400,4 @@ async def _chain_again(
 def _plain_tenant(name: str) -> dict[str, object]:
     promises = {"ttft_ms": None, "tpot_ms": None, "max_gap_ms": None}
     ceilings = {"max_tier": "priority", "models": None, "cidrs": None, "max_keys": None}
-    return {"name": name, "plan": None, "org": None, **promises, **ceilings}
+    return {"name": name, "plan": None, "org": None, **promises, **ceilings, "trace_prompts": False}
