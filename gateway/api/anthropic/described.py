@@ -109,6 +109,8 @@ _TOOLS: Final[list[Schema]] = [
 
 def describe_messages(components: dict[str, Schema], served: Served) -> None:
     """Put the bodies of requests in place of what their types say of them."""
+    # One that makes vectors answers no message.
+    served = served.texts or served
     _describe_batch(components, served)
     for name, table, required in (
         ("MessagesRequest", MESSAGES, ["model", "messages", "max_tokens"]),
