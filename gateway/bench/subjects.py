@@ -191,18 +191,24 @@ def _running(
         raise BenchError("CPU times are read from /proc/<pid>/schedstat, which is not here")
     ours = ("SLUICE_", "OTEL_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**kept, **env})
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise BenchError(f"{' '.join(command[1:4])} did not start")
-        yield process, line
-    finally:
-        process.terminate()
-        process.wait(60)
-        if process.stdout is not None:
-            process.stdout.close()
+    # A line a request, which it writes as anywhere, is not for whoever runs the bench.
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env={**kept, **env}
+        )
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                log.seek(0)
+                said = log.read()[-1000:]
+                raise BenchError(f"{' '.join(command[1:4])} did not start: {said}")
+            yield process, line
+        finally:
+            process.terminate()
+            process.wait(60)
+            if process.stdout is not None:
+                process.stdout.close()
 
 
 @contextlib.contextmanager
