@@ -96,6 +96,8 @@ async def _serve(bench: Bench, num_readers: int, num_tokens: int) -> tuple[list[
             await asyncio.sleep(0)
         await asyncio.gather(*map(_read, streams))
         wall_s = time.perf_counter() - started_s
+        while not late_s:  # a small run may end before the first tick
+            await asyncio.sleep(_TICK_S)
     finally:
         await asyncio.to_thread(service.stop)
         ticker.cancel()
