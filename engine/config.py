@@ -19,7 +19,8 @@ class EngineConfig:
     of its config.json, for load tests). `device` is `cpu`, `cuda`, or `auto`: a GPU where torch
     sees one. `block_size` is in tokens. `kv_cache_bytes` bounds the KV pool where `num_blocks`
     does not say; None is 1 GiB on a CPU, and on a GPU what is free, of
-    `gpu_memory_utilization` of its memory at most, weights and steps included. `weight_dtype` and
+    `gpu_memory_utilization` of its memory at most, weights and steps included. `kv_share` is this
+    engine's part of either, where a process has several. `weight_dtype` and
     `kv_dtype` are `fp8` or None, which is `dtype`: see `engine.models.quantization`. `num_threads`
     are torch's intra-op threads. `native` is `auto` (the compiled operators where they have been
     built, see `engine.native`) or `off`. `graphs` and `overlap` are of a GPU: whole steps are
@@ -37,6 +38,7 @@ class EngineConfig:
     block_size: int = 64
     num_blocks: int | None = None
     kv_cache_bytes: int | None = None
+    kv_share: float = 1.0
     gpu_memory_utilization: float | None = None
     weight_dtype: str | None = None
     kv_dtype: str | None = None
@@ -64,6 +66,13 @@ class EngineConfig:
             raise ValueError("max_num_batched_tokens and max_num_seqs must be at least 1")
         if self.native not in ("auto", "off"):
             raise ValueError(f"native must be auto or off, not {self.native!r}")
+        if not 0 < self.kv_share <= 1:
+            raise ValueError(f"kv_share must be above 0 and at most 1, not {self.kv_share}")
+
+    @property
+    def pool_bytes(self) -> int:
+        """Return what the KV pool may take where nobody asks what is free."""
+        return int((self.kv_cache_bytes or DEFAULT_KV_CACHE_BYTES) * self.kv_share)
 
     @property
     def step_tokens(self) -> int:

@@ -6,6 +6,7 @@ and says so.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from engine.config import EngineConfig
@@ -60,7 +61,10 @@ def fit_context(
     # A longer sequence could never run, so callers learn the true limit.
     served = min(wanted, num_blocks * config.block_size)
     needed_bytes = blocks_of_one * block_bytes
-    enough = f"kv_cache_bytes {needed_bytes}"
+    # The setting is of all engines of a process, of which this one has its share.
+    enough = f"kv_cache_bytes {math.ceil(needed_bytes / config.kv_share)}"
+    if config.kv_share < 1:
+        enough += ", or a larger kv_share"
     if config.num_blocks is not None:
         enough = f"num_blocks {blocks_of_one}"
     held = (

@@ -237,6 +237,8 @@ class StepResult:
     slots that asked and computed a slice: of the prompt tokens `[start + 1, start + n_tokens]` of
     that slice, as far as the prompt goes. A prompt's first token has none.
 
+    `mask_s` has the rows that have a constraint: how long a processor computed what it allows.
+
     An engine with `EngineInfo.pooling` draws no tokens: a slice that samples gives its slot a
     vector of length 1 in `pooled`, float32, and no place among `slots`.
     """
@@ -249,6 +251,7 @@ class StepResult:
     unmet: Collection[int] = ()
     logprobs: Sequence[TokenLogprobs | None] | None = None
     prompt_logprobs: Mapping[int, Sequence[TokenLogprobs]] = field(default_factory=dict)
+    mask_s: Mapping[int, float] = field(default_factory=dict)
     accepted: Sequence[Sequence[int]] | None = None
     pooled: Mapping[int, Sequence[float]] = field(default_factory=dict)
 

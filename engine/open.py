@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from engine.config import DEFAULT_KV_CACHE_BYTES, GPU_STEP_TOKENS, EngineConfig
+from engine.config import GPU_STEP_TOKENS, EngineConfig
 from engine.context import Context, fit_context
 from engine.contract import Engine
 from engine.errors import EngineError
@@ -89,11 +89,10 @@ def planned_context(config: EngineConfig, *, simulated: bool = False) -> Context
 
     dtype = choose_dtype(config.dtype, model.dtype, find_device(device))
     itemsize = 1 if config.kv_dtype and device.startswith("cuda") else dtype.itemsize
-    size_bytes = config.kv_cache_bytes or DEFAULT_KV_CACHE_BYTES
     is_free = config.num_blocks is None and config.kv_cache_bytes is None
     if device.startswith("cuda") and is_free:
         return None
-    return fit_context(config, model, kv_cache_bytes=size_bytes, kv_itemsize=itemsize)
+    return fit_context(config, model, kv_cache_bytes=config.pool_bytes, kv_itemsize=itemsize)
 
 
 def _choose_device() -> str:

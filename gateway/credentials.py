@@ -28,6 +28,8 @@ from functools import cached_property
 
 KEY_PREFIX = "sluice_live_"
 ADMIN_PREFIX = "sluice_admin_"
+SESSION_PREFIX = "sluice_session_"
+LINK_PREFIX = "sluice_link_"
 
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _KID_CHARS, _SECRET_CHARS, _TAG_CHARS, _CRC_CHARS = 12, 32, 6, 6
@@ -110,6 +112,14 @@ class Secrets:
         return self._derive("admin-token-pepper")
 
     @cached_property
+    def session_pepper(self) -> bytes:
+        return self._derive("session-pepper")
+
+    @cached_property
+    def form_key(self) -> bytes:
+        return self._derive("form-token")
+
+    @cached_property
     def tag_key(self) -> bytes:
         return self._derive("token-tag")
 
@@ -120,6 +130,10 @@ class Secrets:
     @cached_property
     def idempotency_key(self) -> bytes:
         return self._derive("idempotency-answers")
+
+    @cached_property
+    def responses_key(self) -> bytes:
+        return self._derive("stored-responses")
 
     @cached_property
     def audit_key(self) -> bytes:
@@ -148,6 +162,14 @@ class Secrets:
     def admin_mac(self, token: Token) -> bytes:
         """Compute what the store keeps of an admin token."""
         return hmac.digest(self.admin_pepper, token.text.encode("ascii"), "sha256")
+
+    def session_mac(self, token: Token) -> bytes:
+        """Compute what the store keeps of a session's id, or of a link that sets a password."""
+        return hmac.digest(self.session_pepper, token.text.encode("ascii"), "sha256")
+
+    def form_token(self, token: Token) -> str:
+        """Compute what the forms of a session carry: of no other session, and of no use after."""
+        return hmac.digest(self.form_key, token.text.encode("ascii"), "sha256").hex()
 
     def _tag(self, drawn: str) -> str:
         mac = hmac.digest(self.tag_key, drawn.encode("ascii"), "sha256")

@@ -15,11 +15,15 @@
     │   ├── AboveCeiling        more than operators let this tenant have
     │   └── IdempotencyMismatch its Idempotency-Key came before with another body
     ├── AuthenticationFailed    no key, or not a live one: one text for every cause
-    │   └── TooManyFailures     so from this address again and again
+    │   ├── TooManyFailures     so from this address again and again
+    │   └── LoginFailed         no sign-in by that name and password: one text for every cause
+    │       ├── LoginLimited    tried too often, by account or address
+    │       └── LinkOver        the link was used, or its time is over
     ├── PermissionDenied
     │   └── SetByOperator       a restriction that only operators change
     ├── NotFound
     │   ├── ModelNotFound
+    │   ├── ResponseNotFound    no stored response of this tenant
     │   └── FileNotFound        no file of this tenant
     │       └── StoredFileMissing   it is listed, and its bytes are gone
     ├── Conflict
@@ -187,6 +191,27 @@ class TooManyFailures(AuthenticationFailed):
     message = "Too many requests without a live key come from your address. Check the key."
 
 
+class LoginFailed(AuthenticationFailed):
+    """Send the right name and password. Which of them was wrong is never told."""
+
+    code = "login_failed"
+    message = "The name or the password is not right."
+
+
+class LoginLimited(LoginFailed):
+    """Wait `retry_after_s`."""
+
+    code = "login_limited"
+    message = "Too many attempts to sign in."
+
+
+class LinkOver(LoginFailed):
+    """Ask for a new link."""
+
+    code = "link_over"
+    message = "This link was used already, or its time is over. Ask for a new one."
+
+
 class PermissionDenied(GatewayError):
     """Use a credential that has the right that the message names."""
 
@@ -217,6 +242,13 @@ class ModelNotFound(NotFound):
     """Choose a model that `GET /v1/models` lists."""
 
     code = "model_not_found"
+
+
+class ResponseNotFound(NotFound):
+    """Nothing with this id is stored of this tenant's."""
+
+    code = "response_not_found"
+    message = "There is no stored response with this id."
 
 
 class FileNotFound(NotFound):

@@ -29,6 +29,7 @@ from gateway.domain import (
     Org,
     Organisation,
     Tenant,
+    TenantFilter,
     TenantSlo,
 )
 from gateway.domain.admin import (
@@ -52,6 +53,7 @@ from gateway.domain.batch import (
     ItemResult,
     ItemRun,
     LineError,
+    NamedBatch,
     NewItem,
     PausedFor,
 )
@@ -60,6 +62,7 @@ from gateway.domain.desired import Desired, Present, Write
 from gateway.domain.files import FileDraft, StoredFile, WholeFile, Written
 from gateway.domain.idempotency import Claim, KeyedRecord, SealedAnswer
 from gateway.domain.limits import Sums, Told
+from gateway.domain.login_rate import Bucket
 from gateway.domain.page import Page, PageRequest
 from gateway.domain.plan import Plan
 from gateway.domain.price import Price, PriceDraft
@@ -67,6 +70,8 @@ from gateway.domain.quota import Quota, Scope, ScopeQuota
 from gateway.domain.quota_event import DueEvent, QuotaEvent
 from gateway.domain.quota_settings import QuotaHolder, QuotaOverride, QuotaState
 from gateway.domain.request_record import RecordFilter, RequestRecord
+from gateway.domain.sign_in import Caller, Session, SessionDraft, User, UserDraft, UserRecord
+from gateway.domain.stored_response import SealedResponse
 from gateway.domain.tenant_archive import ArchivedTenant
 from gateway.domain.usage import UsageQuestion, UsageRow, UsageSum
 
@@ -157,8 +162,16 @@ class TenantStore(Protocol):
 
     async def list(self, organisation_id: UUID) -> Sequence[Tenant]: ...
 
+    async def named(self, organisation_id: UUID, ids: Collection[UUID]) -> Sequence[Tenant]:
+        """Return those of these ids that there are, archived ones too."""
+        ...
+
     async def page(
-        self, organisation_id: UUID, tenant_id: UUID | None, request: PageRequest
+        self,
+        organisation_id: UUID,
+        tenant_id: UUID | None,
+        request: PageRequest,
+        chosen: TenantFilter = ...,
     ) -> Page[Tenant]:
         """Return tenants by name, or that one alone. Raises: `InvalidRequest`: the cursor."""
         ...
@@ -251,6 +264,119 @@ class AdminTokenStore(Protocol):
         self, actor: Actor, organisation_id: UUID, token: UUID | str
     ) -> AdminToken | None:
         """Revoke by id or kid; one that is revoked already stays as it is. None: no such token."""
+        ...
+
+
+class UserStore(Protocol):
+    """Hold who may sign in. What takes away a right of a user's ends the user's sessions too."""
+
+    async def find(self, organisation_id: UUID, name: str) -> UserRecord | None: ...
+
+    async def by_subject(self, organisation_id: UUID, subject: str) -> UserRecord | None: ...
+
+    async def page(self, organisation_id: UUID, request: PageRequest) -> Page[User]:
+        """Return users by name. Raises: `InvalidRequest`: the cursor."""
+        ...
+
+    async def add(self, actor: Actor, organisation_id: UUID, draft: UserDraft) -> User:
+        """Insert a user. Raises: `Conflict`: the name is taken; `NotFound`: the tenant is gone."""
+        ...
+
+    async def update(
+        self,
+        actor: Actor,
+        organisation_id: UUID,
+        name: str,
+        changes: Mapping[str, object],
+        version: int | None = None,
+    ) -> User | None:
+        """Change `role` with `tenant_id`, or `is_suspended`; None: no such user.
+
+        Raises: `VersionConflict`; `InvalidRequest`: no owner would be left who can sign in.
+        """
+        ...
+
+    async def remove(self, actor: Actor, organisation_id: UUID, name: str) -> User | None:
+        """Delete a user. Raises: `InvalidRequest`: the last owner who can sign in."""
+        ...
+
+    async def set_password(
+        self, actor: Actor, organisation_id: UUID, name: str, password_hash: str, old_hash: str
+    ) -> User | None:
+        """Replace a hash by another; None: it is not `old_hash` any more."""
+        ...
+
+    async def has_owner(self, organisation_id: UUID) -> bool:
+        """Tell whether an owner can sign in."""
+        ...
+
+    async def add_link(
+        self, actor: Actor, organisation_id: UUID, mac: bytes, name: str | None, life_s: float
+    ) -> User | None:
+        """Add a link that sets a user's password once, in place of the one before.
+
+        Without `name` it is for the first owner. None: no such user. Raises: `Conflict`: there is
+        an owner.
+        """
+        ...
+
+    async def link_is_for(self, mac: bytes) -> tuple[bool, str | None]:
+        """Tell whether a link is good, and for whom; None: for the first owner."""
+        ...
+
+    async def follow_link(
+        self,
+        caller: Caller,
+        organisation_id: UUID,
+        mac: bytes,
+        name: str | None,
+        password_hash: str,
+    ) -> UserRecord | None:
+        """Use a link up and set the password; `name` is the first owner's. None: it is not good.
+
+        Raises: `Conflict`: there is an owner by now.
+        """
+        ...
+
+
+class SessionStore(Protocol):
+    """Hold sessions; one is found only while everything that it rests on holds."""
+
+    async def find(self, mac: bytes) -> Session | None:
+        """Return a session that lives, and note that it was used."""
+        ...
+
+    async def living(self, ids: Collection[UUID]) -> Collection[UUID]: ...
+
+    async def begin(
+        self, organisation_id: UUID, draft: SessionDraft, password_hash: str | None
+    ) -> Session | None:
+        """Begin a session, and end the oldest of the same user or key beyond what one may have.
+
+        None: the user or key may no longer, or the password is not that any more.
+        """
+        ...
+
+    async def end(self, actor: Actor, organisation_id: UUID, session_id: UUID) -> Session | None:
+        """End a session; None: there was none that lived."""
+        ...
+
+    async def page(
+        self, organisation_id: UUID, request: PageRequest, *, of: UUID | None = None
+    ) -> Page[Session]:
+        """Return sessions that live, of one user or key, or all. Raises: `InvalidRequest`."""
+        ...
+
+
+class LoginAttempts(Protocol):
+    """Count attempts to sign in, for all processes. Raises: `CountersUnavailable`."""
+
+    async def take(self, buckets: Sequence[Bucket]) -> float:
+        """Count one in each bucket, and return 0; or count none, and return the wait in s."""
+        ...
+
+    async def forget(self, bucket: Bucket) -> None:
+        """Begin a bucket anew."""
         ...
 
 
@@ -529,6 +655,33 @@ class IdempotencyStore(Protocol):
         ...
 
 
+class ResponseStore(Protocol):
+    """Keep responses; a tenant sees its own."""
+
+    async def save(self, response: SealedResponse) -> bool:
+        """Store a response; False where its tenant is archived."""
+        ...
+
+    async def get(self, tenant_id: UUID, response_id: UUID) -> SealedResponse | None:
+        """Return a response; None: the tenant has none with this id."""
+        ...
+
+    async def chain(
+        self, tenant_id: UUID, response_id: UUID, limit: int
+    ) -> Sequence[SealedResponse]:
+        """Return a response and those that it goes on from, the first first, as far as they are
+        there, and at most so many."""
+        ...
+
+    async def delete(self, tenant_id: UUID, response_id: UUID) -> bool:
+        """Delete a response; False: there was none."""
+        ...
+
+    async def trim(self, tenant_id: UUID, *, max_rows: int, max_bytes: int) -> int:
+        """Delete a tenant's oldest above its bounds; return how many."""
+        ...
+
+
 class BatchQueue(Protocol):
     """Hand out the items of batches. Methods that take runs return those that still hold."""
 
@@ -673,6 +826,21 @@ class FileStore(Protocol):
         ...
 
     async def known(self, file_ids: Collection[UUID]) -> Collection[UUID]: ...
+
+
+class BatchListStore(Protocol):
+    async def page_of_all(
+        self,
+        organisation_id: UUID,
+        request: PageRequest,
+        *,
+        tenant_id: UUID | None = None,
+        is_open: bool | None = None,
+    ) -> Page[NamedBatch]:
+        """Return batches of all tenants, or of one, the newest first; those that have not ended,
+        or have. Raises: `InvalidRequest`: the cursor.
+        """
+        ...
 
 
 class BatchStore(Protocol):

@@ -22,6 +22,7 @@ from pydantic_settings import (
 from engine.owned_file import why_not_owned
 from gateway.data_dir import default_data_dir
 from gateway.environment import PREFIX, is_service_link
+from gateway.model_settings import ModelOptions, ModelTable, check_tables
 from gateway.readable_number import read_number
 
 Network = IPv4Network | IPv6Network
@@ -29,8 +30,19 @@ Network = IPv4Network | IPv6Network
 # As browsers spell it: no capitals, no path, no slash at the end.
 _ORIGIN: Final = re.compile(r"https?://[a-z0-9._\-\[\]:]+", re.ASCII)
 
+# What says of one model what a table of `[[models]]` says of each.
+OF_ONE_MODEL: Final = (
+    "model",
+    "model_name",
+    "embedding_model",
+    "embedding_model_name",
+    "embedding_kv_cache_bytes",
+    "embedding_matryoshka",
+    "num_blocks",
+)
 
-class Settings(BaseSettings):
+
+class Settings(ModelOptions, BaseSettings):
     """Hold what an operator can set for one process; nothing here changes while it runs."""
 
     model_config = SettingsConfigDict(
@@ -56,6 +68,11 @@ class Settings(BaseSettings):
     admin_allow_plain: bool = Field(
         default=False,
         description="Let the admin API, plain HTTP, have an address that others can reach.",
+    )
+
+    admin_public_url: str | None = Field(
+        default=None,
+        description="Where browsers reach the pages, as `https://sluice.example`; unset: here.",
     )
 
     drain_accept_s: float = Field(
@@ -140,36 +157,10 @@ class Settings(BaseSettings):
         default=False,
         description="Its vectors may be cut short, though its config.json does not say so.",
     )
-    load_format: Literal["auto", "dummy"] = Field(
-        default="auto", description="`dummy`: random weights in the shape of config.json."
-    )
-    engine: Literal["auto", "cpu", "gpu", "simulated"] = Field(
-        default="auto", description="Where the model runs; `simulated` needs no weights."
-    )
-    engine_profile: str = Field(
-        default="cpu-demo", description="The step-cost profile that prices a simulated engine."
-    )
-    generation_config: Literal["auto", "none"] = Field(
-        default="auto",
-        description="Sampling where a request does not say: the model's own, or `none` of it.",
-    )
-    tool_calls: Literal["auto", "hermes", "llama3", "mistral", "none"] = Field(
-        default="auto",
-        description="How the model writes calls of tools; `auto`: as its chat template tells.",
-    )
-    reasoning: Literal["auto", "think", "none"] = Field(
-        default="auto",
-        description="`think`: what the model writes in `<think>` tags is `reasoning_content`; "
-        "`auto`: if its chat template knows them.",
-    )
-    dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
-        default=None, description="Type of weights and KV cache; unset: what computes fastest."
-    )
-    weight_dtype: Literal["fp8"] | None = Field(
-        default=None, description="`fp8`: linear layers in 8 bits; unset: as SLUICE_DTYPE."
-    )
-    kv_dtype: Literal["fp8"] | None = Field(
-        default=None, description="`fp8`: the KV cache in 8 bits; unset: as SLUICE_DTYPE."
+    models: tuple[ModelTable, ...] = Field(
+        default=(),
+        description="Several models, each a table `[[models]]` in `sluice.toml`: "
+        "[models](docs/models.md).",
     )
     gpu_memory_utilization: float | None = Field(
         default=None,
@@ -182,31 +173,8 @@ class Settings(BaseSettings):
     kv_cache_bytes: int | None = Field(
         default=None,
         ge=1,
-        description="Memory for the KV cache; unset: 1 GiB, or what is free on a GPU.",
-    )
-    max_model_len: int | None = Field(
-        default=None,
-        ge=1,
-        description="Longest context, as 4096, 4k (4,000) or 4K (4,096); unset: the model's.",
-    )
-    max_num_seqs: int = Field(default=256, ge=1, description="Sequences in one step at most.")
-    max_num_batched_tokens: int | None = Field(
-        default=None,
-        ge=1,
-        description="Tokens that one step computes at most; unset: 2,048, or 256 on a CPU.",
-    )
-    max_num_queued: int = Field(default=2048, ge=1, description="Requests waiting at most.")
-    scheduler_policy: str = Field(
-        default="vtc", description="Who is served next; or three: tenants/keys/requests."
-    )
-    scheduler_preset: str = Field(
-        default="mixed", description="How steps are filled: mixed, low-latency or high-throughput."
-    )
-    scheduler_max_throughput_loss: float = Field(
-        default=0.2,
-        ge=0,
-        le=0.9,
-        description="What fair shares of the rows that decode may cost: a share of throughput.",
+        description="Memory for the KV cache, of `[[models]]` for all; unset: 1 GiB, or what is "
+        "free on a GPU.",
     )
     num_threads: int | None = Field(
         default=None, ge=1, description="Threads of the CPU engine; unset: cores − 1, at least 1."
@@ -316,6 +284,20 @@ class Settings(BaseSettings):
         default=256, ge=1, description="MiB of those answers a tenant; its oldest go first."
     )
 
+    store_responses: bool = Field(
+        default=True, description="Whether `/v1/responses` stores what is not told otherwise."
+    )
+    response_days: int = Field(default=30, ge=1, description="Days that stored responses are kept.")
+    tenant_responses: int = Field(
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="Stored responses a tenant; its oldest go first.",
+    )
+    tenant_responses_mib: int = Field(
+        default=256, ge=1, description="MiB of stored responses a tenant; its oldest go first."
+    )
+
     metrics_tenants: int = Field(
         default=20,
         ge=0,
@@ -353,23 +335,20 @@ class Settings(BaseSettings):
         # A Literal of integers does not take the strings that an environment holds.
         return int(value) if isinstance(value, str) and value.isdigit() else value
 
-    @field_validator("dtype", "weight_dtype", "kv_dtype", mode="before")
+    @field_validator("kv_cache_bytes", mode="before")
     @classmethod
-    def _read_dtype(cls, value: object) -> object:
-        # As other servers spell them.
-        spelled = {"auto": None, "float": "float32", "half": "float16", "fp8_e4m3": "fp8"}
-        return spelled.get(str(value), value)
-
-    @field_validator("max_model_len", "max_num_batched_tokens", "kv_cache_bytes", mode="before")
-    @classmethod
-    def _read_size(cls, value: object) -> object:
+    def _read_bytes(cls, value: object) -> object:
         return read_number(value) if isinstance(value, str) else value
 
-    @field_validator("generation_config", mode="before")
+    @field_validator("admin_public_url")
     @classmethod
-    def _read_generation_config(cls, value: object) -> object:
-        # vLLM's word for not reading the file.
-        return "none" if value == "vllm" else value
+    def _check_public_url(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        value = value.rstrip("/")
+        if not _ORIGIN.fullmatch(value):
+            raise ValueError("it must be https://HOST or http://HOST:PORT, without a path")
+        return value
 
     @field_validator("cors_origins")
     @classmethod
@@ -412,6 +391,23 @@ class Settings(BaseSettings):
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
+
+    @field_validator("models")
+    @classmethod
+    def _check_models(cls, value: tuple[ModelTable, ...]) -> tuple[ModelTable, ...]:
+        check_tables(value)
+        return value
+
+    @model_validator(mode="after")
+    def _check_short_form(self) -> Settings:
+        if self.models:
+            for name in OF_ONE_MODEL:
+                if getattr(self, name) not in (None, False):
+                    raise ValueError(
+                        f"{name} is of a server without [[models]]: say it in a table, or leave "
+                        "the tables out"
+                    )
+        return self
 
     @model_validator(mode="after")
     def _check_tls(self) -> Settings:

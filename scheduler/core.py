@@ -26,7 +26,7 @@ from scheduler.learn import Estimates, LengthModel, Lengths, MachineTime, StepMo
 from scheduler.lifecycle import Lifecycle
 from scheduler.order import BandShares, Tokens, Unit
 from scheduler.outputs import Outputs
-from scheduler.request import Admit, FinishReason, Reject, Request, RequestOutput
+from scheduler.request import Admit, FinishReason, Reject, Request, RequestOutput, Sender
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence
 from scheduler.state import (
@@ -223,14 +223,20 @@ class Scheduler:
         """Return the last outputs of requests that `plan` has dropped since the last call."""
         return self._lifecycle.take_expired()
 
-    def report(self, result: StepResult, now: float) -> Outputs:
-        """Take the result of the oldest step in flight; returns what its rows have new."""
-        step, took_s = self._in_flight.take(result, now)
+    def report(self, result: StepResult, now: float, *, waited_s: float = 0.0) -> Outputs:
+        """Take the result of the oldest step in flight; returns what its rows have new.
+
+        `waited_s` is how long another engine had the machine since the step before: what a step
+        costs is learned without it, and how long requests wait with it.
+        """
+        step, own_s = self._in_flight.take(result, now, waited_s)
+        took_s = own_s + waited_s
+        self._composer.note(step, result)
         outputs = self._results.take(step, result, now)
         num_prefill_tokens = step.features.num_prefill_tokens
         self._running.step_times.note(result.step_id, took_s, num_prefill_tokens, now)
-        self._step_counts.note(len(step.slices), num_prefill_tokens, len(step.decodes), took_s)
-        self.step_model.observe(step.features, took_s)
+        self._step_counts.note(len(step.slices), num_prefill_tokens, len(step.decodes), own_s)
+        self.step_model.observe(step.features, own_s)
         self._lifecycle.windows.note_step(took_s)
         self._admission.note_step(step.features, took_s, now, is_full=step.is_full)
         return outputs
@@ -329,6 +335,10 @@ class Scheduler:
     def load(self) -> Load:
         """Say how full this is, in a few microseconds."""
         return describe_load(self.config, self._pool, self._lifecycle, self._admission)
+
+    def is_light(self, sender: Sender) -> bool:
+        """Tell whether a sender has little waiting, whatever others have, as quickly."""
+        return self._admission.is_light(sender, self.config.fairness.best_effort_ttft_s)
 
     def room(self) -> Room:
         """Say what there is for batch work to fill, as quickly."""

@@ -88,6 +88,17 @@ class Request:
         return self.organisation_weight if self.organisation_id else self.weight
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """Name who would send a request, and in which band, as `Request` does."""
+
+    tenant_id: str
+    weight: float = 1.0
+    organisation_id: str = ""
+    organisation_weight: float = 1.0
+    band: Band = Band.DEFAULT
+
+
 class FinishReason(StrEnum):
     """Say why a request ended: an end token, a bound on tokens, its caller, a fault, or the time.
 

@@ -4,7 +4,8 @@ Threads. The engine thread alone calls the engine; it takes the lock to plan and
 across a launch or a collect. The event loop's thread takes the same lock to offer and to cancel,
 so a refusal or a freed slot never waits for a step. Grants are posted as commands, which the
 engine thread runs before its next plan. What a step yields crosses back in one
-`call_soon_threadsafe`, and streams are touched by the loop's thread alone.
+`call_soon_threadsafe`, and streams are touched by the loop's thread alone. An engine that has its
+cores in common with another's waits for its turn before it plans, see `scheduler.engine_turns`.
 
 Failures, from the least on. A row that the engine names as failed ends with an error, alone. A
 step that found no memory is taken back: the engine is reset, steps are smaller from then on, and
@@ -33,11 +34,12 @@ from engine.errors import EngineOutOfMemory
 from scheduler.config import SchedulerConfig
 from scheduler.core import Scheduler
 from scheduler.counts import Counts
+from scheduler.engine_turns import Place
 from scheduler.errors import Rejected
 from scheduler.order import BandShares
 from scheduler.outputs import DrawnTokens, Outputs
 from scheduler.policies.registry import levels_of
-from scheduler.request import FinishReason, Reject, RejectCode, Request, RequestOutput
+from scheduler.request import FinishReason, Reject, RejectCode, Request, RequestOutput, Sender
 from scheduler.state import Load, Room, SchedulerState, Snapshot
 from scheduler.stream import TokenStream
 
@@ -62,8 +64,18 @@ class EngineService:
     """
 
     def __init__(
-        self, scheduler: Scheduler, engine: Engine, *, clock: Callable[[], float] = time.monotonic
+        self,
+        scheduler: Scheduler,
+        engine: Engine,
+        *,
+        place: Place | None = None,
+        name: str = "",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Make it. With a `place` it computes in turns with others; `name` is in its thread's."""
+        self._place = place
+        # Since the last step was reported.
+        self._waited_s = 0.0
         self._scheduler = scheduler
         self._engine = engine
         self._clock = clock
@@ -75,7 +87,9 @@ class EngineService:
         # What turns have yielded, until it is with its streams.
         self._on_their_way: deque[Outputs] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"engine {name}".rstrip(), daemon=True
+        )
         self._stopping = False
         self._closed = False
         self._broken = False
@@ -222,6 +236,11 @@ class EngineService:
         with self._wake:
             return self._scheduler.load()
 
+    def is_light(self, sender: Sender) -> bool:
+        """Tell whether a sender has little waiting, whatever others have."""
+        with self._wake:
+            return self._scheduler.is_light(sender)
+
     def room(self) -> Room:
         """Say what there is for batch work to fill."""
         with self._wake:
@@ -256,11 +275,15 @@ class EngineService:
         except Exception:
             logger.exception("the scheduler failed; its service has ended")
             self._broken = True
+        finally:
+            if self._place is not None:
+                self._place.leave()
         if self._broken:
             self._hand_back(self._fail_streams)
 
     def _turn(self) -> None:
         """Launch a step if one more may be in flight, then collect the oldest if none may."""
+        self._wait_for_turn()
         with self._wake:
             outputs = self._run_commands()
             plan = self._scheduler.plan(self._clock())
@@ -278,11 +301,21 @@ class EngineService:
         else:
             self._on_their_way.pop()
 
+    def _wait_for_turn(self) -> None:
+        """Wait until no other engine computes; before the plan, which has then what came since."""
+        if self._place is not None:
+            began_s = self._clock()
+            self._place.take()
+            self._waited_s += self._clock() - began_s
+
     @property
     def _depth(self) -> int:
         return self._scheduler.info.depth
 
     def _sleep(self) -> None:
+        if self._place is not None:
+            self._place.leave()
+        self._waited_s = 0.0
         if self._stopping:
             return
         self._idle = True
@@ -315,7 +348,8 @@ class EngineService:
             return
         with self._wake:
             now = self._progress_s = self._clock()
-            outputs.add(self._scheduler.report(result, now))
+            waited_s, self._waited_s = self._waited_s, 0.0
+            outputs.add(self._scheduler.report(result, now, waited_s=waited_s))
 
     def _recover(self, step_id: int, error: Exception, outputs: Outputs) -> None:
         """Take back or end the rows of a step that raised, and bring the engine back."""

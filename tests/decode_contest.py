@@ -12,8 +12,9 @@ from collections import Counter, deque
 from dataclasses import dataclass, replace
 
 import fakes
-from engine.contract import SamplingParams, StepPlan
+from engine.contract import SamplingParams, StepPlan, StepResult
 from engine.step_cost import LinearCost, StepCost
+from fake_constraint import Spelled
 from scheduler.config import PRESETS, SchedulerConfig
 from scheduler.core import Scheduler
 from scheduler.facts import RequestFacts
@@ -30,7 +31,8 @@ class Flood:
     """Keep `streams` requests of a tenant going, over its keys in turn.
 
     With `grant` each may draw so many tokens at first, and as many more a few steps after each
-    time that it has drawn them. Outputs are of `output` tokens and up to an eighth more.
+    time that it has drawn them. Outputs are of `output` tokens and up to an eighth more. With
+    `mask_s` they have a constraint whose masks take so long, the first one aside.
     """
 
     tenant: str
@@ -42,6 +44,7 @@ class Flood:
     band: Band = Band.DEFAULT
     slo: Slo = fakes.NOTHING_PROMISED
     grant: int | None = None
+    mask_s: float = 0.0
 
 
 def config_of(max_throughput_loss: float = 0.2, policy: str = "vtc") -> SchedulerConfig:
@@ -91,6 +94,9 @@ class Contest:
         self._rested: set[tuple[int, int]] = set()
         self._handles: deque[object] = deque()
         self._grants: deque[tuple[int, str, int]] = deque()
+        self._request_of_slot: dict[int, str] = {}
+        # What masks took in each step that has come back, and where none was for long before.
+        self.masks_s: list[float] = []
         for flood in floods:
             self.join(flood)
 
@@ -124,6 +130,7 @@ class Contest:
         plan = self.scheduler.plan(self.now)
         if plan is not None:
             self._note(plan, before)
+            self._request_of_slot |= {new.slot: new.request_id for new in plan.admitted}
             self.plans.append(plan)
             self._handles.append(self.engine.launch(plan))
         assert plan is not None or self._handles or not before, "rows may draw and none does"
@@ -131,7 +138,7 @@ class Contest:
             self._collect()
 
     def _collect(self) -> None:
-        result = self.engine.collect(self._handles.popleft())
+        result = self._masked(self.engine.collect(self._handles.popleft()))
         self.now += result.step_s + self._host_row_s * len(result.slots)
         rows, pace = self.scheduler._running.decode_rows, self.scheduler._running.pace
         for slot in result.slots:
@@ -152,6 +159,18 @@ class Contest:
             elif flood.grant is not None and output.num_output_tokens % flood.grant == 0:
                 granted = output.num_output_tokens + flood.grant
                 self._grants.append((len(self.plans) + 3, output.request_id, granted))
+
+    def _masked(self, result: StepResult) -> StepResult:
+        """Have a step last until its masks are made, which begin when it does."""
+        mask_s = {}
+        plan = next(plan for plan in reversed(self.plans) if plan.step_id == result.step_id)
+        decodes = set(plan.decodes.slots)
+        for slot in result.slots:
+            flood = self.live.get(self._request_of_slot[slot])
+            if flood is not None and flood.mask_s:
+                mask_s[slot] = flood.mask_s if slot in decodes else 0.0
+        self.masks_s.append(sum(mask_s.values()))
+        return replace(result, mask_s=mask_s, step_s=max(result.step_s, self.masks_s[-1]))
 
     def _may_draw(self) -> dict[tuple[int, int], None]:
         rows = self.scheduler._running.decode_rows
@@ -179,7 +198,10 @@ class Contest:
             key_id=f"{flood.tenant}-{number % flood.keys}",
             prompt_token_ids=array("i", [1] * flood.prompt),
             params=SamplingParams(
-                max_tokens=_length(flood, str(number)), seed=number, ignore_eos=True
+                max_tokens=_length(flood, str(number)),
+                seed=number,
+                ignore_eos=True,
+                constraint=Spelled([], end=0) if flood.mask_s else None,
             ),
             cache_salt=flood.tenant.encode(),
             arrival_s=self.now,

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.config import DEFAULT_KV_CACHE_BYTES, EngineConfig
+from engine.config import EngineConfig
 from engine.contract import (
     Capability,
     EngineInfo,
@@ -67,7 +67,7 @@ class EmbeddingEngine:
             config,
             model_config,
             dtype,
-            kv_cache_bytes=config.kv_cache_bytes or DEFAULT_KV_CACHE_BYTES,
+            kv_cache_bytes=config.pool_bytes,
         )
         self._info = replace(
             sizes.info,

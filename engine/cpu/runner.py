@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.config import DEFAULT_KV_CACHE_BYTES, EngineConfig
+from engine.config import EngineConfig
 from engine.contract import (
     DecodeRows,
     EngineInfo,
@@ -76,7 +76,7 @@ class TorchEngine:
             config,
             model_config,
             dtype,
-            kv_cache_bytes=config.kv_cache_bytes or DEFAULT_KV_CACHE_BYTES,
+            kv_cache_bytes=config.pool_bytes,
         )
         # Nothing longer runs here, so no table of positions need be longer.
         model_config = replace(model_config, max_position_embeddings=sizes.info.max_model_len)
@@ -141,6 +141,7 @@ class TorchEngine:
             unmet=tuple(drawn.unmet),
             logprobs=logprobs,
             prompt_logprobs=drawn.prompt_logprobs,
+            mask_s=drawn.mask_s,
         )
 
     def collect(self, handle: object) -> StepResult:
@@ -187,6 +188,7 @@ class TorchEngine:
             batch.masks.accept(drawn.token_ids, failed)
             bias = None if edits is None else edits.bias
             drawn.unmet = batch.masks.unmet(batch.slots, failed, bias)
+            drawn.mask_s = batch.masks.costs_s(batch.slots)
         if asked is not None:
             drawn.logprobs = [None] * len(batch.slots)
             token_ids = drawn.token_ids[asked.rows]
@@ -225,6 +227,7 @@ class _Drawn:
     failed_slots: list[int] = field(default_factory=list)
     # Slot → why nothing was drawn that its constraint allows.
     unmet: dict[int, str] = field(default_factory=dict)
+    mask_s: dict[int, float] = field(default_factory=dict)
     logprobs: list[TokenLogprobs | None] | None = None
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
 

@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.config import DEFAULT_KV_CACHE_BYTES, EngineConfig
+from engine.config import EngineConfig
 from engine.contract import (
     DecodeRows,
     EngineInfo,
@@ -93,6 +93,7 @@ class GpuEngine:
     def __init__(self, config: EngineConfig) -> None:
         device = self._device = find_device(config.device)
         self._enter_device()
+        others_bytes = torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
         model_config = load_model_config(config.model_dir)
         dtype = choose_dtype(config.dtype, model_config.dtype, device)
         kv_dtype = torch.float8_e4m3fn if config.kv_dtype == "fp8" else dtype
@@ -104,9 +105,12 @@ class GpuEngine:
             config,
             model_config,
             dtype,
-            kv_cache_bytes=config.kv_cache_bytes
-            or (free_bytes(config, decoder, device) if device.type == "cuda" else 0)
-            or DEFAULT_KV_CACHE_BYTES,
+            kv_cache_bytes=(
+                free_bytes(config, decoder, device, others_bytes=others_bytes)
+                if device.type == "cuda" and config.kv_cache_bytes is None
+                else 0
+            )
+            or config.pool_bytes,
             kv_itemsize=kv_dtype.itemsize,
             num_kv_heads=decoder.num_kv_heads,
             depth=2 if config.overlap else 1,
@@ -170,6 +174,7 @@ class GpuEngine:
         reasons |= dict.fromkeys(step.slots[token_ids < 0].tolist(), _NOT_FINITE)
         slots = step.slots
         unmet = {} if step.tail is None else step.tail.take_drawn(slots, token_ids)
+        mask_s = {} if step.tail is None else step.tail.mask_costs_s(slots)
         reasons |= unmet
         logprobs = None if step.tail is None else step.tail.read(token_ids)
         if reasons:
@@ -186,6 +191,7 @@ class GpuEngine:
             unmet=tuple(unmet),
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
+            mask_s=mask_s,
         )
 
     def reset(self) -> None:

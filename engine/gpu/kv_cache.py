@@ -34,17 +34,23 @@ class KVCache:
         self.keys, self.values = list(both[0]), list(both[1])
 
 
-def free_bytes(config: EngineConfig, decoder: Decoder, device: torch.device) -> int:
-    """Return what is left for the cache once the weights are on this device, in bytes."""
+def free_bytes(
+    config: EngineConfig, decoder: Decoder, device: torch.device, *, others_bytes: int = 0
+) -> int:
+    """Return what is left for the cache once the weights are on this device, in bytes.
+
+    `others_bytes` are what this process's other engines held before these weights were loaded: a
+    share is of the card, whoever came first.
+    """
     # What loading has used and freed is there again for the cache.
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     step = step_bytes(decoder, config.step_tokens, config.max_num_seqs)
     room = free - max(_RESERVED_BYTES, int(total * _RESERVED_SHARE))
-    if config.gpu_memory_utilization is not None:
-        # A share for this engine alone: another process's memory is not in it.
-        allowed = int(total * config.gpu_memory_utilization)
-        room = min(room, allowed - torch.cuda.memory_reserved(device))
+    if config.gpu_memory_utilization is not None or config.kv_share < 1:
+        # A share for this engine alone: another's memory is not in it.
+        allowed = int(total * (config.gpu_memory_utilization or 1.0) * config.kv_share)
+        room = min(room, allowed - (torch.cuda.memory_reserved(device) - others_bytes))
     return max(0, room - step)
 
 

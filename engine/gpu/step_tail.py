@@ -45,6 +45,10 @@ class TailResult:
         self.masks.accept(token_ids, failed)
         return self.masks.unmet(slots, failed, self.bias)
 
+    def mask_costs_s(self, slots: NDArray[np.int32]) -> dict[int, float]:
+        """Say by slot what masks took of a processor."""
+        return {} if self.masks is None else self.masks.costs_s(slots)
+
     def read(self, token_ids: NDArray[np.int32]) -> list[TokenLogprobs | None] | None:
         """Return the log-probabilities of the rows that asked."""
         if self.asked is None or self.scores is None:

@@ -11,9 +11,11 @@ Failures: a constraint that fails, or leaves nothing that may be drawn, ends its
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -35,12 +37,14 @@ class TokenMasks:
     """Hold which tokens rows of a batch may draw.
 
     `rows`: [num_masked]. `words`: [num_masked, ceil(vocab_size / 32)], a bit a token from the
-    lowest. `failed`: rows whose constraint failed, and why; they are masked by nothing.
+    lowest. `failed`: rows whose constraint failed, and why; they are masked by nothing. `took_s`:
+    what each row took of a processor, [num_masked].
     """
 
     rows: NDArray[np.int64]
     words: NDArray[np.int32]
     failed: dict[int, str]
+    took_s: tuple[float, ...] = ()
 
     def emptied(self, bias: BiasEntries | None, vocab_size: int) -> set[int]:
         """Find the rows that are left no token, by their masks and by biases of minus infinity."""
@@ -120,10 +124,17 @@ class StepMasks:
             reasons = emptied | reasons
         return {slots.item(row): reason for row, reason in reasons.items()}
 
+    def costs_s(self, slots: NDArray[np.int32]) -> dict[int, float]:
+        """Say by slot what masks took of a processor, of a step that has drawn."""
+        masks = self.take()
+        return dict(zip(slots[masks.rows].tolist(), masks.took_s, strict=True))
+
     def _make(self) -> TokenMasks:
         rows = np.array([row for row, _ in self._held], np.int64)
         words = np.empty((len(rows), -(-self.vocab_size // 32)), np.int32)
         failed = {}
+        # A processor's time: that of others which it is shared with is not the row's.
+        ends_s = [time.thread_time()]
         for at, (row, held) in enumerate(self._held):
             if held.newest >= 0 and held.failure is None:
                 _advance(held, (held.newest,))
@@ -136,7 +147,9 @@ class StepMasks:
             if held.failure is not None:
                 failed[row] = held.failure
                 words[at] = _ALL
-        return TokenMasks(rows, words, failed)
+            ends_s.append(time.thread_time())
+        took_s = tuple(end_s - begin_s for begin_s, end_s in pairwise(ends_s))
+        return TokenMasks(rows, words, failed, took_s)
 
 
 class ConstraintTable:

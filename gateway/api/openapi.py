@@ -62,11 +62,22 @@ from gateway.api.openai.schemas import (
     TokenizeRequest,
     TokenizerInfo,
 )
+from gateway.api.responses.described import ITEM_TYPES, describe_responses
+from gateway.api.responses.schemas import (
+    InputItemList,
+    ResponseDeleted,
+    ResponseObject,
+    ResponsesRequest,
+)
+from gateway.api.responses.stored import INPUT_ITEM_PARAMETERS, RESPONSE_ID_PARAMETER
 from gateway.api.usage import BY, UsageView
 from gateway.api.usage_params import described_usage_params
 
 _MESSAGE_BATCHES: Final = f"{MESSAGES}/batches"
 _MESSAGE_BATCH: Final = f"{_MESSAGE_BATCHES}/{{message_batch_id}}"
+
+RESPONSES: Final = "/v1/responses"
+_RESPONSE: Final = f"{RESPONSES}/{{response_id}}"
 
 # (method, path) → summary, request type, response type
 _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] = {
@@ -115,6 +126,23 @@ _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] 
         "Download the results of a batch of messages, a JSON line each.",
         None,
         MessageBatchResult,
+    ),
+    ("post", RESPONSES): (
+        "Answer as OpenAI's Responses do; with `stream`, as server-sent events.",
+        ResponsesRequest,
+        ResponseObject,
+    ),
+    ("get", _RESPONSE): ("Read a stored response.", None, ResponseObject),
+    ("delete", _RESPONSE): ("Delete a stored response.", None, ResponseDeleted),
+    ("post", f"{_RESPONSE}/cancel"): (
+        "Say that a response cannot be cancelled: none runs in the background.",
+        None,
+        ResponseObject,
+    ),
+    ("get", f"{_RESPONSE}/input_items"): (
+        "List the items that a stored response was asked with, the last first.",
+        None,
+        InputItemList,
     ),
     ("post", "/v1/embeddings"): (
         "Make vectors of texts.",
@@ -169,7 +197,7 @@ _OPERATIONS: Final[dict[tuple[str, str], tuple[str, type | None, type | None]]] 
 
 
 # What an answer's `type` is where it is no JSON document.
-_STREAMS: Final = ("/v1/chat/completions", "/v1/completions", MESSAGES)
+_STREAMS: Final = ("/v1/chat/completions", "/v1/completions", MESSAGES, RESPONSES)
 _KEYED: Final = tuple(
     ("POST", path) for path in (*_STREAMS, "/v1/embeddings", "/v1/batches", _MESSAGE_BATCHES)
 )
@@ -208,8 +236,9 @@ def document(routes: Sequence[Route], *, version: str, served: Served) -> dict[s
         for method in sorted((route.methods or set()) - {"HEAD"}):
             operation = _operation(method, path, *_OPERATIONS[method.lower(), path], served)
             paths.setdefault(path, {})[method.lower()] = operation
-    components = bounded([*types, ErrorBody, MessagesError], served)
+    components = bounded([*types, *ITEM_TYPES, ErrorBody, MessagesError], served)
     describe_messages(components, served)
+    describe_responses(components, served)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Sluice", "version": version, "license": {"name": "Apache-2.0"}},
@@ -306,6 +335,10 @@ def _open_responses(path: str) -> dict[str, Any]:
 
 def _parameters(method: str, path: str, served: Served) -> list[dict[str, Any]]:
     names = {"type": "string", "enum": list(served.names)}
+    if path.endswith("/input_items"):
+        return INPUT_ITEM_PARAMETERS
+    if path.startswith(f"{RESPONSES}/"):
+        return RESPONSE_ID_PARAMETER
     if path.startswith("/v1/files/"):
         return [ID_PARAMETER]
     if (method, path) == ("GET", "/v1/files"):

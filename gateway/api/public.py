@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from gateway.api import openapi
@@ -25,7 +25,7 @@ from gateway.api.errors import (
     on_http_exception,
     on_unexpected,
 )
-from gateway.api.front_page import FrontPage
+from gateway.api.front_page import FrontPage, UiAddress
 from gateway.api.health import Health
 from gateway.api.held_bytes import HeldBytes, held_answers
 from gateway.api.idempotent import Idempotent
@@ -40,6 +40,9 @@ from gateway.api.openai.files import file_routes
 from gateway.api.openai.kinds import AnswerKind
 from gateway.api.openai.tokens import Desk, TokenEndpoint, Tokens, token_routes
 from gateway.api.request_id import RequestId
+from gateway.api.responses.endpoint import ResponsesEndpoint
+from gateway.api.responses.responses import Responses
+from gateway.api.responses.stored import stored_routes
 from gateway.api.trace_heads import TraceHeads
 from gateway.api.usage import usage_routes
 from gateway.errors import AuthenticationFailed, GatewayError
@@ -52,6 +55,7 @@ from gateway.services.ledger import UsageService
 from gateway.services.loop_share import LoopShare
 from gateway.services.read_rate import ReadRate
 from gateway.services.requests import EndedRequests
+from gateway.services.responses import StoredResponses
 
 
 def public_app(
@@ -75,6 +79,9 @@ def public_app(
     cors_origins: Sequence[str] = (),
     ended: EndedRequests | None = None,
     traces: TraceHeads | None = None,
+    stored: StoredResponses | None = None,
+    stores_unasked: bool = True,
+    ui: UiAddress | None = None,
 ) -> ASGIApp:
     """Assemble the API. Every route says who may reach it.
 
@@ -83,17 +90,18 @@ def public_app(
     `reads` nobody reads too often, and without `loop_share` nobody uses too much of the event loop.
     `ignores_unknown`: fields that nobody knows are named in the answer's head, not refused.
     `cors_origins`: whose web pages may call it. `ended` is told of each request at its end;
-    with `traces` an answer's head names its trace.
+    with `traces` an answer's head names its trace. Without `stored` no response is stored;
+    `stores_unasked`: those are that do not say. `ui` is where the web pages are.
     """
     catalogue = Catalogue(models)
     bodies = bodies or HeldBytes()
     answers = answers or held_answers()
 
     def endpoint(kind: AnswerKind[Any]) -> ASGIApp:
-        app: ASGIApp = InferenceEndpoint(kind, models, inference, overload, bodies, answers)
-        if idempotency is not None:
-            app = Idempotent(app, idempotency, bodies)
-        return Entrance(app, overload, inference.entry)
+        return entered(InferenceEndpoint(kind, models, inference, overload, bodies, answers))
+
+    def entered(app: ASGIApp) -> ASGIApp:
+        return Entrance(once(app), overload, inference.entry)
 
     def once(app: ASGIApp) -> ASGIApp:
         if idempotency is None:
@@ -104,6 +112,17 @@ def public_app(
     completions = Completions(ignores_unknown=ignores_unknown)
     messages = Messages(ignores_unknown=ignores_unknown)
     embeddings = Embeddings(ignores_unknown=ignores_unknown)
+    responses = Responses(ignores_unknown=ignores_unknown, stores=stored is not None)
+    answering = ResponsesEndpoint(
+        responses,
+        models,
+        inference,
+        overload,
+        bodies,
+        answers,
+        stored,
+        stores_unasked=stores_unasked,
+    )
     tokens = Tokens(models, ignores_unknown=ignores_unknown)
     counter = TokenCounter(models, ignores_unknown=ignores_unknown)
     desk = Desk(inference.pool, bodies, answers, overload, reads)
@@ -119,6 +138,8 @@ def public_app(
         keyed("/v1/completions", endpoint(completions), method="POST"),
         keyed("/v1/messages", endpoint(messages), method="POST"),
         keyed("/v1/messages/count_tokens", TokenEndpoint(desk, counter), method="POST"),
+        keyed("/v1/responses", entered(answering), method="POST"),
+        *(stored_routes(stored, keyed, reads) if stored is not None else ()),
         keyed("/v1/embeddings", endpoint(embeddings), method="POST"),
         keyed("/v1/models", catalogue.list, method="GET", reads=reads),
         # A model's name may hold slashes.
@@ -128,7 +149,7 @@ def public_app(
         *(file_routes(files, overload, auth, reads, loop_share) if files is not None else ()),
         *of_messages,
         *health.routes(),
-        *FrontPage([model.name for model in models], version).routes(),
+        *FrontPage([model.name for model in models], version, ui).routes(),
         *(usage_routes(usage, auth, reads, loop_share) if usage is not None else ()),
     ]
     own = [Route(path, lambda request: None) for path in ("/openapi.json", PATH)]
@@ -139,7 +160,7 @@ def public_app(
 
 
 def with_errors(
-    routes: list[Route],
+    routes: Sequence[BaseRoute],
     failures: Failures | None = None,
     *,
     cors_origins: Sequence[str] = (),

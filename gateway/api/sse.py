@@ -14,8 +14,13 @@ from starlette.types import Send
 DONE: Final = b"data: [DONE]\n\n"
 # What ends a stream of Anthropic's shape.
 MESSAGE_STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+# What ends one of a response's: no text in it can hold these bytes, whose quotes would be escaped.
+RESPONSE_ENDS: Final = (
+    b',"type":"response.completed"}\n\n',
+    b',"type":"response.incomplete"}\n\n',
+)
 # A stream without one of these has failed.
-ENDS: Final = (DONE, MESSAGE_STOP)
+ENDS: Final = (DONE, MESSAGE_STOP, *RESPONSE_ENDS)
 
 KEEP_ALIVE_S: Final = 15.0
 

@@ -6,10 +6,12 @@ from contextlib import AsyncExitStack
 from typing import Protocol
 
 from gateway.api.admin.routes import AdminServices
+from gateway.app.signing_in import SigningIn
 from gateway.services.admin import (
     AdminTokenService,
     ApplyService,
     AuditService,
+    BatchListService,
     DeadItemService,
     DeadItemWatch,
     HeadPost,
@@ -23,6 +25,7 @@ from gateway.services.admin import (
     RequestRecordService,
     TenantArchive,
     TenantService,
+    UserService,
 )
 from gateway.services.auth import AdminAuthenticator, Authenticator
 from gateway.services.ledger import PriceBook, PriceService
@@ -77,6 +80,7 @@ def admin_services(
     running: Running,
     prices: PriceBook,
     quotas: QuotaService,
+    signing_in: SigningIn,
 ) -> AdminServices:
     """Build the services; changes hold at once for what this process keeps in the last five."""
     epoch, organisations = store.auth_epoch, store.organisations
@@ -110,5 +114,7 @@ def admin_services(
             load=quotas.limits_changed,
         ),
         dead_items=DeadItemService(store.dead_items, tenants),
+        batches=BatchListService(store.batches, tenants),
         request_records=RequestRecordService(store.request_records, tenants),
+        users=UserService(store.users, tenants, signing_in.sign_in, signing_in.sessions),
     )

@@ -8,7 +8,10 @@ from typing import Final
 
 from starlette.types import ASGIApp
 
-from gateway.api.admin.config import config_route
+from admin_ui.guards import SecurityHeaders
+from admin_ui.pages import About
+from admin_ui.setting_rows import setting_rows
+from gateway.api.admin.config import config_route, shown_settings
 from gateway.api.admin.metrics import metrics_routes
 from gateway.api.admin.overload import overload_route
 from gateway.api.admin.quota_usage import quota_usage_routes
@@ -17,17 +20,21 @@ from gateway.api.admin.scheduler import scheduler_routes
 from gateway.api.admin.top import top_route
 from gateway.api.admin.usage import admin_usage_routes
 from gateway.api.body import SHORT_BODY_BYTES
+from gateway.api.front_page import UiAddress
 from gateway.api.health import DetailedHealth, Health
 from gateway.api.held_bytes import HeldBytes, held_answers
 from gateway.api.public import public_app, with_errors
 from gateway.app.accounting import Accounting, open_accounting
+from gateway.app.admin_pages import guard_of, people_routes
 from gateway.app.administration import admin_services, count_dead_items, follow_audit_head
 from gateway.app.batch_work import running_batches
 from gateway.app.batches import open_batches
 from gateway.app.observing import Observed, observing
+from gateway.app.signing_in import SigningIn, signing_in
 from gateway.app.watching import Watching, open_watching
+from gateway.app.web_ui import UiParts, open_ui
 from gateway.credentials import Token
-from gateway.services.admin import LiveView, SchedulerControl
+from gateway.services.admin import LiveHistory, LiveView, SchedulerControl
 from gateway.services.auth import (
     AdminAuthenticator,
     Authenticator,
@@ -40,7 +47,7 @@ from gateway.services.batches.worker import BatchWorker
 from gateway.services.constraints import Constraints
 from gateway.services.fair_pool import FairPool
 from gateway.services.files import FileService, FileUpkeep
-from gateway.services.health import OverloadWatch, Probes
+from gateway.services.health import OverloadWatch, Phase, Probes
 from gateway.services.inference import (
     IdempotencyService,
     InferenceService,
@@ -53,6 +60,7 @@ from gateway.services.loop_share import LoopShare
 from gateway.services.quotas import Entry
 from gateway.services.read_rate import ReadRate
 from gateway.services.requests import RecentRequests
+from gateway.services.responses import StoredResponses
 from gateway.settings import Settings
 from gateway.store import FirstStart, Store
 from gateway.telemetry.sink_metrics import SinkMetrics
@@ -70,6 +78,7 @@ class Gateway:
     local_token: Token
     public: ASGIApp | None
     admin: ASGIApp
+    signing_in: SigningIn
     worker: BatchWorker | None
 
 
@@ -105,8 +114,12 @@ async def assemble(
     version: str,
     *,
     is_worker: bool = False,
+    admin_url: str | None = None,
+    api_url: str | None = None,
 ) -> Gateway:
     """Build the services, which run until `stack` is left, and the applications.
+
+    `admin_url` is where this machine reaches the admin port, `api_url` where tenants call.
 
     What moves batches and files on stays with the servers: a worker runs items and nothing else.
     """
@@ -119,7 +132,8 @@ async def assemble(
     await _follow_changes(stack, auth, store, books, prices)
     observed = await observing(stack, settings, store, books, models)
     overload = OverloadWatch(
-        [model.service for model in models], on_measured=observed.process.note_load
+        {model.name: model.service for model in models},
+        on_measured=observed.process.note_load,
     )
     await stack.enter_async_context(overload.watching())
     probes.watch_overload(overload)
@@ -152,13 +166,17 @@ async def assemble(
         recent=recent,
     )
     local_token = new_local_token()
+    organisation = await store.organisations.default()
+    people = signing_in(store, auth, organisation.id)
+    await people.run(stack)
     return Gateway(
         version=version,
         models=models,
         first_start=store.first_start,
         local_token=local_token,
-        public=None if is_worker else await _public(stack, common, version),
-        admin=await _admin(stack, common, local_token),
+        public=None if is_worker else await _public(stack, common, version, admin_url),
+        admin=await _admin(stack, common, local_token, people, version, api_url),
+        signing_in=people,
         worker=await _worker(stack, common) if is_worker or settings.batch_worker else None,
     )
 
@@ -207,7 +225,9 @@ async def _worker(stack: AsyncExitStack, common: _Common) -> BatchWorker:
     return await stack.enter_async_context(running)
 
 
-async def _public(stack: AsyncExitStack, common: _Common, version: str) -> ASGIApp:
+async def _public(
+    stack: AsyncExitStack, common: _Common, version: str, admin_url: str | None
+) -> ASGIApp:
     """Build the API that tenants reach."""
     books = common.books
     idempotency = IdempotencyService(
@@ -244,10 +264,31 @@ async def _public(stack: AsyncExitStack, common: _Common, version: str) -> ASGIA
         cors_origins=common.settings.cors_origins,
         ended=common.watching.ended,
         traces=common.watching.heads,
+        stored=_stored(common),
+        stores_unasked=common.settings.store_responses,
+        ui=UiAddress(common.settings.admin_public_url, admin_url),
     )
 
 
-async def _admin(stack: AsyncExitStack, common: _Common, local_token: Token) -> ASGIApp:
+def _stored(common: _Common) -> StoredResponses:
+    """Build what stores responses."""
+    return StoredResponses(
+        common.store.responses,
+        common.store.secrets,
+        common.inference.pool,
+        max_tenant_bytes=common.settings.tenant_responses_mib << 20,
+        max_tenant_rows=common.settings.tenant_responses,
+    )
+
+
+async def _admin(
+    stack: AsyncExitStack,
+    common: _Common,
+    local_token: Token,
+    people: SigningIn,
+    version: str,
+    api_url: str | None,
+) -> ASGIApp:
     """Build the API that administrators reach; `local_token` opens it to this machine."""
     store, scheduling = common.store, SchedulerControl(common.models)
     await follow_audit_head(stack, common.settings, store, common.books.metrics)
@@ -266,14 +307,35 @@ async def _admin(stack: AsyncExitStack, common: _Common, local_token: Token) -> 
     )
     await stack.enter_async_context(auth.running())
     services = admin_services(
-        store, common.auth, auth, scheduling, common.prices, common.books.quotas
+        store, common.auth, auth, scheduling, common.prices, common.books.quotas, people
     )
     live = LiveView(common.models, services.tenants, common.recent)
     await stack.enter_async_context(live.running())
-    return with_errors(
+    url, about = common.settings.admin_public_url, About(version)
+    lifecycle = common.probes.lifecycle
+    parts = UiParts(
+        about=about,
+        admin=services,
+        scheduling=scheduling,
+        usage=common.usage,
+        quotas=common.books.quotas,
+        live=live,
+        parts=common.probes.ready,
+        is_over=lambda: lifecycle.phase > Phase.SERVING,
+        settings=setting_rows(common.settings, shown_settings(common.settings)),
+        api=api_url,
+    )
+    ui = await open_ui(
+        stack,
+        parts,
+        LiveHistory(common.models, common.recent),
+        guard_of(people, about, public_url=url),
+        lambda pages: people_routes(people, services.users, pages, public_url=url),
+    )
+    app = with_errors(
         [
             *DetailedHealth(common.probes).routes(),
-            *admin_routes(services, auth),
+            *admin_routes(services, auth, public_url=url),
             *scheduler_routes(scheduling, services.tenants, services.audit, auth),
             *admin_usage_routes(common.usage, auth),
             *quota_usage_routes(services.quota_settings, common.books.quotas, auth),
@@ -281,6 +343,8 @@ async def _admin(stack: AsyncExitStack, common: _Common, local_token: Token) -> 
             overload_route(common.overload, auth),
             top_route(live, auth),
             config_route(common.settings, common.models, auth),
+            ui,
         ],
         common.failures,
     )
+    return SecurityHeaders(app)

@@ -14,6 +14,7 @@ from gateway.api.openai.completions import Completions
 from gateway.api.openai.embeddings import Embeddings
 from gateway.api.openai.items import ItemRunner
 from gateway.api.openai.kinds import AnswerKind
+from gateway.api.responses.responses import Responses
 from gateway.app.accounting import Accounting
 from gateway.errors import ModelNotFound
 from gateway.services.batches.worker import BatchWorker
@@ -53,6 +54,7 @@ async def running_batches(
         "/v1/chat/completions": Chat(ignores_unknown=ignores_unknown),
         "/v1/completions": Completions(ignores_unknown=ignores_unknown),
         "/v1/messages": Messages(ignores_unknown=ignores_unknown),
+        "/v1/responses": Responses(ignores_unknown=ignores_unknown),
         "/v1/embeddings": Embeddings(ignores_unknown=ignores_unknown),
     }
     answers = held_answers((settings.answer_memory_mib << 20) // _ANSWERS_PART)
@@ -63,9 +65,9 @@ async def running_batches(
         ItemDesk(store.file_storage, runner, ByteGate()),
         Payers(store.keys, store.prices),
         store.batch_heartbeat,
-        [model.service for model in models],
+        {name: model.service for model in models for name in (model.name, *model.aliases)},
         serves=partial(_serves, models),
-        is_pressed=lambda: overload.level >= Level.BUSY or books.spool.is_full,
+        is_pressed=lambda model: overload.level_of(model) >= Level.BUSY or books.spool.is_full,
         on_expired=on_expired,
     )
     books.on_written.append(worker.written)

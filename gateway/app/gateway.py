@@ -28,11 +28,17 @@ LOADER_NAME: Final = "load-model"
 
 @contextlib.asynccontextmanager
 async def open_gateway(
-    settings: Settings, probes: Probes | None = None, *, is_worker: bool = False
+    settings: Settings,
+    probes: Probes | None = None,
+    *,
+    is_worker: bool = False,
+    admin_url: str | None = None,
+    api_url: str | None = None,
 ) -> AsyncIterator[Gateway]:
     """Open everything that a process serves with, and close it in the opposite order.
 
-    A worker runs items of batches and serves nobody.
+    A worker runs items of batches and serves nobody. `admin_url` is where this machine reaches the
+    admin port, `api_url` where tenants call.
 
     `probes` follow the start and are attached to what it makes. A start that is cancelled, or that
     fails at the stores, leaves the thread that loads the model behind.
@@ -64,7 +70,17 @@ async def open_gateway(
         await stack.enter_async_context(watch.running())
         probes.attach(loaded, watch)
         models = ModelRegistry(loaded)
-        yield await assemble(stack, settings, store, models, probes, version, is_worker=is_worker)
+        yield await assemble(
+            stack,
+            settings,
+            store,
+            models,
+            probes,
+            version,
+            is_worker=is_worker,
+            admin_url=admin_url,
+            api_url=api_url,
+        )
 
 
 async def _load(settings: Settings, version: str, lifecycle: Lifecycle) -> list[ServedModel]:

@@ -9,33 +9,38 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from engine.config import EngineConfig
 from engine.contract import Engine, EngineInfo, Pooling
 from engine.demo import MODEL_DIR
 from engine.embedding_config import EmbeddingConfig, read_embedding_config
-from engine.errors import ModelError
+from engine.errors import EngineError, ModelError
 from engine.generation_config import SamplingDefaults, read_sampling_defaults
 from engine.model_dir import check_model_dir
 from engine.open import open_engine, open_simulated
 from engine.text import ChatTemplate, Tokenizer
 from engine.text.tokenizer import read_json_object
+from gateway.app.model_plan import PlannedModel, planned_models
 from gateway.errors import InvalidRequest, StartupFailed
+from gateway.model_settings import DEMO
 from gateway.services.admin import changed
 from gateway.services.answers import answer_format
 from gateway.services.inference import ServedModel, appended_ids
 from gateway.settings import Settings
 from scheduler.config import AdmissionConfig, FairnessConfig, SchedulerConfig
 from scheduler.core import Scheduler
+from scheduler.engine_turns import EngineTurns
 from scheduler.service import EngineService
 
 logger = logging.getLogger(__name__)
 
-DEMO_NAME, DEMO_EMBEDDING_NAME = "sluice-demo", "sluice-demo-embedding"
-# Stands for the demo's directory.
-_DEMO = Path("demo")
+Result = TypeVar("Result")
+
 # What else `SLUICE_ENGINE` may be has its device chosen.
 _DEVICES = {"cpu": "cpu", "gpu": "cuda"}
 
@@ -44,50 +49,69 @@ _DEVICES = {"cpu": "cpu", "gpu": "cuda"}
 class _Source:
     """Say where a model's files are. A directory with a config alone borrows a tokenizer."""
 
-    name: str
     model_dir: Path
     tokenizer_dir: Path
 
 
 def load_models(settings: Settings, *, version: str) -> list[ServedModel]:
-    """Load the model that answers, and the one that makes embeddings where there is one.
+    """Load all models that the settings name, one after the other; those on a CPU take turns.
 
-    As `load_model` otherwise.
+    It takes seconds, so call it on a thread. The services' threads are not started.
+    Raises: `engine.errors.EngineError`, `StartupFailed`: one line, which names the table of the
+    model where there are tables.
     """
-    models = [load_model(settings, version=version)]
-    if settings.embedding_model is not None:
-        beside = load_embedding_model(settings, version=version)
-        if beside.name == models[0].name:
-            raise StartupFailed(
-                f"SLUICE_EMBEDDING_MODEL_NAME: two models are called {beside.name}: name one anew"
-            )
-        models.append(beside)
-    return models
+    planned = planned_models(settings)
+    if len(planned) > 1:
+        # What is misspelled in the last table is said before the first is loaded, which takes long.
+        for each in planned:
+            _attempt(each, _check)
+    turns = EngineTurns() if len(planned) > 1 else None
+    return [_attempt(each, partial(_load, version=version, turns=turns)) for each in planned]
 
 
 def load_model(settings: Settings, *, version: str) -> ServedModel:
-    """Load the configured model; takes seconds, so call it on a thread.
+    """Load the first model of the settings. Raises: as `load_models`."""
+    return _load(planned_models(settings)[0], version=version, turns=None)
 
-    The service's thread is not started. Raises: `engine.errors.ModelError`, `StartupFailed`: one
-    line.
-    """
+
+def _attempt(planned: PlannedModel, do: Callable[[PlannedModel], Result]) -> Result:
+    try:
+        return do(planned)
+    except (EngineError, StartupFailed) as exc:
+        if not planned.has_table:
+            raise
+        raise StartupFailed(planned.failed(exc)) from exc
+
+
+def _check(planned: PlannedModel) -> None:
+    _scheduler_config(planned.settings)
+    model_dir_of(planned)
+
+
+def _load(planned: PlannedModel, *, version: str, turns: EngineTurns | None) -> ServedModel:
+    load = _load_embedding if planned.makes_vectors else _load_chat
+    return load(planned, version, turns)
+
+
+def _load_chat(planned: PlannedModel, version: str, turns: EngineTurns | None) -> ServedModel:
+    settings = planned.settings
     config = _scheduler_config(settings)
     source = _source(settings)
     tokenizer = Tokenizer.from_dir(source.tokenizer_dir)
     defaults = sampling_defaults(settings)
-    engine = _engine(settings, tokenizer)
+    engine = _engine(planned, tokenizer)
     info = engine.info
     _check_vocabulary(source, tokenizer, info)
-    scheduler = Scheduler(info, config)
     template = ChatTemplate.from_dir(source.tokenizer_dir)
     return ServedModel(
-        name=source.name,
-        service=EngineService(scheduler, engine),
+        name=planned.name,
+        aliases=planned.aliases,
+        service=_service(planned, engine, config, turns),
         info=info,
         tokenizer=tokenizer,
         chat_template=template,
         created_s=int(time.time()),
-        fingerprint=_fingerprint(source.name, info, version),
+        fingerprint=_fingerprint(planned.name, info, version),
         sampling_defaults=_fitted(defaults, info),
         answer_format=answer_format(
             template, calls=settings.tool_calls, reasoning=settings.reasoning
@@ -95,8 +119,9 @@ def load_model(settings: Settings, *, version: str) -> ServedModel:
     )
 
 
-def load_embedding_model(settings: Settings, *, version: str) -> ServedModel:
-    """Load the model of embeddings, which runs on the CPU. Raises: as `load_model`."""
+def _load_embedding(planned: PlannedModel, version: str, turns: EngineTurns | None) -> ServedModel:
+    """Load a model of embeddings, which runs on the CPU."""
+    settings = planned.settings
     source, embedding = _embedding_source(settings)
     tokenizer = Tokenizer.from_dir(source.tokenizer_dir)
     _check_appended(source, tokenizer)
@@ -104,10 +129,13 @@ def load_embedding_model(settings: Settings, *, version: str) -> ServedModel:
         EngineConfig(
             model_dir=source.model_dir,
             load_format=settings.load_format,
-            dtype=_demo_dtype(source),
+            dtype=settings.dtype or _demo_dtype(source),
             block_size=settings.block_size,
-            kv_cache_bytes=settings.embedding_kv_cache_bytes,
+            kv_cache_bytes=settings.kv_cache_bytes,
+            kv_share=planned.kv_share,
             max_num_seqs=settings.max_num_seqs,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_model_len=settings.max_model_len,
             num_threads=settings.num_threads,
             native=settings.native,
             pooling=embedding.pooling,
@@ -116,29 +144,42 @@ def load_embedding_model(settings: Settings, *, version: str) -> ServedModel:
     info = engine.info
     _check_vocabulary(source, tokenizer, info)
     return ServedModel(
-        name=source.name,
-        service=EngineService(Scheduler(info, _scheduler_config(settings)), engine),
+        name=planned.name,
+        aliases=planned.aliases,
+        service=_service(planned, engine, _scheduler_config(settings), turns),
         info=info,
         tokenizer=tokenizer,
         chat_template=None,
         created_s=int(time.time()),
-        fingerprint=_fingerprint(source.name, info, version),
+        fingerprint=_fingerprint(planned.name, info, version),
         embedding=embedding,
     )
+
+
+def _service(
+    planned: PlannedModel, engine: Engine, config: SchedulerConfig, turns: EngineTurns | None
+) -> EngineService:
+    """Put a scheduler over an engine, which takes turns where it computes on the CPU."""
+    scheduler = Scheduler(engine.info, config)
+    place = None
+    if turns is not None and engine.info.device == "cpu":
+        place = turns.place(planned.weight)
+    return EngineService(scheduler, engine, place=place, name=planned.name)
 
 
 def _embedding_source(settings: Settings) -> tuple[_Source, EmbeddingConfig]:
     """Find its files. The demo's are those of the chat's demo, whose hidden states are averaged."""
     assert settings.embedding_model is not None
-    directory, name = settings.embedding_model.expanduser(), settings.embedding_model_name
-    if directory == _DEMO:
+    directory = settings.embedding_model.expanduser()
+    if directory == DEMO:
         embedding = EmbeddingConfig(pooling=Pooling.MEAN)
-        directory, name = MODEL_DIR, name or DEMO_EMBEDDING_NAME
+        directory = MODEL_DIR
     else:
+        check_model_dir(directory)
         embedding = read_embedding_config(directory)
     if settings.embedding_matryoshka and embedding.dimensions is None:
         embedding = replace(embedding, dimensions=())
-    return _Source(name or directory.resolve().name, directory, directory), embedding
+    return _Source(directory, directory), embedding
 
 
 def _check_appended(source: _Source, tokenizer: Tokenizer) -> None:
@@ -175,15 +216,21 @@ def _scheduler_config(settings: Settings) -> SchedulerConfig:
 
 def _source(settings: Settings) -> _Source:
     if settings.model is None:
-        return _Source(settings.model_name or DEMO_NAME, MODEL_DIR, MODEL_DIR)
+        return _Source(MODEL_DIR, MODEL_DIR)
     directory = settings.model.expanduser()
     check_model_dir(directory)
-    name = settings.model_name or directory.resolve().name
     needs_no_files = settings.load_format == "dummy" or settings.engine == "simulated"
     if needs_no_files and not (directory / "tokenizer.json").exists():
         logger.warning("%s has no tokenizer.json: borrowing the demo model's", directory)
-        return _Source(name, directory, MODEL_DIR)
-    return _Source(name, directory, directory)
+        return _Source(directory, MODEL_DIR)
+    return _Source(directory, directory)
+
+
+def model_dir_of(planned: PlannedModel) -> Path:
+    """Return where a model's files are. Raises: `ModelError`: there can be no model."""
+    if planned.makes_vectors:
+        return _embedding_source(planned.settings)[0].model_dir
+    return _source(planned.settings).model_dir
 
 
 def sampling_defaults(settings: Settings) -> SamplingDefaults:
@@ -203,8 +250,9 @@ def _fitted(defaults: SamplingDefaults, info: EngineInfo) -> SamplingDefaults:
     return fitted
 
 
-def engine_config(settings: Settings) -> EngineConfig:
-    """Say what engine the settings ask for. Raises: `ModelError`: it names no model."""
+def engine_config(planned: PlannedModel) -> EngineConfig:
+    """Say what engine a chat model is to have. Raises: `ModelError`: there is no such model."""
+    settings = planned.settings
     source = _source(settings)
     return EngineConfig(
         model_dir=source.model_dir,
@@ -214,6 +262,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         block_size=settings.block_size,
         num_blocks=settings.num_blocks,
         kv_cache_bytes=settings.kv_cache_bytes,
+        kv_share=planned.kv_share,
         gpu_memory_utilization=settings.gpu_memory_utilization,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
@@ -225,8 +274,8 @@ def engine_config(settings: Settings) -> EngineConfig:
     )
 
 
-def _engine(settings: Settings, tokenizer: Tokenizer) -> Engine:
-    config = engine_config(settings)
+def _engine(planned: PlannedModel, tokenizer: Tokenizer) -> Engine:
+    config, settings = engine_config(planned), planned.settings
     if settings.engine != "simulated":
         return open_engine(config)
     return open_simulated(

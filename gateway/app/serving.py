@@ -17,9 +17,10 @@ import gc
 import logging
 import socket
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.api.admin.users import link_url
 from gateway.api.front import Front
 from gateway.api.health import DetailedHealth, Health
 from gateway.app.assembly import Gateway
@@ -33,31 +34,48 @@ from gateway.http.plain_admin import WAY_OUT, exposed
 from gateway.http.server import ApiServer
 from gateway.services.auth import announced
 from gateway.services.health import Heartbeat, Lifecycle, Phase, Probes
+from gateway.services.inference import ServedModel
 from gateway.settings import Settings
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class ReadyModel:
+    """Say what is served by a name, and by its aliases.
+
+    `sampling` has the model's own defaults, where they are other than plain sampling.
+    """
+
+    name: str
+    aliases: Sequence[str]
+    makes_vectors: bool
+    engine: str
+    max_model_len: int
+    why_shorter: str | None
+    sampling: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """Say what a running server offers. The secrets are there at the first start alone.
 
-    `sampling` has the model's own defaults, where they are other than plain sampling. A worker has
-    no `api`.
+    `admin_link` lets the first owner set a password. A worker has no `api`.
     """
 
     version: str
     api: str | None
     admin: str
-    model: str
-    engine: str
-    max_model_len: int
-    why_shorter: str | None
-    sampling: Mapping[str, float]
-    embedding_model: str | None
+    models: tuple[ReadyModel, ...]
     data_dir: str
-    admin_token: str | None
+    admin_token: str | None = field(repr=False)
+    admin_link: str | None = field(repr=False)
     keys: tuple[IssuedKey, ...]
+
+    @property
+    def model(self) -> ReadyModel:
+        """Return the model to try first: one that answers, where there is one."""
+        return next((one for one in self.models if not one.makes_vectors), self.models[0])
 
 
 async def serve(
@@ -86,23 +104,34 @@ async def serve(
     ):
         if (fault := exposed(settings, admin_socket.getsockname()[0])) is not None:
             raise StartupFailed(f"{fault}: {WAY_OUT}")
-        servers, sockets = [ApiServer(admin, HttpOptions.of_admin(room))], [[admin_socket]]
+        servers, sockets = (
+            [ApiServer(admin, HttpOptions.of_admin(settings, room))],
+            [[admin_socket]],
+        )
         if public_socket is not None:
             servers.append(ApiServer(public, HttpOptions.of(settings, room)))
             sockets.append([public_socket])
         async with heartbeat.beating(), _serving(servers, sockets) as running:
             first = signals.next()
             async with contextlib.AsyncExitStack() as stack:
-                opening = open_gateway(settings, probes, is_worker=is_worker)
+                admin_url = url_of(admin_socket)
+                scheme = "http" if settings.tls_cert is None else "https"
+                api = None if public_socket is None else f"{url_of(public_socket, scheme)}/v1"
+                opening = open_gateway(
+                    settings, probes, is_worker=is_worker, admin_url=admin_url, api_url=api
+                )
                 gateway = await _open(stack, opening, until=(running, first))
                 if gateway is None:
                     return
                 admin.app = gateway.admin
                 if gateway.public is not None:
                     public.app = gateway.public
-                scheme = "http" if settings.tls_cert is None else "https"
-                api = None if public_socket is None else f"{url_of(public_socket, scheme)}/v1"
-                admin_url = url_of(admin_socket)
+                # A secret, as the keys: whoever keeps the output of later starts has none of it.
+                link = None
+                if gateway.first_start is not None and not is_worker:
+                    link = await gateway.signing_in.first_link()
+                if link is not None:
+                    link = link_url(settings.admin_public_url or admin_url, link)
                 # Commands are for a server: of a worker's data directory they find none.
                 with (
                     contextlib.nullcontext()
@@ -116,7 +145,7 @@ async def serve(
                     gc.freeze()
                     # Last: who finds it ready may ask for anything, and read where it is.
                     probes.lifecycle.advance(Phase.SERVING)
-                    on_ready(_ready(settings, gateway, api=api, admin=admin_url))
+                    on_ready(_ready(settings, gateway, api=api, admin=admin_url, link=link))
                     until: list[asyncio.Future[Any]] = [running, first]
                     await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
                     drain = Drain(
@@ -170,22 +199,32 @@ async def _close(servers: Sequence[ApiServer], running: asyncio.Future[Any]) -> 
     await running
 
 
-def _ready(settings: Settings, gateway: Gateway, *, api: str | None, admin: str) -> Ready:
-    model, *others = gateway.models
+def _ready(
+    settings: Settings, gateway: Gateway, *, api: str | None, admin: str, link: str | None
+) -> Ready:
     first = gateway.first_start
     return Ready(
         version=gateway.version,
         api=api,
         admin=admin,
-        model=model.name,
-        engine=f"{model.info.model_type} on {model.info.device}, {model.info.dtype}",
-        max_model_len=model.info.max_model_len,
-        why_shorter=model.info.why_shorter,
-        sampling=model.sampling_defaults.chosen(),
-        embedding_model=others[0].name if others else None,
+        models=tuple(map(_ready_model, gateway.models)),
         data_dir=str(settings.data_dir),
+        admin_link=link,
         admin_token=first.admin_token if first else None,
         keys=tuple(first.keys) if first else (),
+    )
+
+
+def _ready_model(model: ServedModel) -> ReadyModel:
+    info = model.info
+    return ReadyModel(
+        name=model.name,
+        aliases=model.aliases,
+        makes_vectors=model.embedding is not None,
+        engine=f"{info.model_type} on {info.device}, {info.dtype}",
+        max_model_len=info.max_model_len,
+        why_shorter=info.why_shorter,
+        sampling=model.sampling_defaults.chosen(),
     )
 
 

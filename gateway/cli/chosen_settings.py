@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,11 +20,22 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
 
 _FILE: Final = Path("sluice.toml")
+_TABLE: Final = re.compile(r"""\s*\[\[\s*["']?models["']?\s*\]\]""")
+# What people write in a table, as it is called there.
+_TABLE_WORDS: Final = {
+    **dict.fromkeys(("model", "path", "dir", "model_dir"), "directory"),
+    **dict.fromkeys(("model_name", "served_model_name", "id"), "name"),
+    **dict.fromkeys(("roles", "kind", "type", "task"), "role"),
+    **dict.fromkeys(("share", "kv_cache_share", "gpu_memory_utilization"), "kv_share"),
+    "alias": "aliases",
+    "quantization": "weight_dtype",
+}
 
 
 def read_settings(flags: Mapping[str, Any]) -> Settings | None:
     """Return the settings under these flags (None: not given), or None once errors are printed."""
     import pydantic
+    from pydantic_settings import SettingsError
 
     from gateway.settings import Settings
 
@@ -36,6 +47,9 @@ def read_settings(flags: Mapping[str, Any]) -> Settings | None:
         lines.append(f"{_FILE} is not TOML: {exc}")
     except OSError as exc:
         lines.append(str(exc))
+    except SettingsError:
+        # Of all settings the tables alone are read as JSON.
+        lines.append(f"{PREFIX}MODELS: it must be a list of objects, in JSON")
     except pydantic.ValidationError as exc:
         lines += [_line_of(error, given, Settings.model_fields) for error in exc.errors()]
     if not lines:
@@ -65,10 +79,33 @@ def _line_of(error: ErrorDetails, flags: Mapping[str, Any], known: Mapping[str, 
     said = error["msg"].removeprefix("Value error, ")
     if not error["loc"]:
         return f"settings: {said}"
-    name = str(error["loc"][0])
+    name, *path = error["loc"]
+    if name == "models" and (path or "ctx" in error):
+        return _line_of_table(error, path, said)
     if error["type"] == "extra_forbidden":
-        said = f"no such setting{did_you_mean(name, known)}"
-    return f"{_place_of(name, flags)}: {said}"
+        said = f"no such setting{did_you_mean(str(name), known)}"
+    return f"{_place_of(str(name), flags)}: {said}"
+
+
+def _line_of_table(error: ErrorDetails, path: Sequence[int | str], said: str) -> str:
+    """Say what is wrong with a table of `[[models]]`, by its number and the key in it."""
+    from gateway.model_settings import ModelTable
+
+    told = error.get("ctx", {})
+    index = path[0] if path else told.get("table", 0)
+    key = str(path[1] if len(path) > 1 else told.get("key", ""))
+    if error["type"] == "extra_forbidden":
+        meant = _TABLE_WORDS.get(key)
+        known = ModelTable.model_fields
+        said = "no such key" + (f"; did you mean {meant}?" if meant else did_you_mean(key, known))
+    elif error["type"] == "missing":
+        said = "a model needs it"
+    where = f"{PREFIX}MODELS"
+    if not any(set_.upper() == where and value for set_, value in os.environ.items()):
+        number = _line_in_table(int(index), key)
+        where = str(_FILE) if number is None else f"{_FILE}, line {number}"
+    of_key = f"{key}: " if key else ""
+    return f"{where}: [[models]] no. {int(index) + 1}: {of_key}{said}"
 
 
 def _place_of(name: str, flags: Mapping[str, Any]) -> str:
@@ -89,3 +126,21 @@ def _line_in_file(name: str) -> int | None:
     except OSError:
         return None
     return next((n for n, text in enumerate(lines, 1) if line.match(text)), None)
+
+
+def _line_in_table(index: int, key: str) -> int | None:
+    """Find a key in a table of `[[models]]`, or where the table begins."""
+    try:
+        lines = _FILE.read_text().splitlines()
+    except OSError:
+        return None
+    begun = [n for n, text in enumerate(lines, 1) if _TABLE.match(text)]
+    if index >= len(begun):
+        return _line_in_file("models")
+    of_key = re.compile(rf"""\s*["']?{re.escape(key)}["']?\s*[=.]""")
+    for number, text in enumerate(lines[begun[index] :], begun[index] + 1):
+        if text.lstrip().startswith("["):
+            break
+        if of_key.match(text):
+            return number
+    return begun[index]

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli import (
+    admin,
     audit,
     batch,
     bench,
@@ -63,6 +64,7 @@ app.add_typer(requests.app, name="requests")
 app.command()(apply)
 app.add_typer(import_.app, name="import")
 app.add_typer(tokens.app, name="tokens")
+app.add_typer(admin.app, name="admin")
 app.add_typer(audit.app, name="audit")
 app.add_typer(config.app, name="config")
 app.add_typer(scheduler.app, name="scheduler")

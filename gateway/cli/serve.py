@@ -20,7 +20,7 @@ from gateway.cli.exits import Exit
 from gateway.cli.setting_flags import given_settings
 
 if TYPE_CHECKING:
-    from gateway.app.serving import Ready
+    from gateway.app.serving import Ready, ReadyModel
     from gateway.settings import Settings
 
 
@@ -120,11 +120,16 @@ def _run(
 
 
 def _print_json(ready: Ready) -> None:
-    document: dict[str, Any] = {"api": ready.api, "admin": ready.admin, "model": ready.model}
-    document["max_model_len"] = ready.max_model_len
-    if ready.embedding_model is not None:
-        document["embedding_model"] = ready.embedding_model
-    document["sampling_defaults"] = dict(ready.sampling)
+    model = ready.model
+    document: dict[str, Any] = {"api": ready.api, "admin": ready.admin, "model": model.name}
+    document["max_model_len"] = model.max_model_len
+    vectors = [one.name for one in ready.models if one.makes_vectors]
+    if vectors:
+        document["embedding_model"] = vectors[0]
+    document["models"] = [one.name for one in ready.models]
+    document["sampling_defaults"] = dict(model.sampling)
+    if ready.admin_link is not None:
+        document["admin_link"] = ready.admin_link
     if ready.admin_token is not None:
         document["admin_token"] = ready.admin_token
         document["keys"] = [
@@ -145,26 +150,55 @@ def _typed_command() -> str:
     return str(typed)
 
 
+def _lines_of(model: ReadyModel, ready: Ready) -> list[str]:
+    """Say of a model what it is called and computed by, its context and its sampling."""
+    names = ", ".join((model.name, *model.aliases))
+    if model.makes_vectors:
+        return [f"  Vectors  {names} at {ready.api}/embeddings"]
+    lines = [
+        f"  Model    {names} ({model.engine})",
+        f"  Context  {model.max_model_len:,} tokens{_why(model.why_shorter)}",
+    ]
+    if model.sampling:
+        said = ", ".join(f"{name} {value:g}" for name, value in model.sampling.items())
+        lines.append(f"  Sampling {said} (generation_config.json) where a request does not say")
+    return lines
+
+
+def _example(ready: Ready) -> list[str]:
+    """Write a command to try the server with."""
+    model, head = ready.model, '-H "Authorization: Bearer $SLUICE_API_KEY"'
+    head = f'    {head} -H "Content-Type: application/json" \\'
+    if model.makes_vectors:
+        body = f'    -d \'{{"model": "{model.name}", "input": "What is Sluice?"}}\''
+        return [f"  curl {ready.api}/embeddings \\", head, body]
+    return [
+        f"  curl {ready.api}/chat/completions \\",
+        head,
+        f'    -d \'{{"model": "{model.name}", "stream": true,',
+        '         "messages": [{"role": "user", "content": "What is Sluice?"}]}\'',
+    ]
+
+
 def _print_text(ready: Ready) -> None:
     lines = [
         f"Sluice {ready.version} is ready.",
         "",
         f"  API      {ready.api}",
         f"  Admin    {ready.admin}",
-        f"  Model    {ready.model} ({ready.engine})",
-        f"  Context  {ready.max_model_len:,} tokens{_why(ready.why_shorter)}",
+        f"  Pages    {ready.admin}/admin",
     ]
-    if ready.sampling:
-        said = ", ".join(f"{name} {value:g}" for name, value in ready.sampling.items())
-        lines.append(f"  Sampling {said} (generation_config.json) where a request does not say")
-    if ready.embedding_model is not None:
-        lines.append(f"  Vectors  {ready.embedding_model} at {ready.api}/embeddings")
+    for model in ready.models:
+        lines += _lines_of(model, ready)
     lines.append(f"  Data     {ready.data_dir}")
     needed = []
     if ready.admin_token is not None:
         lines += ["", "Shown this once; keep what you need:", ""]
         lines += [f"  key of {k.key.tenant:<10} {k.token}" for k in ready.keys]
         lines += [f"  admin token       {ready.admin_token}"]
+        if ready.admin_link is not None:
+            lines += ["", "The pages: set your password here, once, within an hour", ""]
+            lines += [f"  {ready.admin_link}", "", f"({_typed_command()} admin link makes another)"]
         if ready.keys:
             needed = [f"  export SLUICE_API_KEY={ready.keys[0].token}"]
     else:
@@ -175,10 +209,7 @@ def _print_text(ready: Ready) -> None:
         "Try it, in another shell:",
         "",
         *needed,
-        f"  curl {ready.api}/chat/completions \\",
-        '    -H "Authorization: Bearer $SLUICE_API_KEY" -H "Content-Type: application/json" \\',
-        f'    -d \'{{"model": "{ready.model}", "stream": true,',
-        '         "messages": [{"role": "user", "content": "What is Sluice?"}]}\'',
+        *_example(ready),
         "",
         "Ctrl-C lets running requests end, then stops; a second one stops now.",
     ]

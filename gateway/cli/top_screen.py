@@ -25,7 +25,8 @@ def screen(view: View, width: int = WIDTH, height: int = HEIGHT) -> list[str]:
     lines += [_BANDS, *map(_band, bands), ""] if bands else []
     left = height - len(lines)
     num_slowest = min(len(view["slowest"]), max(1, left // 3 - 1))
-    lines += [_SHARES, *map(_share, view["shares"][: max(0, left - num_slowest - 3)])]
+    shares = view["shares"][: max(0, left - num_slowest - 3)]
+    lines += [_SHARES, *(_share(one, names_model=len(models) > 1) for one in shares)]
     if not view["shares"]:
         lines.append("no tenant has work")
     if num_slowest and height - len(lines) > 2:
@@ -80,10 +81,12 @@ def _band(band: View) -> str:
     )
 
 
-def _share(share: View) -> str:
-    got = share["received"]
+def _share(share: View, *, names_model: bool) -> str:
+    got, tenant = share["received"], share["tenant"]
+    if names_model:
+        tenant = f"{tenant} @ {share['model']}"
     return (
-        f"{_name(share['tenant'])} {share['band'][:8]:8} {_short(share['queued']):>7} "
+        f"{_name(tenant)} {share['band'][:8]:8} {_short(share['queued']):>7} "
         f"{_short(share['running']):>7} {_percent(share['entitled']):>8} {_percent(got):>5} "
         f"{_bar(got, share['entitled'])}"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -68,7 +68,10 @@ def _require_shared(settings: Settings) -> None:
 
 
 def _print_json(ready: Ready) -> None:
-    document = {"admin": ready.admin, "model": ready.model, "max_model_len": ready.max_model_len}
+    model = ready.model
+    document: dict[str, Any] = {"admin": ready.admin, "model": model.name}
+    document["models"] = [one.name for one in ready.models]
+    document["max_model_len"] = model.max_model_len
     print(json.dumps(document), flush=True)
 
 
@@ -77,7 +80,7 @@ def _print_text(ready: Ready) -> None:
         f"Sluice {ready.version} runs batches.",
         "",
         f"  Admin    {ready.admin}",
-        f"  Model    {ready.model} ({ready.engine})",
+        *(f"  Model    {model.name} ({model.engine})" for model in ready.models),
         f"  Data     {ready.data_dir}",
         "",
         "Ctrl-C gives back what runs, then stops.",

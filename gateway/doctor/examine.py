@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
+from gateway.app.model_plan import planned_models
 from gateway.doctor import machine, model, place, requirements, stores
 from gateway.doctor.finding import Finding, broken
+from gateway.errors import StartupFailed
 from gateway.settings import Settings
 
 
@@ -34,10 +37,24 @@ def _server_and_stores(settings: Settings) -> Iterator[Finding]:
         yield place.check_port(*port, is_starting=is_held and access is None)
     yield place.check_admin_address(settings)
     yield from _guarded("stores", lambda: stores.check_stores(settings, is_running=is_held))
-    found, weights_bytes = model.check_model(settings)
-    yield found
-    yield from _guarded("context", lambda: model.check_context(settings))
-    yield machine.check_memory(settings, weights_bytes, is_running=access is not None)
+    yield from _guarded("model", lambda: _models(settings, is_running=access is not None))
+
+
+def _models(settings: Settings, *, is_running: bool) -> Iterator[Finding]:
+    """Check each model, its context, and that the memory has room for all."""
+    try:
+        planned = planned_models(settings)
+    except StartupFailed as exc:
+        yield broken("model", str(exc), "mend what the message names")
+        return
+    needed_bytes = 0
+    for each in planned:
+        found, weights_bytes = model.check_model(each)
+        needed_bytes += weights_bytes + machine.kv_bytes(each)
+        yield found
+        if not each.makes_vectors:
+            yield from _guarded("context", partial(model.check_context, each))
+    yield machine.check_memory(settings, needed_bytes, is_running=is_running)
 
 
 def _guarded(

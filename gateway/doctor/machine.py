@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.config import DEFAULT_KV_CACHE_BYTES
+from gateway.app.model_plan import PlannedModel
 from gateway.doctor.finding import Finding, broken, ok, warning
 from gateway.http.open_files import files_for, raised_limit, room_within
 from gateway.settings import Settings
@@ -70,12 +71,16 @@ def check_gpu(settings: Settings) -> Finding:
     return ok("gpu", "none; the model runs on the CPU")
 
 
-def check_memory(settings: Settings, weights_bytes: int, *, is_running: bool) -> Finding:
-    """Check that weights and KV cache fit; a running server has taken its part already."""
+def kv_bytes(planned: PlannedModel) -> int:
+    """Say how large a model's KV cache is on a CPU."""
+    return int((planned.settings.kv_cache_bytes or DEFAULT_KV_CACHE_BYTES) * planned.kv_share)
+
+
+def check_memory(settings: Settings, needed: int, *, is_running: bool) -> Finding:
+    """Check that `needed` bytes of weights and KV caches fit; what runs has taken them already."""
     if settings.engine == "simulated":
         return ok("memory", "a simulated engine needs none to speak of")
     total, available = _memory_bytes()
-    needed = weights_bytes + (settings.kv_cache_bytes or DEFAULT_KV_CACHE_BYTES)
     what = f"{_gib(needed)} for weights and KV cache, {_gib(available)} of {_gib(total)} available"
     mend = "set SLUICE_KV_CACHE_BYTES lower, or serve a smaller model"
     if needed > total:

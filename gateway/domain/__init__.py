@@ -78,6 +78,20 @@ class Tenant:
     trace_prompts: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantFilter:
+    """Choose tenants; None does not choose. `text` is part of a name.
+
+    `plan` and `org` are names, of which the empty one chooses tenants without; `is_promised` those
+    to whom something is promised, or nothing.
+    """
+
+    text: str | None = None
+    plan: str | None = None
+    org: str | None = None
+    is_promised: bool | None = None
+
+
 class KeyStatus(StrEnum):
     ACTIVE = "active"
     REVOKED = "revoked"

@@ -107,6 +107,14 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedBatch:
+    """Pair a batch with the name of its tenant, for lists of all tenants' batches."""
+
+    tenant: str
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
 class BatchBounds:
     """Bound what a tenant's batches that have not ended may wait with; None: no bound."""
 

@@ -35,6 +35,9 @@ class HttpOptions:
         )
 
     @classmethod
-    def of_admin(cls, room: Room) -> HttpOptions:
-        """Return those of the admin port."""
-        return cls(limits=HttpLimits(max_connections=room.admin))
+    def of_admin(cls, settings: Settings, room: Room) -> HttpOptions:
+        """Read those of the admin port: behind a proxy too, sign-ins count by their client."""
+        return cls(
+            limits=HttpLimits(max_connections=room.admin),
+            trusted_proxies=settings.trusted_proxies,
+        )

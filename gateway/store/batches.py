@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, and_, case, delete, func, or_, select, upd
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.domain.batch import Batch, BatchDraft, BatchState, PausedFor
+from gateway.domain.batch import Batch, BatchDraft, BatchState, NamedBatch, PausedFor
 from gateway.domain.page import Page, PageRequest
 from gateway.errors import FileNotFound, TenantLimited
 from gateway.store.batch_rows import COLUMNS, NUM_DEAD, batch_of, delete_items
@@ -24,6 +24,7 @@ from gateway.store.batch_tables import batches, files
 from gateway.store.database import Database
 from gateway.store.keyset import Keyset
 from gateway.store.pools import Purpose
+from gateway.store.tables import tenants
 
 _COLUMNS: Final = (batches.c.created_at, batches.c.id)
 _ORDERS: Final = {False: Keyset(_COLUMNS, descending=True), True: Keyset(_COLUMNS)}
@@ -72,6 +73,28 @@ class SqlBatches:
             query = query.where(_ROW.endpoint == endpoint)
         async with self._database.tenant(tenant_id, _ASKED) as connection:
             return await _ORDERS[is_ascending].page(connection, query, request, batch_of)
+
+    async def page_of_all(
+        self,
+        organisation_id: UUID,
+        request: PageRequest,
+        *,
+        tenant_id: UUID | None = None,
+        is_open: bool | None = None,
+    ) -> Page[NamedBatch]:
+        query = (
+            select(*COLUMNS, NUM_DEAD, tenants.c.name.label("tenant"))
+            .join_from(batches, tenants, tenants.c.id == _ROW.tenant_id)
+            .where(tenants.c.organisation_id == organisation_id)
+        )
+        if tenant_id is not None:
+            query = query.where(_ROW.tenant_id == tenant_id)
+        if is_open is not None:
+            query = query.where(_ROW.ended_at.is_(None) if is_open else _ROW.ended_at.is_not(None))
+        async with self._database.platform(_ASKED) as connection:
+            return await _ORDERS[False].page(
+                connection, query, request, lambda row: NamedBatch(row.tenant, batch_of(row))
+            )
 
     async def delete(self, tenant_id: UUID, batch_id: UUID) -> bool:
         statement = delete(batches).where(_named(tenant_id, batch_id), _ROW.ended_at.is_not(None))

@@ -32,6 +32,7 @@ from gateway.store.idempotency import SqlIdempotency
 from gateway.store.kept_heads import KeptHeads
 from gateway.store.keys import SqlKeys
 from gateway.store.ledger import SqlLedger
+from gateway.store.login_attempts import RedisLoginAttempts
 from gateway.store.logins import embedded_urls, given_urls, let_in
 from gateway.store.migrate import upgrade
 from gateway.store.organisations import SqlOrganisations, SqlTenants
@@ -53,13 +54,16 @@ from gateway.store.redis import (
 )
 from gateway.store.redis_pipe import RedisPipe
 from gateway.store.request_records import SqlRequestRecords
+from gateway.store.responses import SqlResponses
 from gateway.store.retention import Retention
 from gateway.store.secrets import open_secrets
+from gateway.store.sessions import SqlSessions
 from gateway.store.settings import SqlSettings
 from gateway.store.storage_place import open_file_storage
 from gateway.store.tenant_archive import SqlTenantArchive
 from gateway.store.untagged import SqlUntaggedTokens
 from gateway.store.usage_queries import SqlUsage
+from gateway.store.users import SqlUsers
 
 # For a database that is not there, and for one that says that it is starting or full. A host that
 # swallows packets is given up by one try, which takes 5 s.
@@ -87,6 +91,9 @@ class Store:
     audit: SqlAudit
     kept_heads: KeptHeads
     admin_tokens: SqlAdminTokens
+    users: SqlUsers
+    sessions: SqlSessions
+    login_attempts: RedisLoginAttempts
     untagged: SqlUntaggedTokens
     auth_epoch: RedisAuthEpoch
     admin_epoch: RedisAuthEpoch
@@ -103,6 +110,7 @@ class Store:
     ledger: SqlLedger
     usage: SqlUsage
     request_records: SqlRequestRecords
+    responses: SqlResponses
     counters: RedisQuotaCounters
     first_start: FirstStart | None
 
@@ -167,6 +175,9 @@ async def open_store(
             answer_hours=settings.keyed_answer_hours,
             answer_bytes=settings.keyed_answers_mib << 20,
             batch_days=settings.batch_days,
+            response_days=settings.response_days,
+            responses=settings.tenant_responses,
+            response_bytes=settings.tenant_responses_mib << 20,
         )
         await stack.enter_async_context(retention.running())
         yield Store(
@@ -185,6 +196,9 @@ async def open_store(
             audit=SqlAudit(database, audit),
             kept_heads=kept_heads,
             admin_tokens=SqlAdminTokens(database, audit),
+            users=SqlUsers(database, audit),
+            sessions=SqlSessions(database, audit),
+            login_attempts=RedisLoginAttempts(redis, secrets),
             untagged=SqlUntaggedTokens(database),
             auth_epoch=RedisAuthEpoch(redis, AUTH_EPOCH),
             admin_epoch=RedisAuthEpoch(redis, ADMIN_EPOCH),
@@ -201,6 +215,7 @@ async def open_store(
             ledger=SqlLedger(database),
             usage=SqlUsage(database),
             request_records=SqlRequestRecords(database),
+            responses=SqlResponses(database),
             counters=RedisQuotaCounters(pipe),
             first_start=made,
         )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-from sqlalchemy import Row, Select, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.domain import Ceilings, Organisation, Tenant, TenantSlo, Tier
+from gateway.domain import Ceilings, Organisation, Tenant, TenantFilter, TenantSlo, Tier
 from gateway.domain.admin import Actor, AuditEntry
 from gateway.domain.ceilings import NO_CEILINGS
 from gateway.domain.page import Page, PageRequest
@@ -25,6 +25,7 @@ from gateway.store.quota_settings import note_new_plan
 from gateway.store.tables import organisations, orgs, plans, tenants
 
 _ORDER: Final = Keyset((tenants.c.name,))
+ALL_TENANTS: Final = TenantFilter()
 
 
 class SqlOrganisations:
@@ -135,10 +136,21 @@ class SqlTenants:
         async with self._database.platform() as connection:
             return [tenant_of(row) for row in await connection.execute(query)]
 
+    async def named(self, organisation_id: UUID, ids: Collection[UUID]) -> Sequence[Tenant]:
+        query = described_tenants().where(
+            tenants.c.organisation_id == organisation_id, tenants.c.id.in_(ids)
+        )
+        async with self._database.platform() as connection:
+            return [tenant_of(row) for row in await connection.execute(query)]
+
     async def page(
-        self, organisation_id: UUID, tenant_id: UUID | None, request: PageRequest
+        self,
+        organisation_id: UUID,
+        tenant_id: UUID | None,
+        request: PageRequest,
+        chosen: TenantFilter = ALL_TENANTS,
     ) -> Page[Tenant]:
-        query = _living(organisation_id)
+        query = _living(organisation_id).where(*_chosen(chosen))
         if tenant_id is None:
             async with self._database.platform() as connection:
                 return await _ORDER.page(connection, query, request, tenant_of)
@@ -238,6 +250,20 @@ def _living(organisation_id: UUID) -> Select[*tuple[Any, ...]]:
     return described_tenants().where(
         tenants.c.organisation_id == organisation_id, tenants.c.archived_at.is_(None)
     )
+
+
+def _chosen(chosen: TenantFilter) -> Iterator[ColumnElement[bool]]:
+    if chosen.text is not None:
+        yield tenants.c.name.contains(chosen.text, autoescape=True)
+    for column, key, name in (
+        (plans.c.name, tenants.c.plan_id, chosen.plan),
+        (orgs.c.name, tenants.c.org_id, chosen.org),
+    ):
+        if name is not None:
+            yield column == name if name else key.is_(None)
+    if chosen.is_promised is not None:
+        promises = func.num_nonnulls(tenants.c.ttft_ms, tenants.c.tpot_ms, tenants.c.max_gap_ms)
+        yield promises > 0 if chosen.is_promised else promises == 0
 
 
 def _named(organisation_id: UUID, name: str) -> Select[*tuple[Any, ...]]:

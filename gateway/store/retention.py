@@ -1,4 +1,4 @@
-"""How long things are kept that only grow: events of limits, answers of keyed requests, batches.
+"""How long things are kept that only grow: events of limits, kept answers, batches, responses.
 
 The days of the ledger have a room of their own (`partitions`); the audit log is never shortened.
 
@@ -23,10 +23,12 @@ from gateway.background import JITTER, Background
 from gateway.domain.idempotency import KEEP_S
 from gateway.store.database import Database
 from gateway.store.pools import Purpose
+from gateway.store.responses import RESPONSES_ABOVE
 
 ANSWERS_EVERY_S: Final = 60.0
 EVENTS_EVERY_S: Final = 3600.0
 BATCHES_EVERY_S: Final = 3600.0
+RESPONSES_EVERY_S: Final = 300.0
 _ROWS: Final = 500
 # One beside those of the prices and of settings that are applied.
 _LOCK: Final = 7_308_325_614_571_844_470
@@ -49,6 +51,31 @@ _OLD_BATCHES = text(
         SELECT id FROM batches WHERE ended_at < now() - CAST(:age AS interval)
         ORDER BY ended_at LIMIT :num_rows FOR UPDATE SKIP LOCKED
     )
+    """
+)
+# Those of archived tenants go whatever their age: one may have been stored as its tenant ended.
+_OLD_RESPONSES = text(
+    """
+    DELETE FROM responses WHERE id IN (
+        SELECT id FROM responses WHERE created_at < now() - CAST(:age AS interval)
+        ORDER BY created_at LIMIT :num_rows FOR UPDATE SKIP LOCKED
+    )
+    """
+)
+_RESPONSES_OF_ARCHIVED = text(
+    """
+    DELETE FROM responses WHERE id IN (
+        SELECT r.id FROM responses r JOIN tenants t ON t.id = r.tenant_id
+        WHERE t.archived_at IS NOT NULL
+        LIMIT :num_rows FOR UPDATE OF r SKIP LOCKED
+    )
+    """
+)
+# From an index alone.
+_TENANTS_WITH_MANY = text(
+    """
+    SELECT tenant_id FROM responses GROUP BY tenant_id
+    HAVING sum(num_bytes) > :max_bytes OR count(*) > :max_rows
     """
 )
 _OLD_ANSWERS = text(
@@ -96,15 +123,23 @@ class Retention:
         answer_hours: int,
         answer_bytes: int,
         batch_days: int,
+        response_days: int,
+        responses: int,
+        response_bytes: int,
         num_rows: int = _ROWS,
     ) -> None:
-        """`answer_bytes` are a tenant's; `num_rows` is how many a transaction changes at most."""
+        """`answer_bytes`, `responses` and `response_bytes` are a tenant's.
+
+        `num_rows` is how many a transaction changes at most.
+        """
         self._database = database
         self._event_age = timedelta(days=event_days)
         # Of the time of a record, what is left of it when its answer goes.
         self._record_left = timedelta(seconds=KEEP_S) - timedelta(hours=answer_hours)
         self._answer_bytes = answer_bytes
         self._batch_age = timedelta(days=batch_days)
+        self._response_age = timedelta(days=response_days)
+        self._responses, self._response_bytes = responses, response_bytes
         self._num_rows = num_rows
 
     @asynccontextmanager
@@ -115,6 +150,7 @@ class Retention:
                 ("letting go of kept answers", self.answers, ANSWERS_EVERY_S),
                 ("letting go of events of limits", self.events, EVENTS_EVERY_S),
                 ("letting go of ended batches", self.batches, BATCHES_EVERY_S),
+                ("letting go of stored responses", self.responses, RESPONSES_EVERY_S),
             ):
                 await stack.enter_async_context(
                     Background(name, work, interval_s=interval_s, jitter=JITTER)
@@ -128,6 +164,22 @@ class Retention:
     async def batches(self) -> int:
         """Delete batches that ended too long ago; return how many. Raises: `StoreUnavailable`."""
         return await self._all(_OLD_BATCHES, age=self._batch_age)
+
+    async def responses(self) -> int:
+        """Delete stored responses that are too old or too many; return how many.
+
+        Raises: `StoreUnavailable`.
+        """
+        num_deleted = await self._all(_OLD_RESPONSES, age=self._response_age)
+        num_deleted += await self._all(_RESPONSES_OF_ARCHIVED)
+        bounds = {"max_rows": self._responses, "max_bytes": self._response_bytes}
+        async with self._database.platform(Purpose.LEDGER) as connection:
+            if not await connection.scalar(_MINE_ALONE):
+                return num_deleted
+            found = (await connection.scalars(_TENANTS_WITH_MANY, bounds)).all()
+        for tenant_id in found:
+            num_deleted += await self._all(RESPONSES_ABOVE, tenant_id=tenant_id, **bounds)
+        return num_deleted
 
     async def answers(self) -> int:
         """Drop answers that are too old or too many; return how many.

@@ -324,6 +324,30 @@ idempotency = Table(
     Index("ix_idempotency_expires_at", "expires_at"),
 )
 
+# Responses that a later request may go on from; what was sent and answered is encrypted. No
+# foreign key to the one before: that may go first, and the chain with it.
+responses = Table(
+    "responses",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", ForeignKey("tenants.id", ondelete="CASCADE"), nullable=False),
+    Column("previous_id", Uuid),
+    Column("depth", Integer, nullable=False),
+    Column("chain_bytes", BigInteger, nullable=False),
+    Column("num_bytes", Integer, nullable=False),
+    Column("sent", LargeBinary, nullable=False),
+    Column("answer", LargeBinary, nullable=False),
+    Column("created_at", _TIME, nullable=False, server_default=_NOW),
+    Index("ix_responses_created_at", "created_at"),
+    Index(
+        "ix_responses_tenant_id_created_at",
+        "tenant_id",
+        "created_at",
+        "id",
+        postgresql_include=["num_bytes"],
+    ),
+)
+
 # Finished requests and why they took what they took, for a day: partitioned by the hour of `at`.
 request_records = Table(
     "request_records",

@@ -1,4 +1,4 @@
-"""Archiving tenants in PostgreSQL: keys and tokens end, what they did stays.
+"""Archiving tenants in PostgreSQL: keys and tokens end, what they did stays, what was said goes.
 
 A row of the ledger or the audit log belongs to a tenant's id, which therefore stays. Its name is
 given back: an archived tenant is called `acme~` and eight digits of its id, which no tenant can be
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from sqlalchemy import func, update
+from sqlalchemy import delete, func, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.domain import Tenant
@@ -22,7 +22,7 @@ from gateway.store.audit_chain import AuditChain
 from gateway.store.database import Database
 from gateway.store.key_rows import api_key, described_keys, key_entry
 from gateway.store.organisations import described_tenants, tenant_entry, tenant_of
-from gateway.store.tables import admin_tokens, keys, tenants
+from gateway.store.tables import admin_tokens, keys, responses, tenants
 
 
 class SqlTenantArchive:
@@ -48,6 +48,7 @@ class SqlTenantArchive:
                 raise VersionConflict(before)
             of_keys, entries_of_keys = await _end_keys(connection, before)
             of_tokens, entries_of_tokens = await _end_tokens(connection, before)
+            await connection.execute(delete(responses).where(responses.c.tenant_id == before.id))
             after = await _put_away(connection, before)
             entries = [*entries_of_keys, *entries_of_tokens]
             entries.append(tenant_entry("tenant.delete", before, after))

@@ -25,6 +25,8 @@ RESERVE: Final = "sluice.quota.reserve"
 CHAT: Final = "chat"
 SETTLE: Final = "sluice.quota.settle"
 SEND: Final = "sluice.send"
+RECALL: Final = "sluice.response.recall"
+STORE: Final = "sluice.response.store"
 
 # What lies within one of them.
 LEDGER: Final = "sluice.ledger.write"

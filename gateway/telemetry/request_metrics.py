@@ -38,12 +38,14 @@ HTTP_BOUNDS: Final = (
 _OPERATIONS: Final = {
     "/v1/chat/completions": "chat",
     "/v1/messages": "chat",
+    "/v1/responses": "chat",
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
 }
 _METHODS: Final = frozenset({"GET", "POST", "DELETE"})
 CLASSES: Final = frozenset({*(tier.value for tier in Tier), "batch"})
 _BATCH: Final = "batch"
+# The first of each model.
 _MOST_GEN_AI, _MOST_HTTP, _MOST_DECISIONS = 8, 24, 40
 # Asked for every few seconds, and of no interest unless they fail.
 _PROBES: Final = frozenset({"/livez", "/readyz", "/startupz", "/health", "/ping"})
@@ -90,10 +92,12 @@ class RequestMetrics:
         self._tenants = tenants
         self._second = second
         self._wall_clock = wall_clock
-        self._ttft = Histograms(families.TTFT, TTFT_BOUNDS, most=_MOST_GEN_AI)
-        self._tpot = Histograms(families.TPOT, TPOT_BOUNDS, most=_MOST_GEN_AI)
-        self._duration = Histograms(families.DURATION, DURATION_BOUNDS, most=_MOST_GEN_AI)
-        self._usage = Histograms(families.TOKEN_USAGE, TOKEN_BOUNDS, most=4)
+        num_models = max(1, len(self._models))
+        most = _MOST_GEN_AI * num_models
+        self._ttft = Histograms(families.TTFT, TTFT_BOUNDS, most=most)
+        self._tpot = Histograms(families.TPOT, TPOT_BOUNDS, most=most)
+        self._duration = Histograms(families.DURATION, DURATION_BOUNDS, most=most)
+        self._usage = Histograms(families.TOKEN_USAGE, TOKEN_BOUNDS, most=2 * (num_models + 1))
         self._http = Histograms(families.HTTP_DURATION, HTTP_BOUNDS, most=_MOST_HTTP)
         self._queue = Histograms(families.QUEUE_TIME, TTFT_BOUNDS, most=_MAX_CLASSES)
         self._gap = Histograms(families.MAX_GAP, TTFT_BOUNDS, most=_MAX_CLASSES)
@@ -185,7 +189,7 @@ class RequestMetrics:
                 self._usage.of(model, "input"),
                 self._usage.of(model, "output"),
             )
-            if len(self._kinds) < 64:
+            if len(self._kinds) < 64 * max(1, len(self._models)):
                 self._kinds[asked] = times
         return times
 

@@ -28,7 +28,7 @@ from scheduler.admission.waits import Wait, Waits
 from scheduler.config import AdmissionConfig
 from scheduler.learn import Lengths, StepModel
 from scheduler.order import NEVER, FairTree, first_due_s, given_up_s
-from scheduler.request import Band, Reject, RejectCode, Request
+from scheduler.request import Band, Reject, RejectCode, Request, Sender
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence, Status
 
@@ -131,6 +131,28 @@ class Admission:
         bands = self._tree.bands.values()
         queued = sum(band.waiting_tokens for band in bands if band.band <= lowest)
         return queued / self._tokens_per_s()
+
+    def is_light(self, sender: Sender, patience_s: float) -> bool:
+        """Tell whether a sender has little waiting, whatever others have.
+
+        Neither its tenant nor its organisation has more than half of its share of the places in
+        the queue, nor more tokens than it would begin within `patience_s` at its share.
+        """
+        shares = self._queue.shares(sender)
+        tokens_per_s = self._tokens_per_s()
+        num_places = self._config.max_num_queued / 2
+        found = (
+            (self._tree.find_tenant(sender), shares.tenant),
+            (self._tree.find_organisation(sender), shares.organisation),
+        )
+        return not any(
+            node is not None
+            and (
+                node.num_waiting > share * num_places
+                or node.waiting_tokens > patience_s * share * tokens_per_s
+            )
+            for node, share in found
+        )
 
     def is_expired(self, sequence: Sequence, now: float) -> bool:
         """Tell whether a request whose turn has come can no longer be served in time."""

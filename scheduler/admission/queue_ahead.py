@@ -30,7 +30,7 @@ from scheduler.admission.sharers import Outlook, Sharers, Shares
 from scheduler.admission.tenant_levels import Inflow
 from scheduler.admission.token_line import Place, TokenLine
 from scheduler.order import NEVER, FairTree, Node
-from scheduler.request import Band, Request
+from scheduler.request import Band, Request, Sender
 from scheduler.sequence import Sequence
 
 _MEAN_OF = 64
@@ -135,7 +135,7 @@ class QueueAhead:
         num_queued = queued * len(self.tree) / waiting if waiting else 0.0
         return num_queued + (num_tokens - queued) / max(1.0, self._mean_tokens)
 
-    def shares(self, request: Request) -> Shares:
+    def shares(self, request: Request | Sender) -> Shares:
         """Say what part of its band's service is due to who sends a request."""
         return self._sharers.shares(request)
 

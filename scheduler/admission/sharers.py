@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from scheduler.admission.tenant_levels import TenantLevels
 from scheduler.order import FairTree, Level, Node
-from scheduler.request import Request
+from scheduler.request import Request, Sender
 
 _MIN_KEPT = 64
 
@@ -69,7 +69,7 @@ class Sharers:
         """Learn that the counters of tenants have changed, and so those of their organisations."""
         self._charged.update(tenants)
 
-    def shares(self, request: Request) -> Shares:
+    def shares(self, request: Request | Sender) -> Shares:
         """Say what is due to who sends a request, beside those that wait or run."""
         self._read_counters()
         tenant = self._tree.find_tenant(request)

@@ -29,7 +29,7 @@ from scheduler.order.siblings import Order
 from scheduler.order.tree_node import Level, Node
 from scheduler.policies.bands import BandShares
 from scheduler.policies.registry import levels_of, make_policy
-from scheduler.request import Band, Request
+from scheduler.request import Band, Request, Sender
 
 _MIN_SWEEP = 1024
 # Twice as many as a request may make, or they would outnumber the rest.
@@ -86,11 +86,11 @@ class Places:
             else:
                 yield node
 
-    def find_organisation(self, request: Request) -> Node | None:
+    def find_organisation(self, request: Request | Sender) -> Node | None:
         """Find the organisation that a request is from, if it has one that is known."""
         return self._organisations.get((request.band, request.organisation_id))
 
-    def find_tenant(self, request: Request) -> Node | None:
+    def find_tenant(self, request: Request | Sender) -> Node | None:
         """Find the tenant that a request is from, if it is known."""
         above: Node | None
         if request.organisation_id:

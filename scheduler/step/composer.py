@@ -1,11 +1,11 @@
 """Builds the plan of one step.
 
 In order: the online rows that decode, all or those whose turn it is
-(`scheduler.step.decode_shares`); then prefills, those under way and new ones from the tree,
-as many tokens as the tightest promise leaves time for; then rows and prefills of the batch band
-into what is left. All within the engine's token budget and its rows. Whose prompt goes first is
-said by `scheduler.step.turns`, who of those that wait is let in by `scheduler.step.intake`, who is
-sent back by `scheduler.step.preemption`.
+(`scheduler.step.mask_turns`, `scheduler.step.decode_shares`); then prefills, those under way and
+new ones from the tree, as many tokens as the tightest promise leaves time for; then rows and
+prefills of the batch band into what is left. All within the engine's token budget and its rows.
+Whose prompt goes first is said by `scheduler.step.turns`, who of those that wait is let in by
+`scheduler.step.intake`, who is sent back by `scheduler.step.preemption`.
 
 A sequence gets the blocks for all its known tokens when it is admitted, though its chunks may
 take several steps: prefills can then never block each other, and only decoding can run out. What
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.contract import EngineInfo
+from engine.contract import EngineInfo, StepResult
 from engine.kv.block_pool import BlockPool
 from scheduler.config import SchedulerConfig
 from scheduler.facts import WaitCause
@@ -34,6 +34,7 @@ from scheduler.step.intake import Intake
 from scheduler.step.kv_budget import KvBudget
 from scheduler.step.limits import StepLimits
 from scheduler.step.long_prompts import LongPrompts
+from scheduler.step.mask_turns import MaskTurns
 from scheduler.step.passing import Passing
 from scheduler.step.preemption import Preemption
 from scheduler.step.turns import Turns
@@ -72,6 +73,7 @@ class Composer:
         self._long_prompts = LongPrompts(
             config.fairness.max_throughput_loss, running, waiting, step_model
         )
+        self._mask_turns = MaskTurns(limits.max_num_rows, running, waiting)
         self._shares = DecodeShares(config, info.depth, running, waiting, step_model)
         self._giving_way = GivingWay(config.composer.harvest_pause_s, running)
         self._num_steps_to_admission = 0
@@ -90,6 +92,7 @@ class Composer:
         for victim in (*victims, *displaced):
             self._lifecycle.requeue(victim, now)
         draft = Draft(self._info.max_num_prompt_logprobs)
+        self._mask_turns.begin()
         # A victim must not take back at once what it has just given.
         admits = not victims and self._is_time_to_admit()
         self._intake.stopped_by = WaitCause.BLOCKS if victims else WaitCause.INTERVAL
@@ -116,6 +119,10 @@ class Composer:
             return self.compose(step_id, now)
         return None
 
+    def note(self, step: Step, result: StepResult) -> None:
+        """Learn from what a step computed, before its rows are taken in."""
+        self._mask_turns.note(step, result)
+
     def _is_time_to_admit(self) -> bool:
         """Look at the queue every so many steps, and whenever nothing runs."""
         if self._num_steps_to_admission > 0 and len(self._running):
@@ -132,7 +139,8 @@ class Composer:
     def _decode_online(self, draft: Draft, now: float) -> None:
         """Let those rows decode that may draw one more token, unless they sit out."""
         rows = self._running.decode_rows
-        self._decode(self._shares.choose(rows.unpaused(rows.online()), now), draft)
+        slots = self._mask_turns.choose(rows.unpaused(rows.online()))
+        self._decode(self._shares.choose(slots, now), draft)
         self._step_budget.kept_s = self._shares.kept_s
 
     def _decode(self, slots: Slots, draft: Draft) -> None:
@@ -245,8 +253,9 @@ class Composer:
         num_rows = budget.harvest_rows(draft.features(), len(ready), context, now)
         if not draft.num_tokens:
             num_rows = max(num_rows, min(1, len(ready)))
-        self._decode(ready[:num_rows], draft)
-        running.decode_rows.turns[ready[:num_rows]] = running.num_steps << PLACE_BITS
+        ready = self._mask_turns.choose_batch(ready[:num_rows], is_alone=not draft.num_tokens)
+        self._decode(ready, draft)
+        running.decode_rows.turns[ready] = running.num_steps << PLACE_BITS
         room = self._num_tokens_left(draft)
         draft.budget = budget.harvest_tokens(draft.features(), room, now)
         if not draft.num_tokens:

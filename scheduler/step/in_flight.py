@@ -54,16 +54,17 @@ class InFlight:
         if not self._steps:
             self._reported_s = math.inf
 
-    def take(self, result: StepResult, now: float) -> tuple[Step, float]:
+    def take(self, result: StepResult, now: float, waited_s: float = 0.0) -> tuple[Step, float]:
         """Take out the step that a result is of, the oldest.
 
+        `waited_s` of the time since the step before another engine had the machine.
         Returns: it, and how many seconds of the machine it took. That is the time since the step
         before it, where there was always something to do: planning, handing out and waiting for
         the interpreter take their part of it as well, and on a small model the larger one.
         """
         step = self._steps.popleft()
         assert step.plan.step_id == result.step_id, "steps are reported in plan order"
-        took_s = now - self._reported_s
+        took_s = now - self._reported_s - waited_s
         self._reported_s = now
         # An engine that takes no time teaches nothing; what only rounding adds is nothing.
         is_longer = result.step_s > 0.0 and took_s > _LONGER * result.step_s

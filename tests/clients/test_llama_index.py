@@ -27,3 +27,13 @@ def test_chats_texts_and_history(client: ClientEnvironment, answers: Callable[..
     assert seen["text_streamed"] == seen["text"]
     assert seen["too_long"] == "BadRequestError"
     assert seen["nobody"] == "AuthenticationError"
+
+
+def test_tools_and_schemas(client: ClientEnvironment, answers: Callable[..., Any]) -> None:
+    """A tool is called, whole and streamed; its result goes back; a model is filled."""
+    seen = answers(client, "llama_index_tools.py")
+    assert seen["name"] == "weather"
+    assert seen["result"] == f"Hot in {seen['city']}."
+    assert seen["second"].strip()
+    for city in (seen["city"], seen["streamed"]["city"], seen["placed"]):
+        assert city in ("Rome", "Oslo")

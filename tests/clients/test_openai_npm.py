@@ -35,3 +35,19 @@ def test_the_sdk_reads_what_it_expects(
     assert seen["no_model"]["class"] == "NotFoundError"
     assert seen["too_long"]["class"] == "BadRequestError"
     assert seen["too_long"]["code"] == "context_length_exceeded"
+
+
+def test_tools_and_schemas(client: ClientEnvironment, answers: Callable[..., Any]) -> None:
+    """Calls are read, whole, streamed and by its own loop; results and schemas are taken."""
+    seen = answers(
+        client,
+        "openai_tools.mjs",
+        interpreter="node",
+        CLIENT_DIRECTORY=str(client.directory),
+    )
+    assert (seen["name"], seen["finish"]) == ("weather", "tool_calls")
+    assert seen["city"] in ("Rome", "Oslo")
+    assert seen["parsed"] in ("Rome", "Oslo")
+    assert seen["streamed"] is True
+    assert seen["second"].strip()
+    assert seen["ran"]

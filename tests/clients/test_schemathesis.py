@@ -30,21 +30,26 @@ def server() -> Iterator[Server]:
 
 # Apart, as each asks without a key too, and a stranger who asks too often is told so instead.
 @pytest.mark.parametrize(
-    ("which", "least_cases"),
-    [("--exclude-path-regex", 1000), ("--include-path-regex", 500)],
-    ids=["openai", "anthropic"],
+    ("which", "paths", "least_cases"),
+    [
+        ("--exclude-path-regex", "^/v1/(messages|files|batches)", 1000),
+        ("--include-path-regex", "^/v1/(files|batches)", 100),
+        ("--include-path-regex", "^/v1/messages", 500),
+    ],
+    ids=["openai", "files", "anthropic"],
 )
 def test_the_description_is_true(
     client_environment: Callable[[str], ClientEnvironment],
     server: Server,
     tmp_path: Path,
     which: str,
+    paths: str,
     least_cases: int,
 ) -> None:
     """What is in bounds is answered as described, and what is out of bounds is refused."""
     done = client_environment("schemathesis").run(
         *("schemathesis", "run", f"{server.api.removesuffix('/v1')}/openapi.json"),
-        *(which, "^/v1/messages"),
+        *(which, paths),
         *("--header", f"Authorization: Bearer {server.key}"),
         *("--checks", "all", "--max-examples", "10", "--seed", SEED),
         *("--continue-on-failure", "--generation-database", "none", "--no-color"),

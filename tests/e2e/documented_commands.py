@@ -30,6 +30,8 @@ SMALLER: Final = {
 }
 
 INSTEAD: Final = {
+    # Where the others run, it would be read by them.
+    "sluice config init": "sluice config init first.toml",
     # The default shape has 30 million parameters.
     "sluice bench engine": "sluice bench engine --shape demo --batch 1 --workload decode-sweep",
 }
@@ -50,6 +52,7 @@ NOT_RUN: Final = {
     "from engine.contract import": "tests/scheduler/test_offline.py runs it",
     "from anthropic import": "tests/clients/test_anthropic.py runs their SDK in its environment",
     "CREATE ROLE": "tests/gateway/store/test_logins.py runs it",
+    "kv_cache_bytes = 8_000_000_000": "tests/gateway/test_model_settings.py reads it",
     "scrape_configs:": "is Prometheus's; tests/e2e/test_observe.py has promtool read one like it",
     "OTEL_EXPORTER_OTLP_ENDPOINT=": "tests/e2e/test_telling.py starts one with a receiver",
     "POST /v1/chat/completions ": "is a picture",

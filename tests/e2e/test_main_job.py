@@ -34,7 +34,8 @@ def sluice(server: Server, *args: str) -> Any:
 def test_banner_says_where_and_who(server: Server) -> None:
     """The first start prints addresses, the admin token and a key for each demo tenant."""
     assert set(server.banner) == {
-        *("api", "admin", "model", "max_model_len", "sampling_defaults", "admin_token", "keys")
+        *("api", "admin", "model", "models", "max_model_len", "sampling_defaults"),
+        *("admin_link", "admin_token", "keys"),
     }
     assert server.banner["model"] == "sluice-demo"
     assert [entry["tenant"] for entry in server.banner["keys"]] == ["acme", "globex"]
@@ -144,7 +145,7 @@ def test_second_start_keeps_keys_and_shows_no_secret(made_data_dir: Path) -> Non
     assert first.stop() == 0
     second = start_server(made_data_dir, "--engine", "simulated")
     try:
-        said = {"api", "admin", "model", "max_model_len", "sampling_defaults"}
+        said = {"api", "admin", "model", "models", "max_model_len", "sampling_defaults"}
         assert set(second.banner) == said
         client = openai.OpenAI(base_url=second.api, api_key=key, max_retries=0)
         answer = client.completions.create(model="sluice-demo", prompt="x", max_tokens=5)

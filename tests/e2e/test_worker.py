@@ -34,7 +34,7 @@ def started_worker(data_dir: Path, env: dict[str, str]) -> Iterator[subprocess.P
     assert process.stdout is not None
     try:
         banner = json.loads(process.stdout.readline())
-        assert banner.keys() == {"admin", "model", "max_model_len"}
+        assert banner.keys() == {"admin", "model", "models", "max_model_len"}
         yield process
     finally:
         process.kill()

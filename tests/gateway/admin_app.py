@@ -18,6 +18,7 @@ from gateway.api.admin.top import top_route
 from gateway.api.admin.usage import admin_usage_routes
 from gateway.api.public import with_errors
 from gateway.app.administration import admin_services
+from gateway.app.signing_in import signing_in
 from gateway.credentials import Token
 from gateway.domain import Org, Tenant
 from gateway.domain.admin import Actor
@@ -100,8 +101,9 @@ async def new_process(
         clock=clock,
         grace_s=60,
     )
+    people = signing_in(store, auth, (await store.organisations.default()).id)
     return Process(
-        services=admin_services(store, auth, admin_auth, running, prices, open_quotas()),
+        services=admin_services(store, auth, admin_auth, running, prices, open_quotas(), people),
         auth=auth,
         admin_auth=admin_auth,
         prices=prices,
@@ -133,7 +135,8 @@ async def declared_routes(
         local_token=local_token,
         keys=auth,
     )
-    services = admin_services(store, auth, admin_auth, control, prices, open_quotas())
+    people = signing_in(store, auth, organisation.id)
+    services = admin_services(store, auth, admin_auth, control, prices, open_quotas(), people)
     usage = UsageService(store.usage, store.keys, store.tenants, NothingToWrite())
     return [
         *admin_routes(services, admin_auth),

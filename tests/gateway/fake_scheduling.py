@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scheduler.config import PRESETS, SchedulerConfig
@@ -83,3 +84,4 @@ class FakeService:
 class FakeModel:
     name: str
     service: FakeService
+    aliases: Sequence[str] = ()

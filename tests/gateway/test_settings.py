@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings import Settings
+from gateway.settings import OF_ONE_MODEL, Settings
 
 # A value of each setting as an environment spells it.
 SPELLED = {
@@ -34,6 +34,7 @@ SPELLED = {
     "embedding_model_name": "e",
     "embedding_kv_cache_bytes": "1048576",
     "embedding_matryoshka": "true",
+    "models": '[{"directory": "demo"}]',
     "load_format": "dummy",
     "generation_config": "none",
     "tool_calls": "hermes",
@@ -84,6 +85,11 @@ SPELLED = {
     "quota_event_days": "62",
     "keyed_answer_hours": "2",
     "keyed_answers_mib": "16",
+    "admin_public_url": "https://sluice.example",
+    "store_responses": "false",
+    "response_days": "7",
+    "tenant_responses": "100",
+    "tenant_responses_mib": "16",
     "metrics_tenants": "7",
     "metrics_public": "true",
     "metrics_vllm": "true",
@@ -99,10 +105,15 @@ def test_every_setting_can_come_from_the_environment(monkeypatch: pytest.MonkeyP
     """Each variable of the README is read, in the form that an environment can hold."""
     assert SPELLED.keys() == Settings.model_fields.keys()
     for name, value in SPELLED.items():
-        monkeypatch.setenv(f"SLUICE_{name.upper()}", value)
+        if name != "models":
+            monkeypatch.setenv(f"SLUICE_{name.upper()}", value)
     settings = Settings()
     default = Settings.model_construct()
-    for name in SPELLED:
+    for name in OF_ONE_MODEL:
+        monkeypatch.delenv(f"SLUICE_{name.upper()}")
+    monkeypatch.setenv("SLUICE_MODELS", SPELLED["models"])
+    assert [table.served_name for table in Settings().models] == ["sluice-demo"]
+    for name in SPELLED.keys() - {"models"}:
         assert getattr(settings, name) != getattr(default, name), name
     assert settings.block_size == 16
     assert settings.init_tenants == ("a", "b")

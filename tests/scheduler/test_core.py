@@ -411,3 +411,19 @@ def test_time_between_steps_counts_as_the_machines() -> None:
     driver.now += 2.0
     driver.turn()
     assert driver.scheduler._lifecycle.windows._busy_s > 2.0
+
+
+def test_time_of_another_engine_is_no_cost_of_a_step() -> None:
+    """A step's price is learned without it; how long the machine was busy has it."""
+    driver = Driver(fakes.make_engine())
+    scheduler = driver.scheduler
+    driver.offer(fakes.make_request(max_tokens=6, ignore_eos=True))
+    driver.turn()
+    before = scheduler.counts().seconds.total
+    driver.now += 2.0
+    plan = scheduler.plan(driver.now)
+    assert plan is not None
+    result = driver.engine.collect(driver.engine.launch(plan))
+    scheduler.report(result, driver.now, waited_s=2.0)
+    assert scheduler.counts().seconds.total - before == result.step_s
+    assert scheduler._lifecycle.windows._busy_s > 2.0

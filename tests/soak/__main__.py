@@ -25,6 +25,7 @@ from tests.soak import (
     fault_parts,
     guard_parts,
     harvest_parts,
+    model_parts,
     overload,
     quota_parts,
     random_histories,
@@ -185,6 +186,7 @@ SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING)
 REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-streams": (start, sdk_streams, disconnects, http_ratio, replay),
     "soak-fairness": (tenant_shares, decode_parts.decode_shares, decode_parts.light_stream),
+    "soak-models": (model_parts.beside_models,),
     "soak-overload": (five_times_capacity,),
     "soak-histories": (random_histories.random_histories,),
     "soak-guards": GUARDS,

@@ -144,7 +144,7 @@ async def work(spec: Spec, worker_id: UUID) -> None:
         ItemDesk(DirectoryStorage(Path(spec.files)), engine, ByteGate()),
         Payers(keys, keys),
         heartbeat,
-        [engine],
+        {"m": engine},
         poll_s=spec.poll_s,
         lease_s=spec.lease_s,
     )

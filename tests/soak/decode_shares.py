@@ -31,7 +31,11 @@ _WATCH_S: Final = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class Flood:
-    """Keep so many streams of a tenant open, from `from_s` on, with these keys in turn."""
+    """Keep so many streams of a tenant open, from `from_s` on, with these keys in turn.
+
+    `model` None is the first of the server. With `inputs` they are no streams, but requests for the
+    embeddings of so many.
+    """
 
     tenant: str
     streams: int
@@ -39,6 +43,8 @@ class Flood:
     prompt: int = PROMPT
     from_s: float = 0.0
     keys: Sequence[str] = ()
+    model: str | None = None
+    inputs: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,8 @@ def run(server: Server, floods: Sequence[Flood], *, for_s: float) -> Spell:
         job = {
             "host": url.hostname,
             "port": url.port,
-            "model": server.banner["model"],
+            "model": flood.model or server.banner["model"],
+            "inputs": flood.inputs,
             "name": number,
             "keys": list(flood.keys) or [own_keys[flood.tenant]],
             "streams": flood.streams,
@@ -109,7 +116,11 @@ def run(server: Server, floods: Sequence[Flood], *, for_s: float) -> Spell:
             "until_s": began_s + for_s,
         }
         client = subprocess.Popen(
-            [sys.executable, "-m", "tests.soak.decode_client"],
+            [
+                sys.executable,
+                "-m",
+                f"tests.soak.{'embedding' if flood.inputs else 'decode'}_client",
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -150,8 +161,8 @@ def new_keys(server: Server, tenant: str, number: int) -> list[str]:
 
 
 def _state(server: Server) -> dict[str, Any]:
-    [model] = _ask(server, "GET", "/scheduler", {})["data"]
-    return dict(model["state"])
+    first, *_ = _ask(server, "GET", "/scheduler", {})["data"]
+    return dict(first["state"])
 
 
 def _charged(state: Mapping[str, Any], tenants: Sequence[str]) -> list[float]:

@@ -1,12 +1,13 @@
 """Bodies that cost a careless server the most: for their 4 MiB, or for the answer they ask for.
 
-Those of `ASKING` cost what shaping and encoding their answers takes; the others what decoding,
-looking through and mostly refusing them takes.
+Those of `ASKING` cost what computing, shaping and encoding their answers takes; the others what
+decoding, looking through and mostly refusing them takes.
 """
 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from itertools import repeat
 from typing import Final
@@ -57,6 +58,29 @@ def _full(member: str, item: str) -> Callable[[str], bytes]:
         return _object(model, member % ",".join(repeat(item, size_bytes // (len(item) + 1))))
 
     return build
+
+
+def _long_prompts(model: str) -> bytes:
+    """Ask for a token after each of 120 prompts as long as the context takes, all of them new."""
+    draw = random.Random()
+    prompts = [[draw.randrange(512, 1012) for _ in range(500)] for _ in range(120)]
+    return json.dumps({"model": model, "prompt": prompts, "max_tokens": 1}).encode()
+
+
+def _dear_masks(model: str) -> bytes:
+    """Ask for eight answers of a grammar each token of which takes milliseconds to allow."""
+    number = 60
+    rules = [f"w{i}: /[a-z ]{{0,{i + 1}}}/ w{(i + 1) % number}?" for i in range(number)]
+    names = " | ".join(f"w{i}" for i in range(number))
+    asked = {
+        "model": model,
+        "prompt": "x",
+        "n": 8,
+        "max_tokens": 500,
+        "temperature": 1.0,
+        "guided_grammar": "\n".join(("start: w*", f"w: {names}", *rules)),
+    }
+    return json.dumps(asked).encode()
 
 
 def _counted(member: str, item: str, count: int) -> Callable[[str], bytes]:
@@ -112,6 +136,8 @@ SHAPES: Final[dict[str, Body]] = {
 ASKING: Final[dict[str, Body]] = {
     "logprobs": (CHAT, _many_logprobs),
     "echoes": (COMPLETIONS, _many_echoes),
+    "masks": (COMPLETIONS, _dear_masks),
+    "backlog": (COMPLETIONS, _long_prompts),
 }
 ATTACKS: Final[dict[str, Body]] = {
     "lists": (COMPLETIONS, _full('"prompt":[%s]', "[1]")),

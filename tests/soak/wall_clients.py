@@ -1,8 +1,9 @@
 """The three clients of an attack on the walls, each a process of its own, so that none waits for
 another's interpreter: `attack`, `victim`, `watch`.
 
-Each reads a JSON job from the first line of stdin and writes a JSON result to stdout. The attacker
-ends when its time is over and its last answer is in, the others when stdin ends.
+Each reads a JSON job from the first line of stdin, writes a line once it could begin, begins at the
+next line of stdin and writes a JSON result to stdout: what a process costs to start is no attack.
+The attacker ends when its time is over and its last answer is in, the others when stdin ends.
 """
 
 from __future__ import annotations
@@ -29,22 +30,24 @@ TIMEOUT_S: Final = 120.0
 NO_ANSWER: Final = 0
 
 
-def attack(job: dict[str, Any], _is_over: Callable[[], bool]) -> dict[str, Any]:
+def attack(job: dict[str, Any]) -> dict[str, Any]:
     """Attack until the time is over and the last answer is in; count the answers by status."""
     be_elsewhere()
     if job["kind"] in FLOODS:
+        _await_word()
         return {"statuses": FLOODS[job["kind"]](job), "largest_answer_bytes": 0}
-    return _send_bodies(job)
+    kinds = SHAPES if job["kind"] == "strings" else (job["kind"],)
+    bodies = [body_of(kind, job["model"]) for kind in kinds]
+    _await_word()
+    return _send_bodies(job, bodies)
 
 
-def _send_bodies(job: dict[str, Any]) -> dict[str, Any]:
-    """Send a body again and again from several connections, or long shapes in turn.
+def _send_bodies(job: dict[str, Any], bodies: list[tuple[str, bytes]]) -> dict[str, Any]:
+    """Send these bodies in turn, again and again, from several connections.
 
     Each connection begins `apart_s` after the one before it, and sends `at_least` so many bodies,
     however long that takes.
     """
-    kinds = SHAPES if job["kind"] == "strings" else (job["kind"],)
-    bodies = [body_of(kind, job["model"]) for kind in kinds]
     statuses: Counter[int] = Counter()
     size_bytes = 0
     end_s = time.perf_counter() + job["for_s"]
@@ -137,12 +140,22 @@ def post(connection: HTTPConnection, path: str, key: str, body: bytes) -> tuple[
         return NO_ANSWER, 0
 
 
+def _await_word() -> None:
+    """Say that this process is ready, and begin when told."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+
 def main() -> None:
-    role = {"attack": attack, "victim": victim, "watch": watch}[sys.argv[1]]
-    job = json.loads(sys.stdin.readline())
+    role, job = sys.argv[1], json.loads(sys.stdin.readline())
+    if role == "attack":
+        print(json.dumps(attack(job)))
+        return
+    _await_word()
     waiting = threading.Thread(target=sys.stdin.read, daemon=True)
     waiting.start()
-    print(json.dumps(role(job, lambda: not waiting.is_alive())))
+    see = {"victim": victim, "watch": watch}[role]
+    print(json.dumps(see(job, lambda: not waiting.is_alive())))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import socket
 import threading
 import time
@@ -56,6 +57,26 @@ def reports(job: Job) -> Statuses:
     return _in_threads(job, 4, usage) + _in_threads(job, 15, export)
 
 
+def logins(job: Job) -> Statuses:
+    """Try to sign in with names and passwords that nobody has, each from another address."""
+    host, port = job["admin"]
+    head = {"sec-fetch-site": "same-origin", "content-type": "application/x-www-form-urlencoded"}
+
+    def ask(_: HTTPConnection) -> int:
+        near = ".".join(["127", *(str(random.randint(2, 250)) for _ in range(3))])
+        connection = HTTPConnection(host, port, TIMEOUT_S, source_address=(near, 0))
+        try:
+            body = f"name=user{random.random()}&password=a+wrong+password"
+            connection.request("POST", "/admin/login", body, head)
+            return connection.getresponse().status
+        except (OSError, HTTPException):
+            return 0
+        finally:
+            connection.close()
+
+    return _in_threads(job, 16, ask)
+
+
 def cancelled(job: Job) -> Statuses:
     """Send prompts that were never seen and leave before their first token."""
     number = 0
@@ -85,7 +106,8 @@ def half_bodies(job: Job) -> Statuses:
 
 
 FLOODS: Final[dict[str, Callable[[Job], Statuses]]] = {
-    flood.__name__: flood for flood in (anonymous, reports, cancelled, half_heads, half_bodies)
+    flood.__name__: flood
+    for flood in (anonymous, reports, logins, cancelled, half_heads, half_bodies)
 }
 
 

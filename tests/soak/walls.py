@@ -106,11 +106,14 @@ class Attack:
 
 def press(server: Server, *attacks: Attack) -> Beside:
     """Attack in all these ways at once, until the time is over and the last answer is in."""
-    with _watched(server) as see, ExitStack() as stack:
+    with ExitStack() as stack:
         attackers = {
             attack.kind: stack.enter_context(_client(server, "attack", **asdict(attack)))
             for attack in attacks
         }
+        see = stack.enter_context(_watched(server))
+        for attacker in attackers.values():
+            _begin(attacker)
         return see({kind: _result(attacker) for kind, attacker in attackers.items()})
 
 
@@ -177,6 +180,8 @@ def served(directory: Path, *flags: str) -> Iterator[Server]:
 def _watched(server: Server) -> Iterator[Callable[[dict[str, Any]], Beside]]:
     """Run victim and watcher; yield what ends them and puts their results beside an attacker's."""
     with _client(server, "watch") as watcher, _client(server, "victim") as victim:
+        _begin(watcher)
+        _begin(victim)
 
         def see(attacked: dict[str, Any]) -> Beside:
             watched, served = _result(watcher), _result(victim)
@@ -197,11 +202,11 @@ def _watched(server: Server) -> Iterator[Callable[[dict[str, Any]], Beside]]:
 
 @contextmanager
 def _client(server: Server, role: str, **job: Any) -> Iterator[subprocess.Popen[str]]:
-    """Start a client process; one that is still there at the end is killed."""
+    """Start a client process, which waits for the word; one that is there at the end is killed."""
     tenant = "acme" if role == "attack" else "globex"
     host, port = _address(server)
     job |= {"host": host, "port": port, "key": _key(server, tenant)}
-    if job.get("kind") == "reports":
+    if job.get("kind") in ("reports", "logins"):
         job |= {"admin": _host_port(server.banner["admin"]), "owner": _owner_token(server)}
     job |= {"model": server.banner["model"], "pid": server.process.pid}
     process = subprocess.Popen(
@@ -213,11 +218,19 @@ def _client(server: Server, role: str, **job: Any) -> Iterator[subprocess.Popen[
     with process:
         try:
             assert process.stdin is not None
+            assert process.stdout is not None
             process.stdin.write(json.dumps(job) + "\n")
             process.stdin.flush()
+            assert process.stdout.readline() == "ready\n", "the client did not start"
             yield process
         finally:
             process.kill()
+
+
+def _begin(client: subprocess.Popen[str]) -> None:
+    assert client.stdin is not None
+    client.stdin.write("\n")
+    client.stdin.flush()
 
 
 def _result(client: subprocess.Popen[str]) -> dict[str, Any]:

@@ -36,9 +36,10 @@ def config_route(settings: Settings, models: ModelRegistry, auth: AuthenticatesA
 
 
 def _served(model: ServedModel) -> dict[str, Any]:
-    """Say what context came of the settings, and how requests are sampled that do not say."""
+    """Say its other names, what context came of the settings, and how requests are sampled."""
     info = model.info
     return {
+        "aliases": list(model.aliases),
         "max_model_len": info.max_model_len,
         "model_max_len": info.model_max_len,
         "why_shorter": info.why_shorter,

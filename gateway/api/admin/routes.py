@@ -1,4 +1,4 @@
-"""What the admin API administers: tenants, orgs, keys, plans, limits, prices, tokens, audit log.
+"""What the admin API administers: tenants, orgs, keys, plans, limits, prices, tokens, users, audit.
 
 Each resource has a module, which says who may; the routes of the scheduler, of overload, of usage
 and of the settings have theirs.
@@ -22,10 +22,12 @@ from gateway.api.admin.requests import request_routes
 from gateway.api.admin.routing import AuthenticatesAdmins
 from gateway.api.admin.tenants import tenant_routes
 from gateway.api.admin.tokens import token_routes
+from gateway.api.admin.users import user_routes
 from gateway.services.admin import (
     AdminTokenService,
     ApplyService,
     AuditService,
+    BatchListService,
     DeadItemService,
     KeyService,
     OrgService,
@@ -34,6 +36,7 @@ from gateway.services.admin import (
     RequestRecordService,
     TenantArchive,
     TenantService,
+    UserService,
 )
 from gateway.services.ledger import PriceService
 
@@ -53,11 +56,18 @@ class AdminServices:
     audit: AuditService
     apply: ApplyService
     dead_items: DeadItemService
+    batches: BatchListService
     request_records: RequestRecordService
+    users: UserService
 
 
-def admin_routes(services: AdminServices, auth: AuthenticatesAdmins) -> list[Route]:
-    """Declare the routes; mount them in an application that handles `GatewayError`."""
+def admin_routes(
+    services: AdminServices, auth: AuthenticatesAdmins, *, public_url: str | None = None
+) -> list[Route]:
+    """Declare the routes; mount them in an application that handles `GatewayError`.
+
+    `public_url` is where browsers reach the pages, None where nobody said.
+    """
     return [
         *tenant_routes(services.tenants, services.tenant_archive, auth),
         *org_routes(services.orgs, auth),
@@ -67,6 +77,7 @@ def admin_routes(services: AdminServices, auth: AuthenticatesAdmins) -> list[Rou
         *price_routes(services.prices, auth),
         *audit_routes(services.audit, auth),
         *token_routes(services.tokens, auth),
+        *user_routes(services.users, auth, public_url),
         *apply_routes(services.apply, auth),
         *dead_item_routes(services.dead_items, auth),
         *request_routes(services.request_records, auth),

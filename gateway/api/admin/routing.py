@@ -161,7 +161,7 @@ def page_query(request: Request, *names: str) -> tuple[PageRequest, dict[str, st
     text, after = params.pop("limit", str(PAGE_ROWS)), params.pop("after", None)
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= PAGE_ROWS_MAX):
         raise InvalidRequest(f"'limit' must be 1 to {PAGE_ROWS_MAX}.", param="limit")
-    return PageRequest(int(text), None if after is None else _read_cursor(after)), params
+    return PageRequest(int(text), None if after is None else read_cursor(after)), params
 
 
 def page_answer(page: Page[T], view: Callable[[T], Any]) -> Response:  # whatever msgspec encodes
@@ -170,7 +170,7 @@ def page_answer(page: Page[T], view: Callable[[T], Any]) -> Response:  # whateve
         {
             "data": [view(one) for one in page.data],
             "has_more": page.next is not None,
-            "next": None if page.next is None else _write_cursor(page.next),
+            "next": None if page.next is None else write_cursor(page.next),
         }
     )
 
@@ -210,11 +210,13 @@ def named_fields(body: msgspec.Struct, *without: str) -> dict[str, Any]:
     }
 
 
-def _write_cursor(cursor: Cursor) -> str:
+def write_cursor(cursor: Cursor) -> str:
+    """Write where a page ended, for an address."""
     return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).rstrip(b"=").decode()
 
 
-def _read_cursor(text: str) -> Cursor:
+def read_cursor(text: str) -> Cursor:
+    """Read what `write_cursor` wrote. Raises: `InvalidRequest`."""
     try:
         padded = text + "=" * (-len(text) % 4)
         raw = base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True)

@@ -86,7 +86,10 @@ def _line(request: BatchedMessage, where: str) -> bytes:
 def _model(line: bytes, where: str) -> str:
     """Return the model that a line asks for. Raises: `InvalidRequest`: it may not run."""
     try:
-        return read_line(line, ENDPOINT).model
+        read = read_line(line, ENDPOINT)
+        if bytes(read.prompt[:1]) != b"[":
+            raise BadLine("invalid_type", "'body.messages' must be a list.", "body.messages")
+        return read.model
     except BadLine as exc:
         param = (exc.param or "body").replace("body", "params", 1)
         message = exc.message.replace("body", "params", 1)

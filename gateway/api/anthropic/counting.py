@@ -15,8 +15,10 @@ from engine.errors import ChatTemplateError
 from engine.text import InvalidText
 from gateway.api.access import require_model
 from gateway.api.anthropic.asked import check_asked
+from gateway.api.anthropic.form import requested_form
 from gateway.api.anthropic.schemas import CountTokensRequest, MessageParam, TokenCount
 from gateway.api.anthropic.turns import conversation
+from gateway.api.openai.kinds import require_role
 from gateway.api.openai.reading import Ignored, Reader
 from gateway.domain import Principal
 from gateway.errors import InvalidRequest
@@ -40,7 +42,9 @@ class TokenCounter:
         body = self._reader.read(raw, ignored)
         model = self._models.get(body.model)
         require_model(principal, model)
+        require_role(model, makes_vectors=False)
         check_asked(body, ignored)
+        requested_form(body)
         if body.stream:
             ignored.add("stream")
         asks = conversation(body, model, ignored, ignores_unknown=self._reader.ignores_unknown)

@@ -9,9 +9,18 @@ from typing import Any, Final
 
 from gateway.api.anthropic.asked import MAX_USER_CHARS
 from gateway.api.anthropic.batch_schemas import CUSTOM_ID
+from gateway.api.anthropic.described_turns import (
+    ANY,
+    LEFT_ALONE,
+    TEXTS,
+    TOOLS,
+    TURN,
+    UNKNOWN,
+    WITH_TOOLS,
+    tool_choice,
+)
 from gateway.api.anthropic.messages import MAX_STOP_SEQUENCES
 from gateway.api.anthropic.parameters import COUNT, MESSAGES
-from gateway.api.anthropic.turns import ROLES
 from gateway.api.openai.bounds import MAX_EFFORT_CHARS, MAX_MESSAGES, MAX_STOP_CHARS, NUMBERS
 from gateway.api.openai.described import Served
 from gateway.domain import Tier
@@ -19,58 +28,66 @@ from gateway.services.batches.batch_input import MAX_ITEMS
 
 Schema = dict[str, Any]
 
-# What asks for nothing, whatever its name.
-_UNKNOWN: Final[Schema] = {"type": "null"}
-_ANY: Final[Schema] = {}
 _EMPTY: Final[Schema] = {"enum": [None, []]}
-_BLOCK: Final[Schema] = {
-    "type": "object",
-    "properties": {
-        "type": {"const": "text"},
-        "text": {"type": "string"},
-        "cache_control": _ANY,
-        "citations": _ANY,
-    },
-    "required": ["type", "text"],
-    "additionalProperties": _UNKNOWN,
-}
-_TEXT: Final[Schema] = {"anyOf": [{"type": "string"}, {"type": "array", "items": _BLOCK}]}
-_TURN: Final[Schema] = {
-    "type": "object",
-    "properties": {"role": {"enum": list(ROLES)}, "content": _TEXT},
-    "required": ["role", "content"],
-    "additionalProperties": _UNKNOWN,
-}
 
 
 def _or_null(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-def _of_type(*kinds: str) -> Schema:
-    named = {"type": "object", "properties": {"type": {"enum": [*kinds]}}, "required": ["type"]}
-    return _or_null(named)
+_FORM: Final = _or_null(
+    {
+        "type": "object",
+        "properties": {"type": {"const": "json_schema"}, "schema": {"type": "object"}},
+        "required": ["type", "schema"],
+        "additionalProperties": UNKNOWN,
+    }
+)
+_DISPLAY: Final[Schema] = {"enum": [None, "summarized", "omitted"]}
+
+
+def _thinking(*kinds: str, needs_budget: bool = False) -> Schema:
+    budget: Schema = {"type": "integer", "minimum": 1}
+    return {
+        "type": "object",
+        "properties": {
+            "type": {"enum": [*kinds]},
+            "display": _DISPLAY,
+            "budget_tokens": budget if needs_budget else _or_null(budget),
+        },
+        "required": ["type", "budget_tokens"] if needs_budget else ["type"],
+        "additionalProperties": False,
+    }
 
 
 _FIELDS: Final[Schema] = {
-    "messages": {"type": "array", "items": _TURN, "minItems": 1, "maxItems": MAX_MESSAGES},
-    "system": _or_null(_TEXT),
-    "thinking": _of_type("disabled", "adaptive", "between_tools"),
+    "messages": {"type": "array", "items": TURN, "minItems": 1, "maxItems": MAX_MESSAGES},
+    "system": _or_null(TEXTS),
+    "thinking": {
+        "anyOf": [
+            _thinking("enabled", needs_budget=True),
+            _thinking("adaptive", "disabled", "between_tools"),
+            UNKNOWN,
+        ]
+    },
     "output_config": _or_null(
         {
             "type": "object",
-            "properties": {"effort": _or_null({"type": "string", "maxLength": MAX_EFFORT_CHARS})},
-            "additionalProperties": _UNKNOWN,
+            "properties": {
+                "effort": _or_null({"type": "string", "maxLength": MAX_EFFORT_CHARS}),
+                "format": _FORM,
+            },
+            "additionalProperties": UNKNOWN,
         }
     ),
-    "tools": _or_null({"type": "array"}),
-    "tool_choice": _of_type("auto", "none"),
+    "output_format": _FORM,
+    "tools": TOOLS,
     "mcp_servers": _EMPTY,
-    "context_management": _UNKNOWN,
-    "cache_control": _ANY,
-    "speed": _ANY,
-    "user_profile_id": _ANY,
-    "workspace_id": _ANY,
+    "context_management": UNKNOWN,
+    "cache_control": ANY,
+    "speed": ANY,
+    "user_profile_id": ANY,
+    "workspace_id": ANY,
     "stream": _or_null({"type": "boolean"}),
     "stop_sequences": _or_null(
         {
@@ -87,24 +104,10 @@ _FIELDS: Final[Schema] = {
         }
     ),
     "service_tier": {"enum": [None, "auto", "standard_only", *sorted(Tier)]},
-    "container": _UNKNOWN,
-    "diagnostics": _ANY,
-    "inference_geo": _ANY,
+    "container": UNKNOWN,
+    "diagnostics": ANY,
+    "inference_geo": ANY,
 }
-# Tools may be there to be left alone.
-_TOOLS: Final[list[Schema]] = [
-    {"properties": {"tools": _EMPTY}},
-    {
-        "properties": {
-            "tool_choice": {
-                "type": "object",
-                "properties": {"type": {"const": "none"}},
-                "required": ["type"],
-            }
-        },
-        "required": ["tool_choice"],
-    },
-]
 
 
 def describe_messages(components: dict[str, Schema], served: Served) -> None:
@@ -123,8 +126,8 @@ def describe_messages(components: dict[str, Schema], served: Served) -> None:
             "properties": {each.name: _noted(known[each.name], each.note) for each in table}
             | ({"stream": known["stream"]} if name == "CountTokensRequest" else {}),
             "required": required,
-            "additionalProperties": _UNKNOWN,
-            "anyOf": _TOOLS,
+            "additionalProperties": UNKNOWN,
+            "anyOf": WITH_TOOLS if served.takes_tools else LEFT_ALONE,
         }
 
 
@@ -173,6 +176,7 @@ def _of_model(served: Served) -> Schema:
     most = served.max_model_len - 1
     return {
         "model": {"type": "string", "enum": list(served.names)},
+        "tool_choice": tool_choice(takes_tools=served.takes_tools),
         "max_tokens": {"type": "integer", "minimum": 1, "maximum": most},
         "temperature": number("temperature"),
         "top_p": number("top_p"),

@@ -8,13 +8,18 @@ import msgspec
 
 from engine.contract import SamplingParams
 from gateway.api.anthropic.asked import check_asked
+from gateway.api.anthropic.content import content_of
 from gateway.api.anthropic.events import MessageChunks, stop_reason, usage_of
+from gateway.api.anthropic.form import requested_form
 from gateway.api.anthropic.schemas import (
+    AnswerBlock,
     MessageAnswer,
     MessageParam,
     MessagesRequest,
     TextBlock,
+    ToolUseBlock,
 )
+from gateway.api.anthropic.thinking import omits_thinking, shows_thinking
 from gateway.api.anthropic.turns import conversation
 from gateway.api.openai.bounds import MAX_STOP_CHARS
 from gateway.api.openai.chunks import Tail
@@ -22,6 +27,7 @@ from gateway.api.openai.kinds import Answer
 from gateway.api.openai.reading import Ignored, Reader
 from gateway.api.openai.sampling import sampling_params
 from gateway.api.openai.schemas import ChatRequest
+from gateway.api.openai.tools import without_calls
 from gateway.api.ranges import int_in_range
 from gateway.errors import InvalidRequest
 from gateway.services.inference import Job, Piece, ServedModel
@@ -46,23 +52,45 @@ class Messages:
         check_asked(body, ignored)
         params = _params(body, model)
         turns = conversation(body, model, ignored, ignores_unknown=self.reader.ignores_unknown)
-        return [turns.job(f"{request_id}-0", params, _stop_sequences(body))]
+        if not turns.tools.offer.tools:
+            params = without_calls(params, model, turns.messages, has_tools=bool(body.tools))
+        job = turns.job(
+            f"{request_id}-0",
+            params,
+            _stop_sequences(body),
+            reading=turns.tools.reading(model),
+            constraint=turns.tools.held(requested_form(body), model),
+        )
+        return [job]
 
     def chunks(self, answer: Answer[MessagesRequest], *, tail: Tail) -> MessageChunks:
         return MessageChunks(answer)
 
     def document(self, answer: Answer[MessagesRequest], pieces: list[Piece]) -> MessageAnswer:
         [piece] = pieces
-        reason, sequence = stop_reason(answer, piece.ended_by)
+        content = _content(answer, piece)
+        num_calls = sum(isinstance(block, ToolUseBlock) for block in content)
+        reason, sequence = stop_reason(answer, piece.ended_by, num_calls)
         return MessageAnswer(
             answer.envelope.id,
             answer.envelope.model,
-            [TextBlock(piece.text)] if piece.text else [],
+            content,
             usage_of(answer),
             reason,
             sequence,
             x_stop_cause=answer.run.stop_cause_of(0, piece) or msgspec.UNSET,
         )
+
+
+def _content(answer: Answer[MessagesRequest], piece: Piece) -> list[AnswerBlock]:
+    [generation] = answer.run.generations
+    if not generation.is_read:
+        return [TextBlock(piece.text)] if piece.text else []
+    return content_of(
+        piece.events,
+        shows_thinking=shows_thinking(answer.body),
+        omits_thinking=omits_thinking(answer.body),
+    )
 
 
 def _params(body: MessagesRequest, model: ServedModel) -> SamplingParams:

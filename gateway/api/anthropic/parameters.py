@@ -18,21 +18,29 @@ _BOTH: Final = (
     Parameter("system", H, "Be brief.", "a text or text blocks"),
     Parameter(
         "thinking",
-        R,
-        {"type": "enabled", "budget_tokens": 1024},
-        "but `disabled`; `adaptive` and `between_tools` are taken without effect",
+        H,
+        {"type": "disabled"},
+        "`enabled`, `adaptive`, `disabled`; see below",
     ),
     Parameter(
-        "output_config", P, {"effort": "high"}, "`effort`, as `reasoning_effort`; not `format`"
+        "output_config",
+        H,
+        {"effort": "high"},
+        "`effort`, for the template, as `reasoning_effort`; `format`, a `json_schema`",
     ),
     Parameter(
-        "tools",
-        R,
-        [{"name": "f", "input_schema": {}}],
-        "but with a `tool_choice` of `none`",
-        (None, []),
+        "output_format",
+        H,
+        {"type": "json_schema", "schema": {"type": "object"}},
+        "an older name of `output_config.format`",
     ),
-    Parameter("tool_choice", R, {"type": "any"}, "but `none`, and `auto` without tools"),
+    Parameter("tools", H, [{"name": "f", "input_schema": {}}], "up to 128 of your own; see below"),
+    Parameter(
+        "tool_choice",
+        H,
+        {"type": "any"},
+        "`auto`, `any`, `tool` with a `name`, `none`; `disable_parallel_tool_use`",
+    ),
     Parameter("mcp_servers", R, [{}], neutral=(None, [])),
     Parameter("cache_control", T, {"type": "ephemeral"}, "prefixes are cached in any case"),
     Parameter("context_management", R, {"edits": []}),
@@ -60,9 +68,45 @@ MESSAGES: Final = (
     Parameter("diagnostics", T, {}),
     Parameter("inference_geo", T, "eu"),
 )
-BLOCK: Final = (
-    Parameter("type", H, "text", "`text`; in turns of an `assistant`, what it thought is left out"),
-    Parameter("text", H, "hi"),
+TOOL: Final = (
+    Parameter("name", H, "f", "1 to 128 letters, digits, `_` and `-`"),
+    Parameter("description", H, "Does."),
+    Parameter("input_schema", H, {"type": "object"}, "a call that is forced is held to it"),
+    Parameter("type", H, "custom", "`custom`; tools that run at Anthropic's are refused by name"),
+    Parameter("strict", H, True, "of calls that are forced; else without effect"),
     Parameter("cache_control", T, {"type": "ephemeral"}),
-    Parameter("citations", T, [{}], neutral=(None, [])),
+    Parameter("eager_input_streaming", T, False, "input is streamed as it comes", (None, True)),
+    Parameter("input_examples", T, [{}], neutral=(None, [])),
+    Parameter("defer_loading", T, True, neutral=(None, False)),
+    Parameter("allowed_callers", R, ["x"], "but `direct`", (None, [], ["direct"])),
 )
+_CACHED: Final = Parameter("cache_control", T, {"type": "ephemeral"})
+_TOOLSET: Final = Parameter("toolset_name", T, "t")
+BLOCKS: Final = {
+    "text": (
+        Parameter("text", H, "hi"),
+        _CACHED,
+        Parameter("citations", T, [{}], neutral=(None, [])),
+    ),
+    "tool_use": (
+        Parameter("id", H, "toolu_1", "up to 256 characters"),
+        Parameter("name", H, "f"),
+        Parameter("input", H, {}, "an object"),
+        Parameter("x_input_text", H, "{", "ours; in place of an empty `input`"),
+        Parameter("caller", T, {"type": "x"}, neutral=(None, {"type": "direct"})),
+        _CACHED,
+        _TOOLSET,
+    ),
+    "tool_result": (
+        Parameter("tool_use_id", H, "toolu_1", "up to 256 characters"),
+        Parameter("content", H, "hot", "a text or text blocks"),
+        Parameter("is_error", H, True, "`Error: ` is put before the content"),
+        _CACHED,
+        _TOOLSET,
+    ),
+    "thinking": (
+        Parameter("thinking", P, "Hm."),
+        Parameter("signature", H, "c2ln", "any; nobody checks it"),
+    ),
+    "redacted_thinking": (Parameter("data", T, "x"),),
+}

@@ -27,6 +27,7 @@ class MessagesFields(RequestFields, forbid_unknown_fields=True, kw_only=True):
     system: str | list[dict[str, Any]] | None = None
     thinking: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
+    output_format: dict[str, Any] | None = None
     tools: list[Any] | None = None
     tool_choice: dict[str, Any] | None = None
     cache_control: Any = None
@@ -61,10 +62,28 @@ class CountTokensRequest(MessagesFields, forbid_unknown_fields=True, kw_only=Tru
     """Decode the body of `POST /v1/messages/count_tokens`."""
 
 
-class TextBlock(msgspec.Struct):
+class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
     text: str
-    type: Literal["text"] = "text"
     citations: None = None
+
+
+class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking"):
+    """Hold what was thought; the signature is its digest, which nobody checks."""
+
+    thinking: str
+    signature: str
+
+
+class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
+    """Hold a call; `x_input_text`, ours, is what the model wrote where that is no JSON object."""
+
+    id: str
+    name: str
+    input: msgspec.Raw
+    x_input_text: str | msgspec.UnsetType = msgspec.UNSET
+
+
+AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class ThinkingDetails(msgspec.Struct):
@@ -90,7 +109,7 @@ class MessageAnswer(msgspec.Struct):
 
     id: str
     model: str
-    content: list[TextBlock]
+    content: list[AnswerBlock]
     usage: MessageUsage
     stop_reason: str | None
     stop_sequence: str | None = None

@@ -52,13 +52,15 @@ async def stream_answer(
     chunks: Chunks,
     usage: Callable[[], Usage] | None,
     shape: Shape,
+    *,
+    before_end: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Write every piece as it comes, then the `usage` if asked for, then the end.
 
     A piece is framed by `shape`: a slow reader finds many tokens in one.
     The headers wait for the first token, so that a failure before it still gets a status; a
     later one becomes an `error` event, with the `usage` if asked for, after which the stream ends
-    without the end that a good one has.
+    without the end that a good one has. `before_end` is waited for when all but the end is sent.
     """
     generations = run.generations
     events = EventStream(send)
@@ -76,6 +78,10 @@ async def stream_answer(
             remaining -= 1
             if not remaining:
                 run.complete()
+                if before_end is not None:
+                    await write_all((opening, *framed, ending), last=False)
+                    opening, framed, ending = b"", (), b""
+                    await before_end()
                 ending += (chunks.usage(usage()) if usage else b"") + chunks.end()
         await write_all((opening, *framed, ending), last=not remaining)
 

@@ -33,6 +33,8 @@ ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 MAX_TOOLS: Final = 128
 # OpenAI's names of functions.
 TOOL_NAME: Final = r"[A-Za-z0-9_-]{1,64}"
+# Anthropic's are longer.
+LONG_TOOL_NAME: Final = r"[A-Za-z0-9_-]{1,128}"
 MAX_CALL_ID_CHARS: Final = 256
 
 

@@ -1,4 +1,8 @@
-"""`GET /v1/models` and `GET /v1/models/{id}`: what is served here, as far as a key may use it."""
+"""`GET /v1/models` and `GET /v1/models/{id}`: what is served here, as far as a key may use it.
+
+An alias is listed as a model of its own, since clients look for the name that they were set to; its
+`root` is the model that it stands for.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +25,19 @@ class Catalogue:
     async def list(self, request: Request) -> Response:
         principal: Principal = request.scope["state"]["principal"]
         usable = [model for model in self._models if may_use(principal, model)]
-        return _json(ModelList([_card(model) for model in usable]))
+        cards = [_card(model, name) for model in usable for name in (model.name, *model.aliases)]
+        return _json(ModelList(cards))
 
     async def show(self, request: Request) -> Response:
-        model = self._models.get(request.path_params["model"])
+        name = request.path_params["model"]
+        model = self._models.get(name)
         require_model(request.scope["state"]["principal"], model)
-        return _json(_card(model))
+        return _json(_card(model, name))
 
 
-def _card(model: ServedModel) -> ModelCard:
+def _card(model: ServedModel, name: str) -> ModelCard:
     return ModelCard(
-        id=model.name,
+        id=name,
         created=model.created_s,
         max_model_len=model.info.max_model_len,
         sampling_defaults=model.sampling_defaults,

@@ -64,7 +64,7 @@ class Chat:
         n = num_choices(body)
         offer = requested_tools(body, model, ignored)
         if not offer.tools:
-            params = without_calls(params, body, model, prompt)
+            params = without_calls(params, model, prompt, has_tools=bool(body.tools))
         constraint, reading = constraint_of(body, model, offer), reading_of(body, model, offer)
         return [
             Job(

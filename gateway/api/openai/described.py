@@ -138,7 +138,7 @@ def tighten(components: Mapping[str, Schema], served: Served) -> None:
     _describe_structured(components["StructuredOutputs"])
     components["JsonSchemaFormat"]["properties"]["schema"] = {"type": "object"}
     components["JsonSchemaFormat"]["required"] = ["name", "schema"]
-    _require_one(components["TokenizeRequest"])
+    _require_one(components["TokenizeRequest"], served)
     components["BatchRequest"]["properties"] |= _OF_BATCHES
     components["OutputExpiresAfter"]["properties"]["seconds"] = _EXPIRY
     if served.has_several:
@@ -404,15 +404,18 @@ def _describe_tools(chat: Schema, served: Served) -> None:
     ]
 
 
-def _require_one(tokenize: Schema) -> None:
+def _require_one(tokenize: Schema, served: Served) -> None:
     """Say that it is a text or a chat, and what goes with a chat alone."""
     null = {"type": "null"}
     no_kwargs: Schema = {"enum": [None, {}]}
-    text = {"messages": null, "continue_final_message": {"enum": [None, False]}}
+    no_tools: Schema = {"enum": [None, []]}
+    text = {"messages": null, "continue_final_message": {"enum": [None, False]}, "tools": no_tools}
     # A template need not write what a message has.
     chat = {"prompt": null, "continue_final_message": {"enum": [None, False]}}
     going_on = {"prompt": null, "add_generation_prompt": {"enum": [None, False]}}
     fields = tokenize["properties"]
+    if not served.takes_tools:
+        fields["tools"] |= no_tools
     tokenize["anyOf"] = [
         {
             "properties": text

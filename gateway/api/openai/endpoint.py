@@ -11,8 +11,7 @@ import asyncio
 import time
 from functools import partial
 from types import TracebackType
-from typing import Final, Generic
-from uuid import UUID
+from typing import Any, Final, Generic
 
 from starlette.types import Receive, Scope, Send
 
@@ -21,6 +20,7 @@ from gateway.api.errors import standing_headers
 from gateway.api.held_bytes import HeldBytes, Room
 from gateway.api.openai.answer import (
     Gathering,
+    Shape,
     collect_answer,
     send_document,
     shape_fairly,
@@ -52,6 +52,7 @@ from gateway.services.inference import (
     LeasedInference,
     ModelRegistry,
     Run,
+    sender_of,
     served_tier,
 )
 from gateway.telemetry import names
@@ -94,7 +95,8 @@ class InferenceEndpoint(Generic[Body]):
             body, model, jobs, ignored = await self._read(scope, receive, room)
             timeline.is_stream = bool(body.stream)
             tier = served_tier(principal, requested_tier(body))
-            self._overload.check(tier)
+            sender = sender_of(principal, tier)
+            self._overload.check(tier, model.name, is_light=lambda: model.service.is_light(sender))
             include_usage = wants_usage(body)
             run = await self._inference.start(
                 principal,
@@ -113,14 +115,24 @@ class InferenceEndpoint(Generic[Body]):
             answer_id, created_s = f"{kind.id_prefix}{request_id}", int(time.time())
             envelope = Envelope(answer_id, created_s, model.name, model.fingerprint, tier)
             answer = Answer(body, model, run, envelope)
-            shape = partial(shape_fairly, self._inference.pool, principal.tenant_id)
             if body.stream:
-                chunks = kind.chunks(answer, tail=self._tail(answer, include_usage=include_usage))
-                usage = answer.usage if include_usage else None
-                await stream_answer(send, run, chunks, usage, shape)
+                await self._stream(scope, send, answer, include_usage=include_usage)
                 return
             with self._answers.room(principal.tenant_id) as room:
-                await self._send_whole(send, principal.tenant_id, answer, room)
+                await self._send_whole(scope, send, answer, room)
+
+    async def _stream(
+        self, scope: Scope, send: Send, answer: Answer[Body], *, include_usage: bool
+    ) -> None:
+        """Send an answer as events, as they come."""
+        tail = self._tail(answer, include_usage=include_usage)
+        usage = answer.usage if include_usage else None
+        chunks = self._kind.chunks(answer, tail=tail)
+        await stream_answer(send, answer.run, chunks, usage, self._shape(scope))
+
+    def _shape(self, scope: Scope) -> Shape:
+        principal: Principal = scope["state"]["principal"]
+        return partial(shape_fairly, self._inference.pool, principal.tenant_id)
 
     @staticmethod
     def _tail(answer: Answer[Body], *, include_usage: bool) -> Tail:
@@ -129,10 +141,9 @@ class InferenceEndpoint(Generic[Body]):
             return running_usage(answer.usage)
         return null_usage if include_usage else no_usage
 
-    async def _send_whole(
-        self, send: Send, tenant_id: UUID, answer: Answer[Body], room: Room
-    ) -> None:
+    async def _send_whole(self, scope: Scope, send: Send, answer: Answer[Body], room: Room) -> None:
         """Gather an answer and send it as one document."""
+        tenant_id = scope["state"]["principal"].tenant_id
         gatherings = [Gathering() for _ in answer.run.generations]
         await collect_answer(answer.run, gatherings, room)
         pool = self._inference.pool
@@ -147,6 +158,11 @@ class InferenceEndpoint(Generic[Body]):
         parts = await read_parts(scope, receive, room=room)
         timeline.note(names.BODY_BYTES, sum(map(len, parts)))
         timeline.enter(names.VALIDATE, time.monotonic())
+        return await self._understand(state, parts, room)
+
+    async def _understand(
+        self, state: dict[str, Any], parts: list[bytes], room: Room
+    ) -> Understood[Body]:
         return await self._understanding.understand(state["principal"], parts, state["request_id"])
 
 

@@ -94,14 +94,15 @@ class Understanding(Generic[Body]):
         self._pool = pool
 
     async def understand(
-        self, principal: Principal, parts: list[bytes], request_id: str
+        self, principal: Principal, parts: list[bytes], request_id: str, *, beside_bytes: int = 0
     ) -> Understood[Body]:
         """Decode and check a body, on a thread where that takes long.
 
+        `beside_bytes` is what is looked at beside it.
         Raises: `InvalidRequest`, `ModelNotFound`, `PermissionDenied`; what the pool raises.
         """
         understand = partial(self._understand, principal, parts, request_id)
-        size_bytes = sum(map(len, parts))
+        size_bytes = sum(map(len, parts)) + beside_bytes
         if size_bytes <= SHORT_BODY_BYTES:
             return understand()
         return await self._pool.run(
@@ -117,7 +118,7 @@ class Understanding(Generic[Body]):
             raise InvalidRequest("'model' is empty; GET /v1/models lists them.", param="model")
         model = self._models.get(body.model)
         require_model(principal, model)
-        _require_role(model, makes_vectors=self._kind.makes_vectors)
+        require_role(model, makes_vectors=self._kind.makes_vectors)
         check_labels(body)
         if body.priority is not None and body.priority < 0:
             ignored.add("priority")
@@ -127,7 +128,7 @@ class Understanding(Generic[Body]):
         return Understood(body, model, self._kind.jobs(body, model, request_id, ignored), ignored)
 
 
-def _require_role(model: ServedModel, *, makes_vectors: bool) -> None:
+def require_role(model: ServedModel, *, makes_vectors: bool) -> None:
     """Raise `InvalidRequest` where a model is not for what is asked of it."""
     if makes_vectors == (model.embedding is not None):
         return

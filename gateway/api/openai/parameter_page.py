@@ -61,7 +61,34 @@ untouched. A form that was asked for begins behind the thinking.
 `logprobs` have an entry for each token, also of thinking, of calls and of what marks them; a
 stream has them with the first chunk after their tokens were drawn, whose delta may be empty.
 
-Anthropic's `/v1/messages`: [messages.md](messages.md).
+OpenAI's `/v1/responses`: [responses.md](responses.md). Anthropic's `/v1/messages`:
+[messages.md](messages.md).
+"""
+
+
+# What answers have that OpenAI's own types do not; clients in `tests/clients` hold them to it.
+_BESIDE: Final = """\
+## Fields of answers beside OpenAI's
+
+| field | of | |
+|---|---|---|
+| `x_stop_cause` | choices and responses | which limit or end of a key cut the answer short |
+| `reasoning_content` | messages and deltas | what was thought, as DeepSeek and vLLM had it |
+| `reasoning` | messages and deltas | the same, as vLLM has it |
+| `store` | responses | whether it is stored |
+| `bytes` | log-probabilities in events of responses | as whole responses have them |
+| `service_tier` | text completions | as chats have it |
+| `root` | models | the name here, where vLLM has a path |
+| `max_model_len` | models | the context that is served |
+| `sampling_defaults` | models | what holds where a request does not say |
+| `sha256` | files | of the content |
+| `first_id`, `last_id` | lists of files and batches | where pages begin and end |
+| `object` | lists of files and batches | `list` |
+| `cost_nano_usd`, `saved_nano_usd` | batches | see [batches.md](batches.md) |
+| `paused_for`, `num_awaiting_operator` | batches | see [batches.md](batches.md) |
+
+A log-probability of a prompt's first token is null, and so is `finish_reason` of text completions
+as they stream: OpenAI's answers have both, its SDK's types neither.
 """
 
 
@@ -81,7 +108,7 @@ def page() -> str:
         ("A message of `messages`", MESSAGE),
         ("A text part of a message's `content`", PART),
     )
-    return "\n".join([_HEAD, *(_section(title, table) for title, table in tables)])
+    return "\n".join([_HEAD, *(_section(title, table) for title, table in tables), _BESIDE])
 
 
 def _section(title: str, table: Sequence[Parameter]) -> str:

@@ -201,7 +201,13 @@ TOKENIZE: Final = (
     ),
     Parameter("return_token_strs", H, True, "`token_strs`: as the vocabulary spells them"),
     Parameter("chat_template", R, "{{ messages }}", "the model's own is used"),
-    Parameter("tools", R, [{}], neutral=(None, [])),
+    Parameter(
+        "tools",
+        H,
+        [{"type": "function", "function": {"name": "f"}}],
+        "chats; as a chat's whose `tool_choice` is `auto`",
+        (None, []),
+    ),
     Parameter("mm_processor_kwargs", R, {"a": 1}, neutral=(None, {})),
 )
 

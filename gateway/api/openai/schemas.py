@@ -208,7 +208,7 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     chat_template_kwargs: dict[str, str | int | float | bool | None] | None = None
     return_token_strs: bool | None = None
     chat_template: Any = None
-    tools: Any = None
+    tools: list[dict[str, Any]] | None = None
     mm_processor_kwargs: Any = None
 
 
@@ -333,7 +333,8 @@ class ModelCard(msgspec.Struct):
 
     `sampling_defaults` hold where a request does not say; without `max_tokens` among them, a chat
     may have what is left of the context.
-    `root` is the model's name here: vLLM's is a path, which is no tenant's business.
+    `root` is the model's own name, of which `id` may be an alias: vLLM's is a path, which is no
+    tenant's business.
     """
 
     id: str

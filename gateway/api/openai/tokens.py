@@ -36,6 +36,7 @@ from gateway.api.openai.schemas import (
     TokenizeRequest,
     TokenizerInfo,
 )
+from gateway.api.openai.tools import Mode, checked_tools, offer_of
 from gateway.api.openai.turns import Turns
 from gateway.api.ranges import shown
 from gateway.domain import Principal
@@ -234,11 +235,13 @@ class Tokens:
             )
         turns = Turns(model, ignored, ignores_unknown=self._ignores_unknown)
         messages = turns.messages(body.messages)
-        _check_size("".join(texts(messages)), model, body)
+        offer = offer_of(Mode.AUTO, checked_tools(body.tools or []), model, ignored)
+        _check_size("".join(texts(messages)), model, body, num_more=offer.num_chars)
         text = chat_text(
             model,
             messages,
             variables=turns.variables(body.chat_template_kwargs),
+            tools=offer.tools,
             add_generation_prompt=not continues and body.add_generation_prompt is not False,
             continue_final_message=continues,
         )
@@ -246,13 +249,13 @@ class Tokens:
 
 
 _TOKENIZE: Final = Fates(TOKENIZE)
-_OF_CHATS: Final = ("continue_final_message", "chat_template_kwargs")
+_OF_CHATS: Final = ("continue_final_message", "chat_template_kwargs", "tools")
 
 
-def _check_size(text: str, model: ServedModel, body: TokenizeRequest) -> None:
+def _check_size(text: str, model: ServedModel, body: TokenizeRequest, *, num_more: int = 0) -> None:
     limit = max(_MAX_TEXT_BYTES, _MAX_BYTES_PER_TOKEN * model.info.max_model_len)
     # Of what JSON was read as, so there is no half of a character.
-    if len(text.encode()) > limit:
+    if len(text.encode()) + num_more > limit:
         raise InvalidRequest(
             f"The text is longer than {limit} bytes.",
             param="prompt" if body.messages is None else "messages",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -16,7 +16,7 @@ from gateway.api.openai.constraints import requested_constraint
 from gateway.api.openai.reading import Ignored
 from gateway.api.openai.schemas import ChatRequest
 from gateway.errors import InvalidRequest, UnsupportedParameter
-from gateway.services.answers import Reading
+from gateway.services.answers import Reading, new_call_id
 from gateway.services.constraints import ConstraintSpec
 from gateway.services.inference import Message, ServedModel, either, forced_calls
 
@@ -32,6 +32,9 @@ class Mode(StrEnum):
     AUTO = "auto"
     REQUIRED = "required"
     NAMED = "named"
+
+
+_FORCED: Final = (Mode.REQUIRED, Mode.NAMED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +62,22 @@ def requested_tools(body: ChatRequest, model: ServedModel, ignored: Ignored) -> 
     Raises: `InvalidRequest`; `UnsupportedParameter`: the model takes none, or the engine cannot
     force calls.
     """
-    tools = _checked(body.tools or [])
-    mode, offered = _choice(body.tool_choice, tools)
+    mode, offered = _choice(body.tool_choice, checked_tools(body.tools or []))
+    return offer_of(mode, offered, model, ignored)
+
+
+def offer_of(
+    mode: Mode,
+    offered: Sequence[Tool],
+    model: ServedModel,
+    ignored: Ignored,
+    *,
+    strict: str = "tools.function.strict",
+) -> Offer:
+    """Offer tools that were checked, where the model can be told of them; as `requested_tools`.
+
+    `strict` is what a request calls the wish that nothing of them be left to the model.
+    """
     if mode is Mode.NONE or not offered:
         return Offer(Mode.NONE)
     if not model.takes_tools:
@@ -69,21 +86,28 @@ def requested_tools(body: ChatRequest, model: ServedModel, ignored: Ignored) -> 
             "without them.",
             param="tools",
         )
-    is_forced = mode in (Mode.REQUIRED, Mode.NAMED)
+    is_forced = mode in _FORCED
     if is_forced and Capability.GRAMMAR not in model.info.capabilities:
         raise UnsupportedParameter(
             "This engine cannot force a call; use 'auto' or 'none'.", param="tool_choice"
         )
     if not is_forced and any(tool["function"].get("strict") for tool in offered):
-        ignored.add("tools.function.strict")
+        ignored.add(strict)
     return Offer(mode, offered, len(msgspec.json.encode(offered)))
 
 
 def reading_of(body: ChatRequest, model: ServedModel, offer: Offer) -> Reading | None:
     """Say how an answer is read; None: it is text and nothing else."""
+    return read_as(model, offer, is_one=_is_one_call(body, offer))
+
+
+def read_as(
+    model: ServedModel, offer: Offer, *, is_one: bool, new_id: Callable[[], str] = new_call_id
+) -> Reading | None:
+    """Say how an answer with an offer is read, and what its calls are named by."""
     if not offer.tools and not model.answer_format.thinks:
         return None
-    return Reading(model.answer_format, offer.names, _is_one_call(body, offer))
+    return Reading(model.answer_format, offer.names, is_one, new_id)
 
 
 def constraint_of(body: ChatRequest, model: ServedModel, offer: Offer) -> ConstraintSpec | None:
@@ -94,21 +118,40 @@ def constraint_of(body: ChatRequest, model: ServedModel, offer: Offer) -> Constr
     Raises: `InvalidRequest`: both; what forms raise.
     """
     asked = requested_constraint(body)
+    if offer.mode in _FORCED and body.ignore_eos:
+        raise _goes_not_with("ignore_eos")
+    return held_to(asked, model, offer, is_one=_is_one_call(body, offer))
+
+
+def held_to(
+    asked: ConstraintSpec | None,
+    model: ServedModel,
+    offer: Offer,
+    *,
+    is_one: bool,
+    schema_param: str = "tools[{}].function.parameters",
+) -> ConstraintSpec | None:
+    """Return the form of an answer with an offer, as `constraint_of`; `asked` is what it asks for.
+
+    `schema_param` is where the schema of a tool stands in a request.
+    """
     calls = model.answer_format.calls
-    is_one = _is_one_call(body, offer)
     if calls is None or not offer.tools:
         return asked
-    if offer.mode is Mode.AUTO:
-        if asked is None:
-            return None
-        return either(asked, forced_calls(calls, model.tokenizer, offer.tools, is_one=is_one))
-    for param, is_asked in (("ignore_eos", bool(body.ignore_eos)), ("response_format", asked)):
-        if is_asked:
-            name = asked.param if asked is not None else param
-            raise InvalidRequest(
-                f"'tool_choice' forces a call, which goes with no '{name}'.", param=name
-            )
-    return forced_calls(calls, model.tokenizer, offer.tools, is_one=is_one)
+    if offer.mode is Mode.AUTO and asked is None:
+        return None
+    if offer.mode in _FORCED and asked is not None:
+        raise _goes_not_with(asked.param)
+    forced = forced_calls(
+        calls, model.tokenizer, offer.tools, is_one=is_one, schema_param=schema_param
+    )
+    return forced if asked is None else either(asked, forced)
+
+
+def _goes_not_with(param: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"'tool_choice' forces a call, which goes with no '{param}'.", param=param
+    )
 
 
 def _is_one_call(body: ChatRequest, offer: Offer) -> bool:
@@ -116,7 +159,11 @@ def _is_one_call(body: ChatRequest, offer: Offer) -> bool:
 
 
 def without_calls(
-    params: SamplingParams, body: ChatRequest, model: ServedModel, messages: Sequence[Message]
+    params: SamplingParams,
+    model: ServedModel,
+    messages: Sequence[Message],
+    *,
+    has_tools: bool,
 ) -> SamplingParams:
     """Ban what opens a call, where none is wanted and a model may have been led to one.
 
@@ -125,7 +172,7 @@ def without_calls(
     calls = model.answer_format.calls
     if calls is None or Capability.LOGIT_BIAS not in model.info.capabilities:
         return params
-    if not body.tools and not any(message.calls for message in messages):
+    if not has_tools and not any(message.calls for message in messages):
         return params
     marker = model.tokenizer.id_of(calls.marker)
     if marker is None:
@@ -134,7 +181,8 @@ def without_calls(
     return replace(params, logit_bias=tuple(biases.items()))
 
 
-def _checked(tools: Sequence[Tool]) -> Sequence[Tool]:
+def checked_tools(tools: Sequence[Tool]) -> Sequence[Tool]:
+    """Return tools that are of OpenAI's shape. Raises: `InvalidRequest`."""
     if len(tools) > MAX_TOOLS:
         raise InvalidRequest(f"'tools' takes up to {MAX_TOOLS} tools.", param="tools")
     for index, tool in enumerate(tools):

@@ -46,10 +46,22 @@ class Turns:
             )
         return tuple(self._message(index, message) for index, message in enumerate(messages))
 
+    @property
+    def can_switch(self) -> bool:
+        """Tell whether the template has a switch of thinking."""
+        return any(switch in self._variables for switch in _SWITCHES)
+
     def variables(
-        self, kwargs: Mapping[str, Any] | None, *, effort: str | None = None
+        self,
+        kwargs: Mapping[str, Any] | None,
+        *,
+        effort: str | None = None,
+        thinks: bool | None = None,
     ) -> dict[str, Any]:
-        """Return what a template sees beside the messages; name what it does not look at."""
+        """Return what a template sees beside the messages; name what it does not look at.
+
+        `thinks` turns its switch of thinking, whatever the effort.
+        """
         given: dict[str, Any] = {}
         if effort is not None:
             if len(effort) > MAX_EFFORT_CHARS:
@@ -58,6 +70,8 @@ class Turns:
                     param="reasoning_effort",
                 )
             self._give_effort(given, effort)
+        if thinks is not None:
+            given |= {switch: thinks for switch in _SWITCHES if switch in self._variables}
         for name, value in _checked_kwargs(kwargs or {}).items():
             self._give(given, name, value, under="chat_template_kwargs.")
         return given

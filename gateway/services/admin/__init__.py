@@ -2,10 +2,12 @@
 
 from gateway.services.admin.apply import Applied, ApplyService
 from gateway.services.admin.audit import AuditService
+from gateway.services.admin.batch_list import BatchListService
 from gateway.services.admin.dead_items import DeadItemService, DeadItemWatch
 from gateway.services.admin.head_watch import HeadPost, HeadWatch
 from gateway.services.admin.keys import GRACE_S, KeyService
-from gateway.services.admin.live_view import LiveView
+from gateway.services.admin.live_history import LiveHistory, Sample
+from gateway.services.admin.live_view import MAX_SHARES, LiveView
 from gateway.services.admin.orgs import HoldsOrgs, OrgService
 from gateway.services.admin.plans import PlanService
 from gateway.services.admin.quota_settings import QuotaSettingsService
@@ -15,14 +17,17 @@ from gateway.services.admin.scheduler_control import SchedulerControl
 from gateway.services.admin.tenant_archive import TenantArchive
 from gateway.services.admin.tenants import HoldsTenants, TenantService
 from gateway.services.admin.tokens import AdminTokenService
+from gateway.services.admin.users import UserService
 from gateway.services.admin.wanted import placed, wanted, wanted_key, wanted_tenant
 
 __all__ = [
     "GRACE_S",
+    "MAX_SHARES",
     "AdminTokenService",
     "Applied",
     "ApplyService",
     "AuditService",
+    "BatchListService",
     "DeadItemService",
     "DeadItemWatch",
     "HeadPost",
@@ -30,14 +35,17 @@ __all__ = [
     "HoldsOrgs",
     "HoldsTenants",
     "KeyService",
+    "LiveHistory",
     "LiveView",
     "OrgService",
     "PlanService",
     "QuotaSettingsService",
     "RequestRecordService",
+    "Sample",
     "SchedulerControl",
     "TenantArchive",
     "TenantService",
+    "UserService",
     "changed",
     "placed",
     "wanted",

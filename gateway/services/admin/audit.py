@@ -66,6 +66,7 @@ class AuditService:
         *,
         object_kind: str,
         object_id: str,
+        before: dict[str, object] | None = None,
         after: dict[str, object] | None = None,
     ) -> None:
         """Tell of a change in this process that no store makes; it stands already.
@@ -74,7 +75,9 @@ class AuditService:
         """
         try:
             organisation = await self._tenants.organisation()
-            entry = AuditEntry(action, object_kind, object_id, organisation.id, after=after)
+            entry = AuditEntry(
+                action, object_kind, object_id, organisation.id, before=before, after=after
+            )
             await self._log.append(actor, entry)
         except StoreUnavailable:
             logger.error("not in the audit log: %s by %s: %s", action, actor, after)

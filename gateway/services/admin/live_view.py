@@ -1,20 +1,23 @@
 """What this process does now, in one view for all who watch: queues, rates, promises, shares.
 
-A view is made at most once a second, however many ask for it; names of tenants are read from the
-database at most every ten, and are ids where it does not answer. Rates are over the last ten
-seconds, requests that ended over the last minute. Of each band the busiest tenants are shown, with
-the part of its service that each has a right to now and the part that it received since the view
-before, or where there was none in the last whole minute.
+A view is made at most once a second, however many ask for it. Names of the tenants in it are read
+from the database as they come, and anew every ten seconds; they are ids where it does not answer.
+Rates are over the last ten seconds, requests that ended over the last minute. Of each band the
+busiest tenants are shown, with the part of its service that each has a right to now and the part
+that it received since the view before, or where there was none in the last whole minute.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
+from heapq import nlargest
 from typing import Any, Final, Protocol
 from uuid import UUID
 
@@ -55,8 +58,8 @@ class IsScheduled(Protocol):
     def service(self) -> ShowsScheduling: ...
 
 
-class ListsTenants(Protocol):
-    async def list(self) -> Sequence[Tenant]: ...
+class NamesTenants(Protocol):
+    async def named(self, ids: Collection[UUID]) -> Mapping[UUID, Tenant]: ...
 
 
 class LiveView:
@@ -65,7 +68,7 @@ class LiveView:
     def __init__(
         self,
         models: Iterable[IsScheduled],
-        tenants: ListsTenants,
+        tenants: NamesTenants,
         recent: RecentRequests,
         *,
         clock: Clock = time,
@@ -76,7 +79,10 @@ class LiveView:
         self._clock = clock
         self._making = asyncio.Lock()
         self._view: tuple[float, dict[str, Any]] | None = None
-        self._names: tuple[float, Mapping[str, Tenant]] | None = None
+        # Names, when they are to be read anew, and whom nobody could name until then.
+        self._names: dict[str, Tenant] = {}
+        self._names_until_s = -math.inf
+        self._nameless: set[str] = set()
         # What bands and their tenants had been served by the view before.
         self._served: dict[tuple[str, ...], float] = {}
         self._counted: deque[tuple[float, Sequence[Snapshot]]] = deque(maxlen=_RATE_S + 1)
@@ -95,22 +101,35 @@ class LiveView:
         async with self._making:
             now = self._clock.monotonic()
             if self._view is None or now - self._view[0] >= VIEW_S:
-                named = await self._named(now)
-                self._view = (now, self._made(named))
+                states = [model.service.state(max_tenants=MAX_SHARES) for model in self._models]
+                recent = self._recent.sums()
+                named = await self._named(_shown_ids(states, recent), now)
+                self._view = (now, self._made(states, recent, named))
             return self._view[1]
 
-    async def _named(self, now: float) -> Mapping[str, Tenant]:
-        if self._names is None or now - self._names[0] >= NAMES_S:
-            before = {} if self._names is None else self._names[1]
+    async def _named(self, ids: set[str], now: float) -> Mapping[str, Tenant]:
+        """Return tenants by id, as far as they are known: of ten thousand a view shows some."""
+        if now >= self._names_until_s:
+            self._names_until_s, self._nameless = now + NAMES_S, set()
+            unknown = ids
+        else:
+            unknown = ids - self._names.keys() - self._nameless
+        if unknown:
             # What is away is not asked again at once.
+            self._nameless |= unknown
             with suppress(StoreUnavailable):
-                before = {str(tenant.id): tenant for tenant in await self._tenants.list()}
-            self._names = (now, before)
-        return self._names[1]
+                found = await self._tenants.named([UUID(one) for one in unknown])
+                kept = {one: self._names[one] for one in ids - unknown if one in self._names}
+                self._names = kept | {str(tenant_id): one for tenant_id, one in found.items()}
+                self._nameless -= self._names.keys()
+        return self._names
 
-    def _made(self, named: Mapping[str, Tenant]) -> dict[str, Any]:
-        states = [model.service.state(max_tenants=MAX_SHARES) for model in self._models]
-        recent = self._recent.sums()
+    def _made(
+        self,
+        states: Sequence[SchedulerState],
+        recent: Mapping[UUID | None, Recent],
+        named: Mapping[str, Tenant],
+    ) -> dict[str, Any]:
         whole = Recent()
         for one in recent.values():
             whole.add(one)
@@ -123,6 +142,8 @@ class LiveView:
             ],
             "bands": _bands(states),
             "ended": _shown(whole),
+            "first_tokens": asdict(self._recent.first_tokens()),
+            "fairness": _fairness(self._models),
             "shares": self._shares(states, named)[:MAX_SHARES],
             "slowest": _slowest(recent, named),
         }
@@ -167,7 +188,8 @@ class LiveView:
                         received = part / whole if whole > 0 else None
                     else:
                         received = minute.get((band.band, tenant.tenant_id))
-                    shown.append(_share(tenant, band.band, received, named))
+                    share = _share(tenant, band.band, received, named)
+                    shown.append({"model": model.name} | share)
         return sorted(shown, key=lambda one: (-(one["queued"] + one["running"]), one["tenant"]))
 
     def _grown(
@@ -178,6 +200,21 @@ class LiveView:
         then = before.get(name)
         # One that was forgotten meanwhile began anew.
         return None if then is None else served - then if served >= then else served
+
+
+def _fairness(models: Iterable[IsScheduled]) -> list[dict[str, Any]]:
+    """Return Jain's index of each band in the last whole minute, where tenants met."""
+    return [
+        {
+            "model": model.name,
+            "band": band.band.name.lower(),
+            "tenants": band.num_tenants,
+            "jain": round(band.jain, 4),
+        }
+        for model in models
+        for band in model.service.shares()
+        if band.num_tenants
+    ]
 
 
 def _of_minute(shares: Iterable[BandShares]) -> dict[tuple[Band, str], float]:
@@ -213,17 +250,26 @@ def _bands(states: Sequence[SchedulerState]) -> list[dict[str, Any]]:
     return [bands[number] for number in sorted(bands)]
 
 
+def _shown_ids(states: Sequence[SchedulerState], recent: Mapping[UUID | None, Recent]) -> set[str]:
+    """Return whom a view may show."""
+    ids = {tenant.tenant_id for state in states for band in state.bands for tenant in band.tenants}
+    return ids | {str(tenant_id) for tenant_id, _ in _slowest_of(recent) if tenant_id is not None}
+
+
+def _slowest_of(recent: Mapping[UUID | None, Recent]) -> list[tuple[UUID | None, Recent]]:
+    drawn = [(tenant_id, one) for tenant_id, one in recent.items() if one.num_drawn]
+    return nlargest(MAX_SLOWEST, drawn, key=lambda found: found[1].mean_ttft_s or 0.0)
+
+
 def _slowest(
     recent: Mapping[UUID | None, Recent], named: Mapping[str, Tenant]
 ) -> list[dict[str, Any]]:
-    drawn = [(tenant_id, one) for tenant_id, one in recent.items() if one.num_drawn]
-    drawn.sort(key=lambda found: -(found[1].mean_ttft_s or 0.0))
     return [
         {
             "tenant": "(others)" if tenant_id is None else _name_of(str(tenant_id), named),
             **_shown(one),
         }
-        for tenant_id, one in drawn[:MAX_SLOWEST]
+        for tenant_id, one in _slowest_of(recent)
     ]
 
 

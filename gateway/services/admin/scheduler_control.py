@@ -24,7 +24,7 @@ class ControlsScheduling(Protocol):
 
     def configure(self, config: SchedulerConfig) -> None: ...
 
-    def state(self) -> SchedulerState: ...
+    def state(self, *, max_tenants: int | None = None) -> SchedulerState: ...
 
     def set_weight(self, tenant_id: str, weight: float) -> None: ...
 
@@ -38,6 +38,9 @@ class Schedules(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def aliases(self) -> Sequence[str]: ...
 
     @property
     def service(self) -> ControlsScheduling: ...
@@ -64,21 +67,48 @@ class SchedulerControl:
             shown.append(_described(model.name, state.config) | {"state": view})
         return shown
 
+    def describe(self) -> list[dict[str, Any]]:
+        """Return each model's settings, as they are wanted last."""
+        return [_described(name, config) for name, config in self._wanted.items()]
+
+    def look(self, *, max_tenants: int) -> list[dict[str, Any]]:
+        """Describe each model's scheduler, of each band so many tenants, the busiest, by id."""
+        shown = []
+        for model in self._models:
+            state = model.service.state(max_tenants=max_tenants)
+            view = plain(state)
+            del view["config"]
+            shown.append(_described(model.name, state.config) | {"state": view})
+        return shown
+
+    def preview(
+        self, changes: Mapping[str, Any], *, model: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Describe what `configure` would make of the settings. Raises: as that."""
+        chosen = self._chosen(model)
+        return [_described(one.name, changed(self._wanted[one.name], changes)) for one in chosen]
+
     def configure(
         self, changes: Mapping[str, Any], *, model: str | None = None
     ) -> list[dict[str, Any]]:
-        """Change one model's scheduler, or all, and describe their settings; all or none.
+        """Change one model's scheduler, by name or alias, or all; all or none of what is asked.
+
+        Returns what the settings of these will be.
 
         Raises: `InvalidRequest` with the field's name in `param`; `ModelNotFound`.
         """
-        chosen = [one for one in self._models if model is None or one.name == model]
-        if not chosen:
-            raise ModelNotFound(f"The model '{model}' does not exist.", param="model")
+        chosen = self._chosen(model)
         configs = {one.name: changed(self._wanted[one.name], changes) for one in chosen}
         for one in chosen:
             one.service.configure(configs[one.name])
         self._wanted |= configs
         return [_described(name, config) for name, config in configs.items()]
+
+    def _chosen(self, model: str | None) -> list[Schedules]:
+        chosen = [one for one in self._models if model is None or model in (one.name, *one.aliases)]
+        if not chosen:
+            raise ModelNotFound(f"The model '{model}' does not exist.", param="model")
+        return chosen
 
     def least_pace_ms(self) -> float:
         """Say the shortest time between tokens that every model can promise a tenant."""

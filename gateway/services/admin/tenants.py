@@ -7,13 +7,13 @@ the requests that wait in this process too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from math import ceil
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from gateway.domain import Ceilings, Organisation, Tenant, TenantSlo, is_name
+from gateway.domain import Ceilings, Organisation, Tenant, TenantFilter, TenantSlo, is_name
 from gateway.domain.admin import Actor
 from gateway.domain.page import Page, PageRequest
 from gateway.domain.tenant_archive import is_past_name
@@ -25,6 +25,7 @@ from gateway.services.auth import Authenticator
 # Shares are divided by weights: bounds keep the quotients exact enough to be fair.
 WEIGHT_MIN, WEIGHT_MAX = 1e-3, 1e6
 _SLO_MAX_MS: Final = 86_400_000.0
+ALL_TENANTS: Final = TenantFilter()
 
 
 class HoldsTenants(Protocol):
@@ -115,9 +116,20 @@ class TenantService:
         """Return all tenants by name."""
         return await self._tenants.list((await self.organisation()).id)
 
-    async def page(self, request: PageRequest, *, within: UUID | None = None) -> Page[Tenant]:
+    async def named(self, ids: Collection[UUID]) -> Mapping[UUID, Tenant]:
+        """Return the tenants of these ids, as far as there are any."""
+        found = await self._tenants.named((await self.organisation()).id, ids) if ids else ()
+        return {tenant.id: tenant for tenant in found}
+
+    async def page(
+        self,
+        request: PageRequest,
+        *,
+        chosen: TenantFilter = ALL_TENANTS,
+        within: UUID | None = None,
+    ) -> Page[Tenant]:
         """Return tenants by name, or `within` alone. Raises: `InvalidRequest`: the cursor."""
-        return await self._tenants.page((await self.organisation()).id, within, request)
+        return await self._tenants.page((await self.organisation()).id, within, request, chosen)
 
     async def get(self, name: str, *, within: UUID | None = None) -> Tenant:
         """Return the tenant of that name. Raises: `NotFound`: there is none, or not `within`."""

@@ -35,6 +35,11 @@ _GRANTS: Final[Mapping[AdminRole, frozenset[AdminRole]]] = {
 }
 
 
+def may_give(giver: AdminRole, role: AdminRole) -> bool:
+    """Tell whether who has one role may give another."""
+    return role in _GRANTS[giver]
+
+
 class AdminTokenService:
     """Issue and end admin tokens; which roles may try is decided above."""
 
@@ -71,7 +76,7 @@ class AdminTokenService:
         give that role.
         """
         require_name(name, param="name")
-        if role not in _GRANTS[admin.role]:
+        if not may_give(admin.role, role):
             raise PermissionDenied(f"A token of role {admin.role.value} may not give {role.value}.")
         if role.is_of_tenant != (tenant is not None):
             raise InvalidRequest(

@@ -19,6 +19,7 @@ from gateway.services.answers.formats import (
     CallFormat,
     Reading,
     answer_format,
+    new_call_id,
 )
 from gateway.services.answers.reader import (
     AnswerReader,
@@ -53,4 +54,5 @@ __all__ = [
     "begins_in",
     "gathered_answer",
     "merged",
+    "new_call_id",
 ]

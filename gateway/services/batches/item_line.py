@@ -22,6 +22,7 @@ ENDPOINTS: Final = {
     "/v1/chat/completions": "messages",
     "/v1/completions": "prompt",
     "/v1/messages": "messages",
+    "/v1/responses": "input",
     "/v1/embeddings": "input",
 }
 _REQUIRED: Final = ("custom_id", "method", "url", "body")
@@ -32,6 +33,7 @@ _ANSWER_TOKENS: Final = {
     "/v1/chat/completions": 512,
     "/v1/completions": 16,
     "/v1/messages": 512,
+    "/v1/responses": 512,
     "/v1/embeddings": 0,
 }
 _MAX_TOKENS: Final = 1 << 30
@@ -52,6 +54,7 @@ class _Body(msgspec.Struct, gc=False):
     stream: bool | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
+    max_output_tokens: int | None = None
     n: int | None = None
 
 
@@ -106,6 +109,8 @@ def read_good_line(line: bytes, endpoint: str) -> ItemLine | None:
     bound = body.max_completion_tokens
     if bound is None:
         bound = body.max_tokens
+    if bound is None:
+        bound = body.max_output_tokens
     if bound is None:
         bound = _ANSWER_TOKENS[endpoint]
     tokens = _num_tokens(prompt, _bounded(bound) * max(_bounded(body.n or 1), 1))
@@ -197,9 +202,9 @@ def _text(raw: msgspec.Raw, name: str) -> str:
 
 def _answer_tokens(body: Mapping[str, msgspec.Raw], endpoint: str) -> int:
     """Return how many tokens the answers may have; what makes no sense is told when it runs."""
-    bound = _count(body, "max_completion_tokens")
-    if bound is None:
-        bound = _count(body, "max_tokens")
+    named = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+    counts = (_count(body, name) for name in named)
+    bound = next((count for count in counts if count is not None), None)
     if bound is None:
         bound = _ANSWER_TOKENS[endpoint]
     return bound * max(_count(body, "n") or 1, 1)

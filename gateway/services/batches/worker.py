@@ -1,8 +1,8 @@
 """The worker: claims items of batches when the engine has room, runs them, and gives back the rest.
 
-    claim     at most twice as many as there are slots that other work leaves, none while that
-              work waits or the memory is nearly full; tenants in turn (`worker_turns`), within
-              a tenant what ends first, within a batch by its places
+    claim     of each model at most twice as many as there are slots that other work leaves, none
+              while that work waits or the memory is nearly full; tenants in turn
+              (`worker_turns`), within a tenant what ends first, within a batch by its places
     hold      each claim is a lease that another thread renews; a run that has lost it is ended
     end       a result goes to the journal; its lease is held until it is in the database
     give back what met a budget, a dead key or a busy server, and all that runs when the process
@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -34,7 +34,8 @@ from gateway.services.batches.worker_items import Done, GivenUp, ItemDesk
 from gateway.services.batches.worker_models import Lacking
 from gateway.services.batches.worker_pauses import Pauses
 from gateway.services.batches.worker_payers import Payer, Payers
-from gateway.services.batches.worker_ports import HasRoom, HoldsLeases, free_places
+from gateway.services.batches.worker_places import Places
+from gateway.services.batches.worker_ports import HasRoom, HoldsLeases
 from gateway.services.batches.worker_rests import Rests
 from gateway.services.batches.worker_returns import Returns
 from gateway.services.batches.worker_turns import Turns, item_cost
@@ -71,17 +72,18 @@ class BatchWorker:
         desk: ItemDesk,
         payers: Payers,
         leases: HoldsLeases,
-        engines: Sequence[HasRoom],
+        engines: Mapping[str, HasRoom],
         *,
-        is_pressed: Callable[[], bool] = lambda: False,
+        is_pressed: Callable[[str], bool] = lambda model: False,
         serves: Callable[[str], bool] = lambda model: True,
         on_expired: Callable[[int], None] = lambda number: None,
         clock: Clock = time,
         poll_s: float = POLL_S,
         lease_s: float = LEASE_S,
     ) -> None:
-        """Make it. While `is_pressed` nothing is claimed, and never of a batch whose models it does
-        not have all of: `serves` tells of a model by its own name. `on_expired` is told how many
+        """Make it. `engines` are by the names of their models, aliases too. While a model
+        `is_pressed` nothing is claimed for it, and never of a batch whose models it does not have
+        all of: `serves` tells of a model by its own name. `on_expired` is told how many
         items were taken back from workers that are gone.
         """
         self.worker_id = uuid4()
@@ -152,13 +154,12 @@ class BatchWorker:
             if now - self._looked_s >= self._poll_s:
                 await self._look(now)
             await self._pauses.say()
-            if not self._open or self._is_pressed():
+            if not self._open:
                 return
-            rooms = [engine.room() for engine in self._engines]
-            num_places = free_places(rooms, len(self._running))
-            # In handfuls: each claim is a transaction.
-            if num_places and num_places >= len(self._running) // 4:
-                await self._claim(num_places, now)
+            claimed = [one.batch.models for one in self._running.values()]
+            places = Places(self._engines, claimed, is_pressed=self._is_pressed)
+            if places.total:
+                await self._claim(places, now)
 
     async def drain(self) -> None:
         """Begin nothing more, end what runs, and give it back unharmed; for good."""
@@ -200,26 +201,31 @@ class BatchWorker:
             self._pauses.pause(batch_id, PausedFor.MODEL_NOT_FOUND, now)
         self._rests.forget({batch.id for batch in self._open}, now)
 
-    async def _claim(self, num_places: int, now: float) -> None:
+    async def _claim(self, places: Places, now: float) -> None:
         """Claim items of the tenants whose turn it is, and begin them."""
-        batches, payers = await self._waiting(now)
+        batches, payers = await self._waiting(places, now)
         waiting = {tenant: payers[found[0].id].principal for tenant, found in batches.items()}
         self._turns.forget(waiting)
-        for tenant_id, num in self._turns.take(waiting, num_places).items():
+        for tenant_id, num in self._turns.take(waiting, places.total).items():
             charged, num_left = self._turns.expected(tenant_id), num
             for batch in batches[tenant_id]:
-                if num_left:
-                    num_left -= await self._claim_of(
-                        batch, payers[batch.id], num_left, charged, now
-                    )
+                limit = min(num_left, places.of(batch.models))
+                if limit:
+                    num = await self._claim_of(batch, payers[batch.id], limit, charged, now)
+                    places.take(batch.models, num)
+                    num_left -= num
             self._turns.correct(waiting[tenant_id], -charged * num_left)
 
-    async def _waiting(self, now: float) -> tuple[dict[UUID, list[Batch]], dict[UUID, Payer]]:
+    async def _waiting(
+        self, places: Places, now: float
+    ) -> tuple[dict[UUID, list[Batch]], dict[UUID, Payer]]:
         """Return by tenant the batches that may have something to run, and who pays for each."""
         payers: dict[UUID, Payer] = {}
         by_tenant: dict[UUID, list[Batch]] = {}
         for batch in sorted(self._open, key=lambda batch: (batch.expires_at, batch.id)):
             if self._rests.is_resting(batch.id, now) or self._pauses.is_paused(batch.id):
+                continue
+            if not places.of(batch.models):
                 continue
             payer = await self._payers.of(batch)
             if payer is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
@@ -86,20 +86,3 @@ class HasRoom(Protocol):
     """An engine, as far as batch work may fill it."""
 
     def room(self) -> Room: ...
-
-
-def free_places(rooms: Sequence[Room], num_claimed: int) -> int:
-    """Say how many more items to claim: in all, twice as many as there are slots left for them.
-
-    None while other work waits, or the memory is nearly full: it needs the room first.
-    """
-    if any(room.num_online_waiting or room.kv > _NEARLY_FULL for room in rooms):
-        return 0
-    num_free = sum(max(0, room.num_slots - room.num_online_running) for room in rooms)
-    return max(0, CLAIM_AHEAD * num_free - num_claimed)
-
-
-# Of free slots: what is claimed ahead is there when one gets free, and is little to give back.
-CLAIM_AHEAD = 2
-# Of the blocks. Batch work itself leaves a tenth of them free.
-_NEARLY_FULL = 0.92

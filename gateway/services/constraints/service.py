@@ -16,6 +16,7 @@ from functools import cached_property, partial
 from typing import Final
 from uuid import UUID
 
+import numpy as np
 from llguidance import LLTokenizer
 
 from engine.contract import Capability, EngineInfo, TokenConstraint
@@ -138,4 +139,5 @@ class Constraints:
                 f"'{spec.param}' is not supported: {refused}", param=spec.param
             ) from None
         num_bytes = max(_LEAST_BYTES + _BYTES_A_CHAR * len(spec.grammar), grown_bytes)
-        return GrammarConstraint(matcher), num_bytes
+        first = np.zeros(-(-vocabulary.info.vocab_size // 32), np.int32)
+        return GrammarConstraint(matcher).begin(first), num_bytes + first.nbytes

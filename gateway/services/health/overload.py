@@ -3,8 +3,8 @@
     level        entered when                                        what is given up
     1 BUSY       KV > 85 %, or flex work would wait beyond its time   batch work waits
     2 PRESSED    KV > 92 % with a queue, or the queue > 50 % full     flex is refused
-    3 STRAINED   default work would wait beyond its time,             all but priority is refused
-                 or the queue > 90 %
+    3 STRAINED   default work would wait beyond its time,             all but priority is refused,
+                 or the queue > 90 %                                  whose tenants have much of it
     4 SATURATED  memory > 90 %, or the event loop lags > 250 ms       all is refused, unread
 
 A level is entered when its trigger has held for a second, and left, one level at a time, when what

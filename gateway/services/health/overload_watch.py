@@ -2,7 +2,9 @@
 
 Four times a second a task reads the schedulers' load, the process's memory and its own lateness,
 which is the event loop's. What a level gives up is asked for at two places: before a body is read
-(`check_unread`) and once the tier of a request is known (`check`).
+(`check_unread`) and once the tier of a request is known (`check`). Queue, KV blocks and waits are a
+model's own: requests to one are not refused for what another is flooded with. Memory and the event
+loop are those of all.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -41,43 +44,73 @@ class OverloadWatch:
 
     def __init__(
         self,
-        schedulers: Iterable[Loaded],
+        schedulers: Mapping[str, Loaded],
         *,
         memory_share: Callable[[], float] | None = None,
         clock: Callable[[], float] = time.monotonic,
         period_s: float = PERIOD_S,
         on_measured: Callable[[int, float], None] = lambda level, lag_s: None,
     ) -> None:
-        """`on_measured` is told the level and how late the event loop was, each time."""
-        self._schedulers = tuple(schedulers)
+        """`schedulers` are by the names of their models. `on_measured` is told the highest level
+        and how late the event loop was, each time.
+        """
+        self._schedulers = schedulers
         self._memory_share = memory_share or memory_gauge()
         self._clock = clock
         self._period_s = period_s
         self._on_measured = on_measured
         self._due_s = clock()
-        self._ladder = OverloadLadder()
+        self._process = OverloadLadder()
+        self._models = {name: OverloadLadder() for name in schedulers}
+        # What was measured last: of a model, of the process, and the most of each.
+        self._signals: dict[str, Signals] = {}
         self.signals = Signals()
 
     @property
     def level(self) -> Level:
-        return self._ladder.level
+        """Return the highest level, of the process or of a model."""
+        return self._highest.level
 
     @property
     def cause(self) -> str:
-        """Name what led to the present level; empty where all is calm."""
-        return self._ladder.cause
+        """Name what led to the highest level; empty where all is calm."""
+        return self._highest.cause
+
+    @property
+    def _highest(self) -> OverloadLadder:
+        return max((self._process, *self._models.values()), key=lambda ladder: ladder.level)
+
+    def level_of(self, model: str) -> Level:
+        """Return the level that requests to a model meet."""
+        ladder = self._models.get(model)
+        level = self._process.level
+        return level if ladder is None else max(level, ladder.level)
+
+    def models(self) -> list[tuple[str, Level, str, Signals]]:
+        """List the models, each with its own level, what led to it and what was measured last."""
+        return [
+            (name, ladder.level, ladder.cause, self._signals.get(name, Signals()))
+            for name, ladder in self._models.items()
+        ]
 
     def check_unread(self) -> None:
         """Refuse a request whose body was not read yet. Raises: `Saturated`."""
-        if self.level is Level.SATURATED:
+        if self._process.level is Level.SATURATED:
             raise Saturated(retry_after_s=_RETRY_AFTER_S)
 
-    def check(self, tier: Tier) -> None:
-        """Refuse a request of a tier that is given up now. Raises: `Overloaded`."""
-        level = self.level
+    def check(self, tier: Tier, model: str, *, is_light: Callable[[], bool]) -> None:
+        """Refuse a request of a tier that is given up now. Raises: `Overloaded`.
+
+        `is_light` tells whether the tenant itself has little waiting for that model. What others
+        have waiting is no reason to refuse its requests of the tier that is for everybody: its turn
+        comes before theirs.
+        """
+        level = self.level_of(model)
         if level < Level.PRESSED or tier is Tier.PRIORITY:
             return
         if level is Level.PRESSED and tier is not Tier.FLEX:
+            return
+        if level is Level.STRAINED and tier is Tier.DEFAULT and is_light():
             return
         raise Overloaded(
             f"The server is overloaded and takes no requests of the tier '{tier.value}' now.",
@@ -101,22 +134,31 @@ class OverloadWatch:
 
     def look(self, now: float, *, lag_s: float) -> None:
         """Measure once; `lag_s` is how late the event loop was."""
-        loads = [scheduler.load() for scheduler in self._schedulers]
-        self.signals = Signals(
-            kv=max((load.kv for load in loads), default=0.0),
-            queue=max((load.queue for load in loads), default=0.0),
-            flex_wait=max((load.flex_wait for load in loads), default=0.0),
-            default_wait=max((load.default_wait for load in loads), default=0.0),
-            memory=self._memory_share(),
-            lag_s=lag_s,
-        )
         before = self.level
-        after = self._ladder.observe(self.signals, now)
+        of_all = Signals(memory=self._memory_share(), lag_s=lag_s)
+        self._process.observe(of_all, now)
+        for name, scheduler in self._schedulers.items():
+            load = scheduler.load()
+            self._signals[name] = Signals(
+                kv=load.kv,
+                queue=load.queue,
+                flex_wait=load.flex_wait,
+                default_wait=load.default_wait,
+            )
+            self._models.setdefault(name, OverloadLadder()).observe(self._signals[name], now)
+        self.signals = _most((of_all, *self._signals.values()))
+        after = self.level
         self._on_measured(after, lag_s)
         if after > before:
             logger.warning("overload: level %d, %s (%s)", after, after.name.lower(), self.cause)
         elif after < before:
             logger.warning("overload: back to level %d, %s", after, after.name.lower())
+
+
+def _most(several: Sequence[Signals]) -> Signals:
+    """Return the greatest of each signal."""
+    names = [field.name for field in fields(Signals)]
+    return Signals(**{name: max(getattr(one, name) for one in several) for name in names})
 
 
 def memory_gauge() -> Callable[[], float]:

@@ -18,7 +18,6 @@ from gateway.services.health.overload import Level
 from gateway.services.health.overload_watch import OverloadWatch
 from gateway.services.health.store_watch import StoreWatch
 from gateway.services.inference import ServedModel
-from scheduler.service import EngineService
 
 ENGINE_STALL_S: Final = 60.0
 # What is finished after this must still be billed.
@@ -69,7 +68,7 @@ class Probes:
         """Judge what a restart would mend."""
         age_s = self._heartbeat.age_s
         loop = Part("loop", self._heartbeat.alive, "since its last turn", round(age_s, 1))
-        return [loop, *(self._progress(model.service) for model in self._models)]
+        return [loop, *map(self._progress, self._models)]
 
     def ready(self) -> Sequence[Part]:
         """Judge whether a request could be served."""
@@ -77,7 +76,8 @@ class Probes:
         parts = [Part(phase.word, phase is Phase.SERVING, "the phase", round(self.lifecycle.for_s))]
         for model in self._models:
             serves = model.service.ready
-            parts.append(Part("engine", serves, "serves" if serves else "does not serve"))
+            said = "serves" if serves else "does not serve"
+            parts.append(Part("engine", serves, f"{self._whose(model)}{said}"))
         if self._store is not None:
             silent_s = round(self._store.silent_s, 1)
             parts.append(Part("store", self._store.answers, "since its last answer", silent_s))
@@ -108,7 +108,12 @@ class Probes:
             parts.append(Part(waits_for, False, "is waited for"))
         return parts
 
-    def _progress(self, service: EngineService) -> Part:
-        stalled_s = max(0.0, self._clock() - service.last_progress_s)
+    def _progress(self, model: ServedModel) -> Part:
+        stalled_s = max(0.0, self._clock() - model.service.last_progress_s)
         alive = stalled_s < ENGINE_STALL_S
-        return Part("engine", alive, "since its last step, if it has work", round(stalled_s, 1))
+        detail = f"{self._whose(model)}since its last step, if it has work"
+        return Part("engine", alive, detail, round(stalled_s, 1))
+
+    def _whose(self, model: ServedModel) -> str:
+        """Name an engine's model where there are several: to administrators alone."""
+        return f"{model.name}: " if len(self._models) > 1 else ""

@@ -19,6 +19,7 @@ from gateway.services.inference.service import (
     Job,
     check_prompt_length,
     prompt_tokens,
+    sender_of,
     served_tier,
 )
 
@@ -48,6 +49,7 @@ __all__ = [
     "forced_calls",
     "num_chars",
     "prompt_tokens",
+    "sender_of",
     "served_tier",
     "sizes_of",
     "texts",

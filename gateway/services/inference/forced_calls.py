@@ -23,14 +23,21 @@ _CALLS: Final = "calls"
 
 
 def forced_calls(
-    calls: CallFormat, tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]], *, is_one: bool
+    calls: CallFormat,
+    tokenizer: Tokenizer,
+    tools: Sequence[Mapping[str, Any]],
+    *,
+    is_one: bool,
+    schema_param: str = "tools[{}].function.parameters",
 ) -> ConstraintSpec:
     """Ask for one call or more of tools that were checked; Llama's templates take one alone.
 
+    `schema_param` is where the schema of a tool stands in a request.
     Raises: `ConstraintRefused`: a tool's parameters cannot be held to.
     """
     rules = [
-        f"args_{index}: {_arguments(index, tool['function'])}" for index, tool in enumerate(tools)
+        f"args_{index}: {_arguments(tool['function'], schema_param.format(index))}"
+        for index, tool in enumerate(tools)
     ]
     names = [str(tool["function"]["name"]) for tool in tools]
     start = _FORMS[calls.name](tokenizer, names, is_one)
@@ -110,8 +117,7 @@ def _objects(names: Sequence[str], arguments: str) -> str:
     return f"object: {' | '.join(calls)}"
 
 
-def _arguments(index: int, function: Mapping[str, Any]) -> str:
-    param = f"tools[{index}].function.parameters"
+def _arguments(function: Mapping[str, Any], param: str) -> str:
     schema = {"type": "object"} | (function.get("parameters") or {})
     if schema["type"] != "object":
         raise ConstraintRefused("Parameters are of the type 'object'.", param=param)

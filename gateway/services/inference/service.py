@@ -47,7 +47,7 @@ from gateway.services.inference.generation import Computing, Echo, Generation
 from gateway.services.inference.models import ServedModel
 from gateway.services.inference.token_ids import MAX_CHARS_PER_TOKEN, checked_ids
 from scheduler.errors import Rejected
-from scheduler.request import Band, RejectCode, Request, Slo
+from scheduler.request import Band, RejectCode, Request, Sender, Slo
 from scheduler.stream import TokenStream
 
 # So much is tokenised where it stands: handing it to a thread and back takes 100 µs of CPU, these
@@ -238,14 +238,15 @@ class InferenceService:
         granted_tokens: int | None,
     ) -> TokenStream:
         now = self._clock()
+        sender = sender_of(principal, tier)
         request = Request(
             request_id=request_id,
-            tenant_id=str(principal.tenant_id),
+            tenant_id=sender.tenant_id,
             key_id=str(principal.key_id),
-            weight=principal.weight,
-            organisation_id="" if principal.org_id is None else str(principal.org_id),
-            organisation_weight=principal.org_weight,
-            band=_BANDS[tier] if batch is None else Band.BATCH,
+            weight=sender.weight,
+            organisation_id=sender.organisation_id,
+            organisation_weight=sender.organisation_weight,
+            band=sender.band if batch is None else Band.BATCH,
             slo=_slo(principal.slo) if batch is None else Slo(),
             prompt_token_ids=prompt,
             params=params,
@@ -305,6 +306,17 @@ class InferenceService:
         if len(prompt) <= _SHORT_PROMPT:
             return Echo(decode(), prompt)
         return Echo(await self.pool.run(tenant_id, decode), prompt)
+
+
+def sender_of(principal: Principal, tier: Tier) -> Sender:
+    """Name who sends a request of a tier as schedulers do."""
+    return Sender(
+        tenant_id=str(principal.tenant_id),
+        weight=principal.weight,
+        organisation_id="" if principal.org_id is None else str(principal.org_id),
+        organisation_weight=principal.org_weight,
+        band=_BANDS[tier],
+    )
 
 
 def served_tier(principal: Principal, requested: Tier | None) -> Tier:

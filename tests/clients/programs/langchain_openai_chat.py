@@ -17,7 +17,7 @@ reached: dict[str, Any] = {
     "base_url": os.environ["SLUICE_BASE_URL"],
     "api_key": os.environ["SLUICE_API_KEY"],
     "temperature": 0,
-    "max_retries": 0,
+    "max_retries": 5,
 }
 chat = ChatOpenAI(**reached)
 chain = ChatPromptTemplate.from_messages([("user", "{question}")]) | chat | StrOutputParser()

@@ -15,7 +15,7 @@ reached: dict[str, Any] = {
     "api_base": os.environ["SLUICE_BASE_URL"],
     "api_key": os.environ["SLUICE_API_KEY"],
     "temperature": 0,
-    "max_retries": 0,
+    "max_retries": 5,
 }
 chat = OpenAILike(**reached, is_chat_model=True)
 text = OpenAILike(**reached, is_chat_model=False, max_tokens=8)

@@ -9,7 +9,7 @@ const { default: OpenAI } = await import(pathToFileURL(resolve("openai")));
 const options = {
   baseURL: process.env.SLUICE_BASE_URL,
   apiKey: process.env.SLUICE_API_KEY,
-  maxRetries: 0,
+  maxRetries: 5,
 };
 const client = new OpenAI(options);
 const model = (await client.models.list()).data[0].id;

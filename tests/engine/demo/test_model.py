@@ -197,13 +197,43 @@ def test_the_tokenizer_gives_any_text_back(text: str) -> None:
 
 
 def test_the_template_knows_its_roles() -> None:
-    """Developer messages count as system messages; tool results are refused by name."""
+    """Developer messages count as system messages; a role that nobody has is refused by name."""
     template = ChatTemplate.from_dir(MODEL_DIR)
     assert template is not None
     developer = template.render([{"role": "developer", "content": "x"}])
     assert developer == template.render([{"role": "system", "content": "x"}])
-    with pytest.raises(ChatTemplateError, match="not tool"):
-        template.render([{"role": "tool", "content": "x"}])
+    with pytest.raises(ChatTemplateError, match="not nurse"):
+        template.render([{"role": "nurse", "content": "x"}])
+
+
+def test_the_template_knows_tools() -> None:
+    """Tools join the first system prompt, calls and results are Hermes's, plain chats as ever."""
+    template = ChatTemplate.from_dir(MODEL_DIR)
+    assert template is not None
+    tool = {"type": "function", "function": {"name": "weather"}}
+    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Rome?"}]
+    assert template.render(asked) == "<|bos|><|system|>Be brief.<|user|>Rome?<|assistant|>"
+    told = template.render(asked, tools=[tool])
+    assert told.startswith("<|bos|><|system|>Be brief.\n\nYou may call functions.")
+    assert told.endswith("</tool_call><|user|>Rome?<|assistant|>")
+    assert f"<tools>\n{json.dumps(tool)}\n</tools>" in told
+    assert template.render(asked[1:], tools=[tool]) == told.replace("Be brief.\n\n", "")
+    calls = [
+        {"id": "a", "function": {"name": "weather", "arguments": {"city": "Rome"}}},
+        {"id": "b", "function": {"name": "weather", "arguments": '{"ci'}},
+    ]
+    history = [
+        {"role": "assistant", "content": "So.", "tool_calls": calls},
+        {"role": "tool", "content": "hot", "tool_call_id": "a"},
+        {"role": "tool", "content": "?", "tool_call_id": "b"},
+    ]
+    assert template.render(history) == (
+        "<|bos|><|assistant|>So.\n"
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "weather", "arguments": "{\\"ci"}\n</tool_call><|eos|>'
+        "<|user|><tool_response>\nhot\n</tool_response>\n"
+        "<tool_response>\n?\n</tool_response><|assistant|>"
+    )
 
 
 def test_transformers_reads_the_same_model(demo: DemoModel) -> None:

@@ -38,3 +38,11 @@ def test_a_share_of_the_memory_holds_weights_steps_and_cache(
     # Another process has the rest: a share is no promise of more than is free.
     assert cache_bytes(1.0) == 75 * GIB - step
     assert cache_bytes(0.01) == 0
+
+    def shared_bytes(others_bytes: int) -> int:
+        chosen = EngineConfig(model_dir=tmp_path, kv_share=0.5)
+        return free_bytes(chosen, decoder, device, others_bytes=others_bytes)
+
+    # Of several engines each has its share of the card, whoever was loaded first.
+    assert shared_bytes(0) == 40 * GIB - step
+    assert shared_bytes(10 * GIB) == 50 * GIB - step

@@ -208,7 +208,7 @@ async def pressed_client(
 
 @pytest.fixture
 def overload() -> OverloadWatch:
-    return OverloadWatch([], memory_share=lambda: 0.0)
+    return OverloadWatch({}, memory_share=lambda: 0.0)
 
 
 @asynccontextmanager
@@ -242,7 +242,7 @@ def api_over(
     return public_app(
         models=ModelRegistry([model, *beside]),
         inference=leases,
-        overload=overload or OverloadWatch([], memory_share=lambda: 0.0),
+        overload=overload or OverloadWatch({}, memory_share=lambda: 0.0),
         auth=OneTenant(),
         health=serving_health([model]),
         version="test",

@@ -11,6 +11,7 @@ import httpx
 from starlette.applications import Starlette
 from starlette.routing import Route
 
+from admin_ui.guards import SecurityHeaders
 from gateway.api.admin.routing import AdminOnly
 from gateway.api.request_id import RequestId
 from gateway.app.gateway import Gateway, open_gateway
@@ -28,7 +29,8 @@ class RealGateway:
     @property
     def routes(self) -> list[tuple[str, Route]]:
         """Return the routes of the admin API with their methods, in the order of their paths."""
-        app = cast(Starlette, cast(RequestId, self.gateway.admin)._app)
+        inner = cast(RequestId, cast(SecurityHeaders, self.gateway.admin)._app)
+        app = cast(Starlette, inner._app)
         found = [route for route in app.routes if isinstance(route, Route)]
         pairs = [(method, route) for route in found for method in sorted(route.methods or ())]
         administers = (pair for pair in pairs if isinstance(pair[1].app, AdminOnly))

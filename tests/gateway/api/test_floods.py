@@ -15,6 +15,7 @@ from gateway.api.access import tenant_only
 from gateway.api.admin.routes import admin_routes
 from gateway.api.public import with_errors
 from gateway.app.administration import admin_services
+from gateway.app.signing_in import signing_in
 from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, new_token
 from gateway.domain import KeyDraft, KeyRecord, KeySecret
 from gateway.domain.admin import Admin, AdminRole, AdminTokenRecord
@@ -86,8 +87,9 @@ class Ground:
             issued=self.issued,
         )
         prices = PriceBook(self.store.prices)
+        people = signing_in(self.store, self.auth, organisation.id)
         self.services = admin_services(
-            self.store, self.auth, admin_auth, Running(), prices, open_quotas()
+            self.store, self.auth, admin_auth, Running(), prices, open_quotas(), people
         )
         self.admin = with_errors(admin_routes(self.services, admin_auth), self._failures)
 

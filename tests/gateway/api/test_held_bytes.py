@@ -102,7 +102,7 @@ class Server:
         app = public_app(
             models=ModelRegistry([model]),
             inference=leases,
-            overload=OverloadWatch([], memory_share=lambda: 0.0),
+            overload=OverloadWatch({}, memory_share=lambda: 0.0),
             auth=ByToken(),
             health=serving_health([model]),
             version="test",

@@ -409,7 +409,7 @@ async def test_the_real_endpoint_generates_once(
         return public_app(
             models=ModelRegistry([model]),
             inference=leases,
-            overload=OverloadWatch([], memory_share=lambda: 0.0),
+            overload=OverloadWatch({}, memory_share=lambda: 0.0),
             auth=Keys(store),
             health=serving_health([model]),
             version="test",

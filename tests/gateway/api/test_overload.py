@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any, cast
+from uuid import UUID
+
 import httpx
 import pytest
 
 from gateway.services.health.overload import Level
 from gateway.services.health.overload_watch import OverloadWatch
+from gateway.services.inference import ServedModel
+from scheduler.request import Sender
+from scheduler.service import EngineService
 from scheduler.state import Load
-from tests.gateway.api.conftest import MODEL, TIER_KEYS
+from tests.gateway.api.conftest import MODEL, TIER_KEYS, open_client
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +34,7 @@ class Full:
 
 def press(overload: OverloadWatch, *, queue: float = 0.0, lag_s: float = 0.0) -> None:
     """Let a load hold for a second."""
-    overload._schedulers = (Full(queue),)
+    overload._schedulers = {MODEL: Full(queue)}
     for quarter in range(5):
         overload.look(quarter / 4, lag_s=lag_s)
 
@@ -37,10 +44,38 @@ async def ask(client: httpx.AsyncClient, key: str | None = None) -> httpx.Respon
     return await client.post("/v1/chat/completions", json=BODY, headers=headers)
 
 
+class Crowded:
+    """A model's service that holds much of whoever asks."""
+
+    def __init__(self, service: EngineService) -> None:
+        self._service = service
+
+    def is_light(self, sender: Sender) -> bool:
+        assert sender.tenant_id == str(UUID(int=2))
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._service, name)
+
+
 async def test_tiers_are_given_up_from_the_lowest(
-    pressed_client: httpx.AsyncClient, overload: OverloadWatch
+    model: ServedModel, overload: OverloadWatch
 ) -> None:
     """A half-full queue is closed to flex, a nearly full one to all but priority."""
+    crowded = replace(model, service=cast(EngineService, Crowded(model.service)))
+    async with open_client(crowded, overload) as pressed_client:
+        await _give_up_tiers(pressed_client, overload)
+
+
+async def test_a_queue_full_of_others_requests_is_open_to_who_has_none(
+    pressed_client: httpx.AsyncClient, overload: OverloadWatch
+) -> None:
+    """What a tenant has not sent does not have its requests refused."""
+    press(overload, queue=0.95)
+    assert (await ask(pressed_client)).status_code == 200
+
+
+async def _give_up_tiers(pressed_client: httpx.AsyncClient, overload: OverloadWatch) -> None:
     priority, flex = TIER_KEYS
     assert (await ask(pressed_client, flex)).status_code == 200
     press(overload, queue=0.6)

@@ -23,7 +23,7 @@ PUBLIC = {
 
 
 async def test_models_are_listed_in_openais_shape(client: httpx.AsyncClient) -> None:
-    """The list and the single card agree; an alias shows the model's own name."""
+    """The list and the single card agree; an alias is listed too, its root the model's own name."""
     card = {
         "id": "sim",
         "created": 1_700_000_000,
@@ -40,15 +40,16 @@ async def test_models_are_listed_in_openais_shape(client: httpx.AsyncClient) -> 
         "object": "model",
         "owned_by": "sluice",
     }
-    assert (await client.get("/v1/models")).json() == {"object": "list", "data": [card]}
+    alias = card | {"id": "gpt-4o-mini"}
+    assert (await client.get("/v1/models")).json() == {"object": "list", "data": [card, alias]}
     assert (await client.get("/v1/models/sim")).json() == card
-    assert (await client.get("/v1/models/gpt-4o-mini")).json() == card
+    assert (await client.get("/v1/models/gpt-4o-mini")).json() == alias
 
 
 async def test_every_route_is_described_and_guarded(client: httpx.AsyncClient) -> None:
     """All routes of openapi.json but the health checks answer 401 without a key."""
     document = (await client.get("/openapi.json", headers={"authorization": ""})).json()
-    assert len(document["paths"]) == 18
+    assert len(document["paths"]) == 19
     for path, operations in document["paths"].items():
         for method in operations:
             url = path.replace("{model}", "sim")

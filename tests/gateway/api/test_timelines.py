@@ -155,8 +155,8 @@ async def test_what_is_not_there_is_told_of_without_its_path(
 
 async def test_overload_is_told_of_once(model: ServedModel, heard: Heard) -> None:
     """What the server's load refuses is told of as refused by that."""
-    overload = OverloadWatch([], memory_share=lambda: 0.0)
-    press(overload, queue=0.95)
+    overload = OverloadWatch({}, memory_share=lambda: 0.0)
+    press(overload, lag_s=1.0)
     async with open_client(model, overload, ended=heard.ended) as client:
         await client.post(PATH, json=BODY)
     assert heard.one().status == 503

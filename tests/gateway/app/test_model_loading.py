@@ -87,6 +87,41 @@ def test_a_model_of_embeddings_is_loaded_beside() -> None:
         load_models(Settings(**asked, embedding_model_name="sluice-demo"), version="test")
 
 
+def test_tables_are_loaded_in_their_order() -> None:
+    """Each by its name and aliases, with its own options, policy and share of the KV memory."""
+    tables = [
+        {"directory": "demo", "aliases": ["small"], "max_num_seqs": 3, "engine": "cpu"},
+        {"directory": "demo", "name": "b", "scheduler_policy": "fcfs", "kv_share": 0.25},
+        {"directory": "demo", "role": "embedding", "kv_share": 0.25, "max_model_len": 128},
+    ]
+    settings = Settings(engine="simulated", models=tables, kv_cache_bytes=4 << 20, max_num_seqs=5)
+    first, second, vectors = load_models(settings, version="test")
+    assert [one.name for one in (first, second, vectors)] == [
+        "sluice-demo",
+        "b",
+        "sluice-demo-embedding",
+    ]
+    assert (first.aliases, first.info.max_num_seqs, second.info.max_num_seqs) == (("small",), 3, 5)
+    assert (first.info.device, second.info.device) == ("cpu", "simulated")
+    policies = [one.service.config.fairness.policy for one in (first, second, vectors)]
+    assert policies == ["vtc", "fcfs", "vtc"]
+    assert vectors.info.max_model_len == 128
+    assert first.info.num_blocks == 2 * vectors.info.num_blocks
+
+
+def test_what_is_wrong_with_a_table_is_told_by_its_name(tmp_path: Path) -> None:
+    """Before anything is loaded: a directory that is not there, a policy that does not exist."""
+    good = {"directory": "demo"}
+    for bad, said in (
+        ({"directory": tmp_path / "none"}, r"\[\[models\]\] b: .*no such directory"),
+        ({"directory": "demo", "scheduler_policy": "x"}, r"\[\[models\]\] b: SLUICE_SCHED"),
+        ({"directory": tmp_path, "role": "embedding"}, r"\[\[models\]\] b: .*config\.json"),
+    ):
+        settings = Settings(engine="simulated", models=[good, {"name": "b"} | bad])
+        with pytest.raises(StartupFailed, match=said):
+            load_models(settings, version="test")
+
+
 def test_a_tokenizer_that_forgets_its_end_stops_the_start(tmp_path: Path) -> None:
     """Where the last token is pooled, one that is promised and not appended would be missed."""
     shutil.copytree(MODEL_DIR, tmp_path / "model")

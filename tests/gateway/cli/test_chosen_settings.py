@@ -100,6 +100,40 @@ def test_a_mistake_is_told_where_it_was_made(
     )
 
 
+def test_a_mistake_in_a_table_is_told_by_its_line(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which of the tables it is, the key in it, and the one that was meant."""
+    (elsewhere / "sluice.toml").write_text(
+        'port = 1\n[[models]]\nname = "a"\nmodel = "demo"\n\n[[models]]\ndirectory = "demo"\n'
+        "kv_shares = 0.5\nmax_num_seqs = 0\n"
+    )
+    assert told(capsys) == [
+        "sluice: sluice.toml, line 2: [[models]] no. 1: directory: a model needs it",
+        "sluice: sluice.toml, line 4: [[models]] no. 1: model: no such key; did you mean "
+        "directory?",
+        "sluice: sluice.toml, line 9: [[models]] no. 2: max_num_seqs: Input should be greater "
+        "than or equal to 1",
+        "sluice: sluice.toml, line 8: [[models]] no. 2: kv_shares: no such key; did you mean "
+        "kv_share?",
+    ]
+    (elsewhere / "sluice.toml").write_text(
+        '[[models]]\ndirectory = "demo"\n[[models]]\ndirectory = "demo"\nkv_share = 0.5\n'
+    )
+    [line] = told(capsys)
+    assert line.startswith("sluice: sluice.toml, line 3: [[models]] no. 2: name: two models are")
+    monkeypatch.setenv("SLUICE_MODELS", '[{"directory": "demo", "rolle": "chat"}]')
+    [line] = told(capsys)
+    assert line == (
+        "sluice: SLUICE_MODELS: [[models]] no. 1: rolle: no such key; did you mean role?"
+    )
+    monkeypatch.setenv("SLUICE_MODELS", '["demo"]')
+    [line] = told(capsys)
+    assert line.startswith("sluice: SLUICE_MODELS: [[models]] no. 1: Input should be")
+    monkeypatch.setenv("SLUICE_MODELS", "[{")
+    assert told(capsys) == ["sluice: SLUICE_MODELS: it must be a list of objects, in JSON"]
+
+
 def test_the_two_ports_are_two(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

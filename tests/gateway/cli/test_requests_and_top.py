@@ -92,8 +92,19 @@ def test_top_shows_one_view(server: Server) -> None:
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("acme") for line in lines)
     [view] = [server.ask("top", "--once")]
-    assert set(view) == {"at", "window_s", "models", "bands", "ended", "shares", "slowest"}
+    assert set(view) == {
+        "at",
+        "window_s",
+        "models",
+        "bands",
+        "ended",
+        "first_tokens",
+        "fairness",
+        "shares",
+        "slowest",
+    }
     assert view["shares"][0] | {"received": 1.0} == {
+        "model": "sim",
         "tenant": "acme",
         "band": "default",
         "weight": 2.0,

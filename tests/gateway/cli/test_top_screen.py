@@ -50,6 +50,7 @@ def view(
         "ended": ended,
         "shares": [
             {
+                "model": "llama-0",
                 "tenant": f"tenant-{n}",
                 "band": "priority",
                 "weight": 2.5,

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.app.model_plan import planned_models
 from gateway.doctor.finding import Finding, Level
-from gateway.doctor.machine import check_memory, check_open_files, check_processor
+from gateway.doctor.machine import check_memory, check_open_files, check_processor, kv_bytes
 from gateway.doctor.model import check_model
 from gateway.doctor.place import (
     check_admin_address,
@@ -88,13 +89,31 @@ def test_a_processor_without_wide_vectors_is_a_warning() -> None:
 
 def test_memory_must_hold_weights_and_cache(tmp_path: Path) -> None:
     """More than the machine has is broken; a simulated engine needs nothing."""
-    huge = settings_of(tmp_path, kv_cache_bytes=1 << 60)
-    assert check_memory(huge, 0, is_running=False).level is Level.BROKEN
-    simulated = settings_of(tmp_path, kv_cache_bytes=1 << 60, engine="simulated")
-    assert check_memory(simulated, 0, is_running=False).level is Level.OK
-    small = settings_of(tmp_path, kv_cache_bytes=1 << 20)
-    assert check_memory(small, 0, is_running=False).level is Level.OK
-    assert check_memory(small, 1 << 60, is_running=True).level is Level.BROKEN
+    settings = settings_of(tmp_path)
+    assert check_memory(settings, 1 << 60, is_running=False).level is Level.BROKEN
+    assert check_memory(settings, 1 << 60, is_running=True).level is Level.BROKEN
+    simulated = settings_of(tmp_path, engine="simulated")
+    assert check_memory(simulated, 1 << 60, is_running=False).level is Level.OK
+    assert check_memory(settings, 1 << 20, is_running=False).level is Level.OK
+
+
+def test_each_of_several_models_is_checked(tmp_path: Path) -> None:
+    """By its name: what is there, what is not, and its share of the memory."""
+    tables = [
+        {"directory": "demo", "kv_share": 0.25},
+        {"directory": "demo", "role": "embedding"},
+        {"directory": tmp_path / "none", "name": "lost"},
+    ]
+    settings = settings_of(tmp_path, models=tables, kv_cache_bytes=1 << 20)
+    planned = planned_models(settings)
+    found = [check_model(each)[0] for each in planned]
+    assert [(one.name, one.level) for one in found] == [
+        ("model sluice-demo", Level.OK),
+        ("model sluice-demo-embedding", Level.OK),
+        ("model lost", Level.BROKEN),
+    ]
+    assert is_mendable(found[2])
+    assert list(map(kv_bytes, planned)) == [1 << 18, 3 << 17, 3 << 17]
 
 
 def test_connections_must_fit_the_open_files(tmp_path: Path) -> None:
@@ -238,18 +257,20 @@ def test_no_store_is_made_by_looking(tmp_path: Path) -> None:
 
 def test_a_model_directory_must_be_whole(tmp_path: Path) -> None:
     """The demo is whole; a directory without a config is not, nor one without weights."""
-    finding, size_bytes = check_model(settings_of(tmp_path))
+    finding, size_bytes = check_model(*planned_models(settings_of(tmp_path)))
     assert finding.level is Level.OK
     assert size_bytes > 1 << 20
-    assert check_model(settings_of(tmp_path, model=tmp_path))[0].level is Level.BROKEN
+    assert (
+        check_model(*planned_models(settings_of(tmp_path, model=tmp_path)))[0].level is Level.BROKEN
+    )
     from engine.demo import MODEL_DIR
 
     for name in ("config.json", "generation_config.json", "tokenizer.json"):
         (tmp_path / name).write_bytes((MODEL_DIR / name).read_bytes())
-    bare = check_model(settings_of(tmp_path, model=tmp_path))[0]
+    bare = check_model(*planned_models(settings_of(tmp_path, model=tmp_path)))[0]
     assert bare.level is Level.BROKEN
     assert "safetensors" in bare.found
-    dummy = settings_of(tmp_path, model=tmp_path, load_format="dummy")
+    [dummy] = planned_models(settings_of(tmp_path, model=tmp_path, load_format="dummy"))
     assert check_model(dummy)[0].level is Level.OK
     (tmp_path / "generation_config.json").write_text('{"top_p": 7}')
     warm = check_model(dummy)[0]

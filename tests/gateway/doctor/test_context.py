@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from gateway.app.model_plan import planned_models
 from gateway.doctor.model import check_context
 from gateway.settings import Settings
 
@@ -23,6 +24,6 @@ from gateway.settings import Settings
 def test_the_context_is_told_before_a_start(given: dict[str, int], level: str, says: str) -> None:
     """Whole, cut by the KV cache, set, or refused: as the start itself would decide."""
     settings = Settings.model_validate({"engine": "cpu", **given})
-    [finding] = check_context(settings)
+    [finding] = check_context(*planned_models(settings))
     assert finding.level == level
     assert re.search(says, finding.found), finding.found

@@ -82,6 +82,9 @@ def test_a_port_takes_what_there_is_room_for() -> None:
     """Each port's bound is its share of the files, not what was wished for."""
     room = Room(public=576, admin=192, max_files=1024)
     settings = Settings(max_connections=4096, max_connections_per_address=7)
-    public, admin = HttpOptions.of(settings, room).limits, HttpOptions.of_admin(room).limits
+    public, admin = (
+        HttpOptions.of(settings, room).limits,
+        HttpOptions.of_admin(settings, room).limits,
+    )
     assert (public.max_connections, public.max_connections_per_address) == (576, 7)
     assert admin.max_connections == 192

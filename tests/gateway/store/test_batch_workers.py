@@ -82,7 +82,7 @@ class Process:
         desk = ItemDesk(OneFile(), self, ByteGate())  # type: ignore[arg-type]
         payers = Payers(store.keys, store.prices)
         self.worker = BatchWorker(
-            store.batches, store.batch_queue, desk, payers, Leaseless(), [self]
+            store.batches, store.batch_queue, desk, payers, Leaseless(), {"m": self}
         )
 
     def _written(self, rows: Sequence[UsageRow]) -> None:

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 import migrations
 from gateway.domain.quota import MAX_AMOUNT, Metric
 from gateway.errors import StartupFailed
-from gateway.store.batch_tables import batches
+from gateway.store import sign_in_tables
 from gateway.store.database import Database
 from gateway.store.migrate import HEAD, downgrade, upgrade
 from gateway.store.tables import quotas
@@ -27,7 +27,7 @@ from gateway.store.untagged import SqlUntaggedTokens
 pytestmark = pytest.mark.anyio
 
 # Of all modules that declare tables.
-metadata = batches.metadata
+metadata = sign_in_tables.metadata
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ _ROW = idempotency.c
 
 def retention(store: Store, **changes: Any) -> Retention:
     given = {"event_days": 62, "answer_hours": 24, "answer_bytes": 1000, "batch_days": 90}
+    given |= {"response_days": 30, "responses": 100, "response_bytes": 1 << 20}
     given["num_rows"] = 2
     return Retention(store.database, **{**given, **changes})
 

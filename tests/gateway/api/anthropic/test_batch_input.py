@@ -54,6 +54,10 @@ def test_each_request_is_a_line_that_may_run() -> None:
         ({"custom_id": "a\n", "params": GOOD}, "requests[1].custom_id"),
         ({"custom_id": "a", "params": GOOD | {"stream": True}}, "requests[1].params.stream"),
         ({"custom_id": "a", "params": {"model": "sim"}}, "requests[1].params.messages"),
+        (
+            {"custom_id": "a", "params": GOOD | {"messages": {}}},
+            "requests[1].params.messages",
+        ),
         ({"custom_id": "a", "params": GOOD | {"model": "no"}}, "requests[1].params.model"),
         ({"custom_id": "a", "params": GOOD | {"model": 7}}, "requests[1].params.model"),
         ({"custom_id": "a", "params": 7}, "requests[1].params"),

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 
-from gateway.api.anthropic.parameters import BLOCK, MESSAGES
+from gateway.api.anthropic.parameters import BLOCKS, MESSAGES, TOOL
 from gateway.api.anthropic.schemas import CountTokensRequest, MessagesRequest
 from gateway.api.errors import error_response, standing_headers
 from gateway.api.ratelimits import anthropic_ratelimit_headers
@@ -22,8 +22,12 @@ STANDING = Standing(requests=Stand(60, 59, 0.2), tokens=Stand(1000, 7, 90.0))
 def test_the_page_has_each_parameter_with_its_fate() -> None:
     """docs/messages.md is as the tables are, line for line."""
     page = Path("docs/messages.md").read_text(encoding="utf-8")
-    for each in (*MESSAGES, *BLOCK):
-        assert f"| `{each.name}` | {each.fate} | {each.note} |" in page, each.name
+    for each in (*MESSAGES, *TOOL):
+        assert f"\n| `{each.name}` | {each.fate} | {each.note} |\n" in page, each.name
+    for kind, table in BLOCKS.items():
+        for each in table:
+            line = f"| `{kind}` | `{each.name}` | {each.fate} | {each.note} |"
+            assert line in page, (kind, each.name)
 
 
 @pytest.mark.anyio

@@ -24,6 +24,15 @@ BODY: dict[str, Any] = {
 }
 
 
+# What a delta adds to: of blocks, but for `partial_json`, which is an input as text.
+FIELDS = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "signature",
+    "input_json_delta": "partial_json",
+}
+
+
 def events(text: str) -> list[dict[str, Any]]:
     """Parse a stream; each event has a name, which its payload repeats."""
     parsed = []
@@ -63,8 +72,9 @@ def gathered(stream: list[dict[str, Any]]) -> dict[str, Any]:
             opened = None
             continue
         assert event["type"] == "content_block_delta"
-        assert event["delta"]["type"] == "text_delta"
-        message["content"][opened]["text"] += event["delta"]["text"]
+        field = FIELDS[event["delta"]["type"]]
+        block = message["content"][opened]
+        block[field] = block.get(field, "") + event["delta"][field]
     assert opened is None
     message["usage"] |= delta["usage"]
     return message | delta["delta"]
@@ -215,8 +225,10 @@ async def test_both_headers_open_and_neither_is_anthropics_refusal(
         ({"n": 2}, 400, "invalid_request_error", "n"),
         ({"tools": [{"name": "f"}]}, 400, "invalid_request_error", "tools"),
         ({"tool_choice": {"type": "any"}}, 400, "invalid_request_error", "tool_choice"),
-        ({"thinking": {"type": "enabled"}}, 400, "invalid_request_error", "thinking"),
+        ({"thinking": {"type": "enabled"}}, 400, "invalid_request_error", "thinking.budget_tokens"),
+        ({"thinking": {"type": "hard"}}, 400, "invalid_request_error", "thinking.type"),
         ({"output_config": {"format": {}}}, 400, "invalid_request_error", "output_config.format"),
+        ({"output_config": {"odd": 1}}, 400, "invalid_request_error", "output_config.odd"),
         ({"mcp_servers": [{}]}, 400, "invalid_request_error", "mcp_servers"),
         ({"metadata": {"user_id": 7}}, 400, "invalid_request_error", "metadata.user_id"),
         ({"service_tier": "best"}, 400, "invalid_request_error", "service_tier"),
@@ -241,7 +253,10 @@ async def test_what_is_not_done_is_refused_by_name(
     [
         {"type": "image", "source": {}},
         {"type": "tool_use", "id": "t", "name": "f", "input": {}},
-        {"type": "tool_result", "tool_use_id": "t"},
+        {"type": "tool_result", "tool_use_id": ""},
+        {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image"}]},
+        {"type": "tool_result", "tool_use_id": "t", "content": 7},
+        {"type": "thinking", "thinking": "", "signature": ""},
         {"type": "text"},
         {"text": "x"},
         {"type": "text", "text": "x", "odd": 1},
@@ -264,7 +279,7 @@ async def test_what_has_no_effect_is_named(client: httpx.AsyncClient) -> None:
     assert "x-sluice-ignored" not in response.headers
     something = {
         "thinking": {"type": "adaptive"},
-        "tools": [{"name": "f", "input_schema": {}}],
+        "tools": [{"name": "f", "input_schema": {}, "cache_control": {"type": "ephemeral"}}],
         "tool_choice": {"type": "none"},
         "metadata": {"user_id": "u"},
         "cache_control": {"type": "ephemeral"},
@@ -281,7 +296,7 @@ async def test_what_has_no_effect_is_named(client: httpx.AsyncClient) -> None:
         "messages.content.thinking",
         "metadata",
         "thinking",
-        "tools",
+        "tools.cache_control",
     ]
 
 

@@ -7,7 +7,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
+import msgspec
+
 from gateway.api.anthropic.batch_results import writer
+from gateway.api.anthropic.content import tool_use
 from gateway.api.anthropic.events import Blocks
 from gateway.domain.batch import Batch, BatchDraft, BatchState
 from tests.gateway.api.anthropic.test_messages import events
@@ -25,13 +28,14 @@ ENDED = Batch(
 
 
 def test_blocks_follow_each_other_without_gaps() -> None:
-    """A block of another kind closes the one before it, and has the next index."""
+    """A block of another kind closes the one before it, after its last delta, and is the next."""
     blocks = Blocks()
     framed = b"".join(
         (
-            *(blocks.delta("thinking", {"n": 0}, {}), blocks.delta("thinking", {"n": 0}, {})),
-            *(blocks.delta("text", {"n": 1}, {}), blocks.close(), blocks.close()),
-            *(blocks.delta("text", {"n": 2}, {}), blocks.close()),
+            *(blocks.begin("thinking", {"n": 0}, lambda: {"last": 1}), blocks.delta({})),
+            *(blocks.begin("thinking", {"n": 0}), blocks.delta({})),
+            *(blocks.begin("text", {"n": 1}), blocks.delta({}), blocks.close(), blocks.close()),
+            *(blocks.begin("text", {"n": 2}), blocks.delta({}), blocks.close()),
         )
     )
     told = [
@@ -39,7 +43,7 @@ def test_blocks_follow_each_other_without_gaps() -> None:
         for event in events(framed.decode())
     ]
     assert told == [
-        *(("start", 0), ("delta", 0), ("delta", 0), ("stop", 0)),
+        *(("start", 0), ("delta", 0), ("delta", 0), ("delta", 0), ("stop", 0)),
         *(("start", 1), ("delta", 1), ("stop", 1)),
         *(("start", 2), ("delta", 2), ("stop", 2)),
     ]
@@ -72,3 +76,16 @@ def test_a_line_that_failed_a_batch_is_no_result() -> None:
     written = write(b'{"custom_id": "a", "method": "POST"}')
     assert written is not None
     assert json.loads(written)["result"]["error"]["error"]["type"] == "invalid_request_error"
+
+
+def test_an_input_is_one_line_and_otherwise_as_written() -> None:
+    """Line ends between values go, as results of batches are lines; what is no object is text."""
+    written = '{\n"a": 1.50,\r\n "b": "\\n", "a": 12345678901234567890123}'
+    block = json.loads(msgspec.json.encode(tool_use("t", "f", written)))
+    assert block["input"] == json.loads(written)
+    assert b"\n" not in bytes(tool_use("t", "f", written).input)
+    assert b"1.50" in bytes(tool_use("t", "f", written).input)
+    assert json.loads(msgspec.json.encode(tool_use("t", "f", "")))["input"] == {}
+    for bad in ('{"a": "\n"}', '{"a"', "[]", "7", "{" * 100_000):
+        block = json.loads(msgspec.json.encode(tool_use("t", "f", bad)))
+        assert (block["input"], block["x_input_text"]) == ({}, bad)

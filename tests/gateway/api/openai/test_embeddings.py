@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 from openai import AsyncOpenAI
+from openai.types import CreateEmbeddingResponse
 
 from engine.config import EngineConfig
 from engine.contract import Pooling
@@ -155,6 +156,8 @@ async def test_base64_is_float32_low_byte_first(client: httpx.AsyncClient) -> No
     """The bytes are those of the numbers, whatever the machine's order."""
     body = {"model": "vectors", "input": "a", "encoding_format": "base64"}
     answer = (await client.post("/v1/embeddings", json=body)).json()
+    numbers = await client.post("/v1/embeddings", json=body | {"encoding_format": "float"})
+    CreateEmbeddingResponse.model_validate_json(numbers.text, strict=True, extra="forbid")
     raw = b64decode(answer["data"][0]["embedding"])
     assert (np.frombuffer(raw, "<f4") == (await vectors_of(client, "a"))[0]).all()
 
@@ -271,7 +274,7 @@ async def test_bad_parameters_are_refused(
 async def test_models_are_for_one_thing(client: httpx.AsyncClient) -> None:
     """Both are listed; a chat with the one and embeddings of the other are refused by name."""
     listed = (await client.get("/v1/models")).json()["data"]
-    assert [card["id"] for card in listed] == ["sim", "vectors"]
+    assert [card["id"] for card in listed] == ["sim", "gpt-4o-mini", "vectors"]
     response = await client.post("/v1/embeddings", json={"model": "sim", "input": "a"})
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "model_not_supported"
@@ -279,6 +282,8 @@ async def test_models_are_for_one_thing(client: httpx.AsyncClient) -> None:
     for path, body in (
         ("chat/completions", {"messages": [turn]}),
         ("completions", {"prompt": "a"}),
+        ("messages", {"messages": [turn], "max_tokens": 1}),
+        ("messages/count_tokens", {"messages": [turn]}),
     ):
         response = await client.post(f"/v1/{path}", json={"model": "vectors"} | body)
         assert response.status_code == 400

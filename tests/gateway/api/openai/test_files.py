@@ -46,7 +46,7 @@ def service(store: Store) -> FileService:
 def app(store: Store, service: FileService) -> ASGIApp:
     """The routes of files alone, with the real look-up of keys."""
     auth = Authenticator(store.keys, store.secrets)
-    overload = OverloadWatch([], memory_share=lambda: 0.0)
+    overload = OverloadWatch({}, memory_share=lambda: 0.0)
     return with_errors(file_routes(service, overload, auth, ReadRate(6000)))
 
 
@@ -537,7 +537,7 @@ async def test_the_routes_are_described(app: ASGIApp, store: Store, service: Fil
     """Whoever reads the description finds the form, its bounds and each answer's shape."""
     routes = file_routes(
         service,
-        OverloadWatch([], memory_share=lambda: 0.0),
+        OverloadWatch({}, memory_share=lambda: 0.0),
         Authenticator(store.keys, store.secrets),
     )
     paths = document(routes, version="test", served=Served((), 1, 1, False))["paths"]
@@ -571,7 +571,7 @@ def _principal(store: Store) -> Principal:
 
 def _bare_upload(store: Store) -> ASGIApp:
     service = FileService(store.files, store.file_storage, max_stored_bytes=8 << 20)
-    return Upload(service, OverloadWatch([], memory_share=lambda: 0.0))
+    return Upload(service, OverloadWatch({}, memory_share=lambda: 0.0))
 
 
 def _scope(store: Store) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pytest
 
 from engine.demo import MODEL_DIR
 from engine.text import ChatTemplate, Tokenizer
+from gateway.services.answers import answer_format
 from gateway.services.inference.models import ServedModel
 from gateway.services.read_rate import ReadRate
 from tests.gateway.api.conftest import CONTEXT, OneTenant, open_client
@@ -69,6 +70,20 @@ async def test_a_chat_as_tokens(client: httpx.AsyncClient, tokenizer: Tokenizer)
     assert twice["tokens"] == [plain["tokens"][0], *plain["tokens"]]
 
 
+async def test_tools_are_tokenised_with_a_chat(model: ServedModel) -> None:
+    """A chat with tools has the tokens that it is billed for, and a model without none."""
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    body = {"model": "sim", "messages": CHAT, "tools": tools}
+    calling = replace(model, answer_format=answer_format(model.chat_template))
+    async with open_client(calling) as client:
+        answer = await tokenized(client, **body)
+        billed = await client.post("/v1/chat/completions", json=body | {"max_tokens": 1})
+        assert answer["count"] == billed.json()["usage"]["prompt_tokens"]
+        assert await refused(client, "/tokenize", {"prompt": "a", "tools": tools}) == (400, "tools")
+    async with open_client(model) as client:
+        assert await refused(client, "/tokenize", body) == (400, "tools")
+
+
 async def test_a_text_may_be_longer_than_the_context(client: httpx.AsyncClient) -> None:
     """How long a text is can be asked of any; the answer is as one that is short."""
     answer = await tokenized(client, prompt="word " * 20_000, return_token_strs=True)
@@ -105,7 +120,7 @@ async def test_hostile_token_ids(client: httpx.AsyncClient, token_id: Any) -> No
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
         ({"prompt": "é" * (130 << 10)}, "prompt"),
         ({"messages": [{"role": "user", "content": "a" * (257 << 10)}]}, "messages"),
-        ({"prompt": "a", "tools": [{}]}, "tools"),
+        ({"messages": CHAT, "tools": [{}]}, "tools[0].type"),
         ({"prompt": "a", "colour": 1}, "colour"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

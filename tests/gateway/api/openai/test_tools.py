@@ -288,6 +288,11 @@ async def prompt_of(
     scripted.script = [((), FinishReason.STOP)]
     response = await client.post(PATH, json=body)
     assert response.status_code == 200, response.text
+    return prompt_text(tokenizer, scripted)
+
+
+def prompt_text(tokenizer: Tokenizer, scripted: ScriptedService) -> str:
+    """The last prompt that the engine was given."""
     return tokenizer.decode(scripted.requests[-1].prompt_token_ids, spells_special=True)
 
 

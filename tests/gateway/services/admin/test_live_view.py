@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
@@ -51,16 +51,17 @@ class Names:
         self.is_away = False
         self.num_asked = 0
 
-    async def list(self) -> Sequence[Tenant]:
+    async def named(self, ids: Collection[UUID]) -> Mapping[UUID, Tenant]:
         self.num_asked += 1
         await asyncio.sleep(0)
         if self.is_away:
             raise StoreUnavailable(detail="away")
         now = datetime.now(UTC)
-        return [
-            Tenant(tenant_id, UUID(int=7), name, 1.0, now)
+        return {
+            tenant_id: Tenant(tenant_id, UUID(int=7), name, 1.0, now)
             for tenant_id, name in ((ACME, "acme"), (GLOBEX, "globex"))
-        ]
+            if tenant_id in ids
+        }
 
 
 def tenant(
@@ -101,6 +102,7 @@ class World:
 async def test_all_who_watch_within_a_second_get_one_view() -> None:
     """A hundred watchers have the scheduler asked once, and the database once in ten seconds."""
     world = World()
+    world.service.bands = (band(tenant(ACME)),)
     views = await asyncio.gather(*(world.live.show() for _ in range(100)))
     assert all(view is views[0] for view in views)
     assert (world.service.num_asked, world.names.num_asked) == (1, 1)
@@ -187,6 +189,22 @@ async def test_a_database_that_is_away_costs_names_alone() -> None:
     assert (await world.live.show())["shares"][0]["tenant"] == "acme"
     world.names.is_away, world.clock.now_s = True, 20.0
     assert (await world.live.show())["shares"][0]["tenant"] == "acme"
+
+
+async def test_who_comes_anew_is_named_at_once_and_who_has_no_name_is_asked_for_rarely() -> None:
+    """Names are read of those that a view shows, and of none twice within ten seconds."""
+    world = World()
+    stranger = UUID(int=99)
+    world.service.bands = (band(tenant(ACME), tenant(stranger)),)
+    await world.live.show()
+    world.clock.now_s = 1.0
+    await world.live.show()
+    assert world.names.num_asked == 1
+    world.clock.now_s = 2.0
+    world.service.bands = (band(tenant(ACME), tenant(GLOBEX), tenant(stranger)),)
+    shown = {share["tenant"] for share in (await world.live.show())["shares"]}
+    assert shown == {"acme", "globex", str(stranger)}
+    assert world.names.num_asked == 2
 
 
 async def test_a_view_is_bounded() -> None:

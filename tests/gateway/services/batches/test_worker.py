@@ -55,7 +55,7 @@ async def test_twice_the_slots_are_claimed_that_others_leave(room: Room, num_cla
 async def test_what_is_pressed_claims_nothing() -> None:
     """A process that gives work up elsewhere begins none here."""
     world = World()
-    world.worker._is_pressed = lambda: True
+    world.worker._is_pressed = lambda model: True
     world.add(5)
     await world.turn()
     assert world.claims == []

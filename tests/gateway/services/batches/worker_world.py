@@ -81,7 +81,7 @@ class World:
             ItemDesk(self, self, ByteGate()),  # type: ignore[arg-type]
             Payers(self, self, clock=self.clock),
             self,
-            [self],
+            {"m": self},
             serves=lambda model: model in self.served,
             clock=self.clock,
         )

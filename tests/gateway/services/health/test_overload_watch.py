@@ -28,18 +28,20 @@ class Scheduler:
 
 def pressed(load: Load, *, memory: float = 0.1, lag_s: float = 0.0) -> OverloadWatch:
     """Let signals hold for a second."""
-    watch = OverloadWatch([Scheduler(), Scheduler(load)], memory_share=lambda: memory)
+    watch = OverloadWatch(
+        {"calm": Scheduler(), "full": Scheduler(load)}, memory_share=lambda: memory
+    )
     for quarter in range(5):
         watch.look(quarter / 4, lag_s=lag_s)
     return watch
 
 
-def refused(watch: OverloadWatch) -> list[Tier]:
-    """List the tiers that are given up."""
+def refused(watch: OverloadWatch, model: str = "full", *, is_light: bool = False) -> list[Tier]:
+    """List the tiers that are given up of a tenant that has much waiting, or little."""
     tiers = []
     for tier in Tier:
         try:
-            watch.check(tier)
+            watch.check(tier, model, is_light=lambda: is_light)
         except Overloaded:
             tiers.append(tier)
     return tiers
@@ -55,14 +57,28 @@ def refused(watch: OverloadWatch) -> list[Tier]:
         (Load(0.1, 0.0, 1.5, 1.5), Level.STRAINED, [Tier.FLEX, Tier.DEFAULT]),
     ],
 )
-def test_the_fullest_scheduler_decides_what_is_refused(
+def test_a_full_scheduler_decides_what_its_model_refuses(
     load: Load, level: Level, tiers: list[Tier]
 ) -> None:
-    """The lowest tiers go first, and the highest is never refused for what it may keep."""
+    """The lowest tiers go first, and the highest is never refused for what it may keep.
+
+    Requests to a model beside it are not refused for it.
+    """
     watch = pressed(load)
     assert watch.level is level
     assert sorted(refused(watch), key=str) == sorted(tiers, key=str)
+    assert refused(watch, "calm") == []
+    assert {name: level for name, level, *_ in watch.models()} == {"calm": 0, "full": level}
     watch.check_unread()
+
+
+def test_what_others_have_waiting_is_no_reason_to_refuse() -> None:
+    """A tenant that has little waiting keeps the default tier beside a queue that is full, and not
+    the tier that gives way first; a process without memory refuses it all the same.
+    """
+    assert refused(pressed(Load(0.1, 0.95, 1.5, 1.5)), is_light=True) == [Tier.FLEX]
+    full = pressed(Load(0.1, 0.95, 0.0, 0.0), memory=0.95)
+    assert Tier.DEFAULT in refused(full, is_light=True)
 
 
 @pytest.mark.parametrize("signals", [{"memory": 0.95}, {"lag_s": 0.5}])
@@ -73,13 +89,14 @@ def test_a_saturated_process_reads_nothing(signals: dict[str, float]) -> None:
     with pytest.raises(Saturated):
         watch.check_unread()
     assert Tier.DEFAULT in refused(watch)
+    assert Tier.DEFAULT in refused(watch, "calm")
     assert watch.cause in ("memory", "lag")
 
 
 @pytest.mark.anyio
 async def test_a_loop_that_is_held_up_is_noticed() -> None:
     """Who blocks the event loop raises the lag that the watch sees, by about as long."""
-    watch = OverloadWatch([Scheduler()], memory_share=lambda: 0.0, period_s=0.02)
+    watch = OverloadWatch({"one": Scheduler()}, memory_share=lambda: 0.0, period_s=0.02)
     async with watch.watching():
         await asyncio.sleep(0.05)
         time.sleep(0.3)  # noqa: ASYNC251
@@ -99,7 +116,7 @@ def test_who_follows_is_told_of_each_measurement() -> None:
     """The level that it led to, and how late the event loop was."""
     told: list[tuple[int, float]] = []
     watch = OverloadWatch(
-        [Scheduler()],
+        {"one": Scheduler()},
         memory_share=lambda: 0.1,
         on_measured=lambda level, lag_s: told.append((level, lag_s)),
     )

@@ -45,7 +45,8 @@ class Service:
 
 
 class Model:
-    def __init__(self) -> None:
+    def __init__(self, name: str = "one") -> None:
+        self.name = name
         self.service = Service()
 
 
@@ -122,6 +123,22 @@ def test_readiness_needs_phase_engine_and_store() -> None:
     world.model.service.ready = True
     world.lifecycle.advance(Phase.DRAINING)
     assert world.ill_for_readiness == ["draining"]
+
+
+def test_of_several_models_the_one_that_does_not_serve_is_named() -> None:
+    """To who looks at the parts; the word for a balancer is the same for all."""
+    world = World()
+    other = Model("other")
+    models = [cast(ServedModel, model) for model in (world.model, other)]
+    world.probes.attach(models, world.watch)
+    world.lifecycle.advance(Phase.SERVING)
+    other.service.ready = False
+    assert world.ill_for_readiness == ["engine"]
+    [ill] = [part for part in world.probes.ready() if not part.ok]
+    assert ill.detail == "other: does not serve"
+    other.service.last_progress_s -= 60
+    [ill] = [part for part in world.probes.live() if not part.ok]
+    assert ill.detail.startswith("other: ")
 
 
 async def test_a_silent_store_costs_readiness_after_its_grace() -> None:

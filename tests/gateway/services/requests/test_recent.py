@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from gateway.services.requests.recent import Recent, RecentRequests
+import pytest
+
+from gateway.services.requests.recent import FirstTokens, Recent, RecentRequests
 from tests.gateway.services.requests.test_causes import BEGAN_S
 from tests.gateway.services.requests.test_recorder import ACME, GLOBEX, SteppedClock, ended
 
@@ -49,3 +51,20 @@ def test_many_tenants_are_counted_together() -> None:
     sums = recent.sums()
     assert len(sums) == 4
     assert sums[None].num_ended == 47
+
+
+def test_quantiles_of_first_tokens_are_right_to_a_twentieth() -> None:
+    """Of all tenants together, over the last minute; without any there is none."""
+    clock = SteppedClock()
+    recent = RecentRequests(clock=clock)
+    assert recent.first_tokens() == FirstTokens()
+    for number in range(1, 201):
+        tenant_id = ACME if number % 2 else GLOBEX
+        recent.tell(ended(tenant_id=tenant_id, first_token_s=BEGAN_S + number / 100))
+    found = recent.first_tokens()
+    assert found.num_drawn == 200
+    assert found.p50_s == pytest.approx(1.0, rel=0.05)
+    assert found.p95_s == pytest.approx(1.9, rel=0.05)
+    assert found.p99_s == pytest.approx(1.98, rel=0.05)
+    clock.now_s += 60
+    assert recent.first_tokens() == FirstTokens()

@@ -1,0 +1,20 @@
+"""Where to go on after signing in: a page of ours, whatever an address asked for."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# Below one of our roots, in characters that no browser reads as the beginning of another host.
+_OURS: Final = re.compile(r"/(?:admin|portal)(?:[/?][A-Za-z0-9/?&=%:,+~._@-]*)?")
+_OURS_MAX_CHARS: Final = 2000
+_NOT_AFTER: Final = ("/admin/login", "/admin/logout", "/admin/password", "/portal/login")
+
+
+def place_after(asked: str, default: str) -> str:
+    """Return the address asked for if it is one of our pages, or `default`."""
+    if len(asked) > _OURS_MAX_CHARS or _OURS.fullmatch(asked) is None:
+        return default
+    if "//" in asked or ".." in asked or asked.startswith(_NOT_AFTER):
+        return default
+    return asked

@@ -1,0 +1,74 @@
+"""Batches of all tenants: how far they are, what they cost, and items that killed their workers."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from admin_ui.pages import Pages
+from admin_ui.screens import chosen, listed, page_asked, read_form, screen, see
+from admin_ui.services import UiServices
+from gateway.api.admin.routing import OPERATORS, VIEWERS, actor_of, admin_of
+from gateway.api.batch_ids import batch_name
+from gateway.domain.page import PageRequest
+from gateway.errors import InvalidRequest, NotFound
+
+_MAX_DEAD = 20
+
+
+def batch_routes(services: UiServices, pages: Pages) -> list[Route]:
+    """Declare the page, and the form that has dead items run again."""
+    batches = _Batches(services, pages)
+    return [
+        screen("/admin/batches", batches.page, allows=VIEWERS),
+        screen("/admin/batches/table", batches.table, allows=VIEWERS),
+        screen("/admin/batches/requeue", batches.requeue, method="POST", allows=OPERATORS),
+    ]
+
+
+class _Batches:
+    def __init__(self, services: UiServices, pages: Pages) -> None:
+        self._services = services
+        self._pages = pages
+
+    async def page(self, request: Request) -> Response:
+        return await self._answer(request, "batches.html")
+
+    async def table(self, request: Request) -> Response:
+        return await self._answer(request, "batches_table.html")
+
+    async def requeue(self, request: Request) -> Response:
+        form = await read_form(request)
+        try:
+            batch_id = UUID(form.text("batch"))
+        except ValueError:
+            raise InvalidRequest("There is no such batch.", param="batch") from None
+        await self._services.admin.dead_items.requeue(actor_of(request), batch_id)
+        return see("/admin/batches", said="requeued")
+
+    async def _answer(self, request: Request, template: str) -> Response:
+        params = chosen(request, "tenant", "open")
+        listing = None
+        try:
+            found = await self._services.admin.batches.page(
+                page_asked(request),
+                tenant=params.get("tenant"),
+                is_open={"yes": True, "no": False}.get(params["open"]),
+            )
+            listing = listed(request, found)
+        except NotFound:
+            pass  # there is no tenant of that name: the page says so
+        dead = await self._services.admin.dead_items.page(PageRequest(_MAX_DEAD))
+        query = request.url.query
+        context = {
+            "listing": listing,
+            "params": params,
+            "dead": dead.data,
+            "batch_name": batch_name,
+            "table_url": f"/admin/batches/table?{query}" if query else "/admin/batches/table",
+            "may_change": admin_of(request).role in OPERATORS,
+        }
+        return self._pages.answer(request, template, context)

@@ -1,0 +1,171 @@
+"""A tenant's limits: how far they are used, what is set, and what lies over it for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from admin_ui.audit_rows import audit_row
+from admin_ui.limits import WINDOWS, differences, lines_of, read_limits
+from admin_ui.pages import Pages
+from admin_ui.routes.tenant import TenantDetail
+from admin_ui.screens import Form, Words, errors_of, read_form, screen, see
+from admin_ui.services import UiServices
+from gateway.api.admin.routing import EVERYONE, OPERATORS, actor_of, admin_of
+from gateway.api.errors import classify
+from gateway.domain.admin import AuditFilter
+from gateway.domain.page import PageRequest
+from gateway.domain.quota import Quota, ScopeKind
+from gateway.domain.quota_settings import QuotaState
+from gateway.errors import InvalidRequest, StoreUnavailable, VersionConflict
+from gateway.services.quotas.usage import LimitUse, limit_uses
+
+_KIND: Final = ScopeKind.TENANT
+SPANS: Final = (("900", "15 minutes"), ("3600", "1 hour"), ("86400", "1 day"), ("604800", "1 week"))
+
+
+def tenant_limit_routes(services: UiServices, pages: Pages) -> list[Route]:
+    """Declare the tab, its meters, and its forms."""
+    limits = _TenantLimits(services, pages)
+    path = "/admin/tenants/{name}"
+    return [
+        screen(path, limits.show, allows=EVERYONE),
+        screen(f"{path}/meters", limits.meters, allows=EVERYONE),
+        screen(f"{path}/limits", limits.put, method="POST", allows=OPERATORS),
+        screen(f"{path}/override", limits.override, method="POST", allows=OPERATORS),
+        screen(f"{path}/override/clear", limits.clear, method="POST", allows=OPERATORS),
+    ]
+
+
+class _TenantLimits:
+    def __init__(self, services: UiServices, pages: Pages) -> None:
+        self._services = services
+        self._pages = pages
+        self._detail = TenantDetail(services, pages)
+
+    async def show(self, request: Request) -> Response:
+        return await self._show(request)
+
+    async def meters(self, request: Request) -> Response:
+        context = await self._context(request)
+        return self._pages.answer(request, "tenant_meters.html", context)
+
+    async def put(self, request: Request) -> Response:
+        form = await read_form(request)
+        settings = self._services.admin.quota_settings
+        try:
+            await settings.put(
+                actor_of(request),
+                await self._holder(request),
+                read_limits(form, _KIND),
+                version=form.version(),
+            )
+        except VersionConflict as exc:
+            return await self._show(request, form, conflict=exc.current)
+        except InvalidRequest as exc:
+            return await self._show(request, form, errors_of(exc), status=classify(exc)[0])
+        return self._done(request, "limits")
+
+    async def override(self, request: Request) -> Response:
+        form = await read_form(request)
+        try:
+            limits = {
+                name: amount
+                for name, amount in read_limits(form, _KIND).items()
+                if amount is not None
+            }
+            if not limits:
+                raise InvalidRequest("Fill in at least one limit.", param="over")
+            await self._services.admin.quota_settings.override(
+                actor_of(request),
+                await self._holder(request),
+                limits,
+                ends_in_s=form.number("ends_in_s") or 0,
+                reason=form.optional("reason"),
+                version=form.version(),
+            )
+        except VersionConflict as exc:
+            return await self._show(request, over=form, conflict=exc.current)
+        except InvalidRequest as exc:
+            errors = Words({f"over-{exc.param}": exc.message})
+            return await self._show(request, over=form, errors=errors, status=classify(exc)[0])
+        return self._done(request, "override")
+
+    async def clear(self, request: Request) -> Response:
+        form = await read_form(request)
+        holder = await self._holder(request)
+        try:
+            await self._services.admin.quota_settings.clear(
+                actor_of(request), holder, version=form.version()
+            )
+        except VersionConflict as exc:
+            return await self._show(request, conflict=exc.current)
+        return self._done(request, "cleared")
+
+    async def _show(
+        self,
+        request: Request,
+        form: Form | None = None,
+        errors: Words | None = None,
+        *,
+        over: Form | None = None,
+        status: int = 200,
+        conflict: Any = None,  # the limits as they are now
+    ) -> Response:
+        context = await self._context(request)
+        own = Words({line.name: line.own for line in context["lines"]})
+        context |= {
+            "values": own if form is None else form.values(),
+            "over": Words() if over is None else over.values(),
+            "errors": errors or Words(),
+            "windows": WINDOWS,
+            "spans": SPANS,
+            "conflict": None,
+        }
+        if conflict is not None:
+            status = 409
+            sent = None if form is None else read_limits(form, _KIND)
+            context["conflict"] = await self._conflict(context["tenant"].name, conflict, sent)
+        return self._pages.answer(request, "tenant_limits.html", context, status=status)
+
+    async def _context(self, request: Request) -> dict[str, Any]:
+        context = await self._detail.head(request, "limits")
+        state = await self._services.admin.quota_settings.get(await self._holder(request))
+        uses = await self._uses(state)
+        return context | {
+            "state": state,
+            "lines": lines_of(state, uses, context["tenant"].plan),
+            "are_counted": uses is not None,
+        }
+
+    async def _uses(self, state: QuotaState) -> Sequence[LimitUse] | None:
+        try:
+            return await limit_uses(self._services.quotas, state.effective)
+        except StoreUnavailable:
+            return None
+
+    async def _conflict(
+        self, tenant: str, there: QuotaState, sent: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """Say what was changed meanwhile, by whom, and what the form would make of it."""
+        found = await self._services.admin.audit.page(
+            AuditFilter(object_kind="quota"), PageRequest(1), tenant=tenant
+        )
+        lines = []
+        if sent is not None:
+            named = {name: value for name, value in sent.items() if not name.startswith("budget_w")}
+            named.pop("budget_hard", None)
+            lines = differences(there.quota, Quota(**named))
+        return {"lines": lines, "by": audit_row(found.data[0]) if found.data else None}
+
+    async def _holder(self, request: Request) -> Any:  # whose limits they are
+        return await self._services.admin.quota_settings.holder(
+            _KIND, request.path_params["name"], within=admin_of(request).tenant_id
+        )
+
+    def _done(self, request: Request, said: str) -> Response:
+        return see(f"/admin/tenants/{request.path_params['name']}", said=said)

@@ -1,0 +1,1 @@
+"""OpenAI's Responses: one more rendering of what chats compute, and what is stored of it."""

@@ -1,0 +1,46 @@
+"""Who reaches the pages: signing in, users, and the guards before all of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from admin_ui.app import Guard
+from admin_ui.assets import Assets
+from admin_ui.guards import guarded
+from admin_ui.login import account_routes, sign_in_routes, user_screens
+from admin_ui.pages import About, Pages
+from gateway.app.signing_in import SigningIn
+from gateway.services.admin import UserService
+
+PORTAL_HOME: Final = "/admin/tenants"
+
+
+def people_routes(
+    people: SigningIn, users: UserService, pages: Pages, *, public_url: str | None = None
+) -> list[Route]:
+    """Declare the pages of signing in, of one's account and of users."""
+    return [
+        *sign_in_routes(people.sign_in, people.sessions, pages),
+        *account_routes(people.sign_in, people.sessions, pages),
+        *user_screens(users, pages, public_url),
+        Route("/portal", _to_own_tenant, methods=["GET"]),
+    ]
+
+
+def guard_of(people: SigningIn, about: About, *, public_url: str | None = None) -> Guard:
+    """Make what stands before the pages; it says on a page of its own what it refuses."""
+    pages = Pages(about, Assets())
+
+    def guard(app: ASGIApp) -> ASGIApp:
+        return guarded(app, people.sessions, pages, public_url=public_url)
+
+    return guard
+
+
+async def _to_own_tenant(request: Request) -> Response:
+    return RedirectResponse(PORTAL_HOME, 303)

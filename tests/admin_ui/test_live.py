@@ -1,0 +1,167 @@
+"""The live stream: one snapshot for all who watch, none that waits for a slow one, an end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from starlette.types import Message
+
+from admin_ui.live import MAX_CLIENTS, LiveHub, LiveStream
+from gateway.errors import Overloaded, StoreUnavailable
+from gateway.services.admin import LiveView
+from gateway.services.requests import RecentRequests
+from tests.gateway.fake_scheduling import FakeModel, FakeService
+from tests.gateway.services.admin.test_live_view import Names
+
+pytestmark = pytest.mark.anyio
+
+
+class CountedView(LiveView):
+    """Count how often a view is asked for; go away as told."""
+
+    num_shown = 0
+    is_away = False
+
+    async def show(self) -> dict[str, Any]:
+        self.num_shown += 1
+        if self.is_away:
+            raise StoreUnavailable
+        return await super().show()
+
+
+class NoSamples:
+    def newest(self) -> None:
+        return None
+
+
+class Client:
+    """Read a stream as far as it is let."""
+
+    def __init__(self, hub: LiveHub, **options: Any) -> None:
+        self.sent: list[bytes] = []
+        self.may_read = asyncio.Event()
+        self.may_read.set()
+        self._gone = asyncio.Event()
+        self._stream = LiveStream(hub, **options)
+        self.task = asyncio.create_task(self._stream({}, self._receive, self._send))
+
+    async def _receive(self) -> Message:
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        await self.may_read.wait()
+        if message["type"] == "http.response.body" and message["body"]:
+            self.sent.append(message["body"])
+
+    def leave(self) -> None:
+        self._gone.set()
+
+
+@pytest.fixture
+def view() -> CountedView:
+    return CountedView([FakeModel("sim", FakeService())], Names(), RecentRequests())
+
+
+@pytest.fixture
+def hub(view: CountedView) -> LiveHub:
+    hub = LiveHub(view, NoSamples(), is_over=lambda: getattr(view, "is_over", False))
+    return hub
+
+
+async def _settled() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_one_snapshot_is_made_for_all(hub: LiveHub, view: CountedView) -> None:
+    """However many watch, a view is made once a tick, and each gets the very same bytes."""
+    clients = [Client(hub) for _ in range(50)]
+    await _settled()
+    await hub.tell()
+    await _settled()
+    assert view.num_shown == 1
+    assert {client.sent[1] for client in clients} == {clients[0].sent[1]}
+    assert clients[0].sent[1] is clients[1].sent[1]
+    told = json.loads(clients[0].sent[1].removeprefix(b"data: "))
+    assert told["text"]["waiting"] == "0"
+    for client in clients:
+        client.leave()
+    await asyncio.gather(*(client.task for client in clients))
+    assert hub.num_clients == 0
+
+
+async def test_nothing_is_made_while_nobody_watches(hub: LiveHub, view: CountedView) -> None:
+    """Without a client there is no view, before the first and after the last."""
+    await hub.tell()
+    client = Client(hub)
+    await _settled()
+    client.leave()
+    await client.task
+    await hub.tell()
+    await hub.tell()
+    assert view.num_shown <= 1
+
+
+async def test_a_slow_client_holds_nothing_up_and_gets_the_newest(
+    hub: LiveHub, view: CountedView
+) -> None:
+    """Who does not read misses snapshots; the others get each, and nothing is kept for it."""
+    quick, slow = Client(hub), Client(hub)
+    await _settled()
+    slow.may_read.clear()
+    for _ in range(5):
+        await hub.tell()
+        await _settled()
+    assert len(quick.sent) == 6
+    assert len(slow.sent) == 1
+    slow.may_read.set()
+    await _settled()
+    await hub.tell()
+    await _settled()
+    assert len(slow.sent) == 3
+    for client in (quick, slow):
+        client.leave()
+        await client.task
+
+
+async def test_a_store_that_is_away_sends_nothing(hub: LiveHub, view: CountedView) -> None:
+    """While there is no view nothing is told, so that pages grow stale and say so."""
+    client = Client(hub)
+    await _settled()
+    view.is_away = True
+    await hub.tell()
+    view.is_away = False
+    await hub.tell()
+    await _settled()
+    assert len(client.sent) == 2
+    client.leave()
+    await client.task
+
+
+async def test_streams_end_with_the_server(hub: LiveHub, view: CountedView) -> None:
+    """When the server stops, streams end at the next tick and no new one begins."""
+    client = Client(hub)
+    await _settled()
+    view.is_over = True  # type: ignore[attr-defined]
+    await hub.tell()
+    await asyncio.wait_for(client.task, 1)
+    with pytest.raises(Overloaded):
+        hub.stream()
+
+
+async def test_a_stream_ends_by_itself(hub: LiveHub) -> None:
+    """After its time a stream ends, so that who may watch is asked again."""
+    client = Client(hub, stream_s=0.01)
+    await asyncio.wait_for(client.task, 1)
+    assert hub.num_clients == 0
+
+
+async def test_there_are_only_so_many(hub: LiveHub) -> None:
+    """Beyond a number of streams the next one is refused."""
+    hub.num_clients = MAX_CLIENTS
+    with pytest.raises(Overloaded):
+        hub.stream()

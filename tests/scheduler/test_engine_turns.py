@@ -1,0 +1,145 @@
+"""Turns of engines that have their cores in common."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.engine_turns import EngineTurns, Place
+
+
+class Clock:
+    """Tell a time that goes on as it is told."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Engines:
+    """Have threads take turns; each takes one, and computes, when the test lets it."""
+
+    def __init__(self, *weights: float, patience_s: float = 30.0) -> None:
+        self.clock = Clock()
+        self.turns = EngineTurns(clock=self.clock, patience_s=patience_s)
+        self.places = [self.turns.place(weight) for weight in weights]
+
+    def waiting(self, place: Place) -> threading.Thread:
+        """Have a thread wait for a turn."""
+        thread = threading.Thread(target=place.take, daemon=True)
+        thread.start()
+        while thread.is_alive() and place not in self.turns._waiting:
+            thread.join(0.001)
+        return thread
+
+
+def contest(weights: list[float], steps_s: list[float], num_steps: int) -> Iterator[list[float]]:
+    """Let engines that always have work compute; yield their times after each step.
+
+    Time goes on only while somebody computes, so that one thread may play them all: at each moment
+    who holds the turn goes on, and asks for the next while the others wait.
+    """
+    engines = Engines(*weights)
+    threads = {place: engines.waiting(place) for place in engines.places}
+    for _ in range(num_steps):
+        [holder] = [place for place in engines.places if place is engines.turns._holder]
+        threads[holder].join()
+        engines.clock.now_s += steps_s[engines.places.index(holder)]
+        threads[holder] = engines.waiting(holder)
+        while engines.turns._holder is None:
+            threading.Event().wait(0.0001)
+        yield [place.computed_s for place in engines.places]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.25, 1.0, 3.0]), st.floats(0.001, 1.0)), min_size=2, max_size=4
+    )
+)
+def test_times_are_as_the_weights_however_long_the_steps(
+    engines: list[tuple[float, float]],
+) -> None:
+    """While all have work, what two got for their weight differs by a step of each at most."""
+    weights, steps_s = [list(part) for part in zip(*engines, strict=True)]
+    bound_s = [step_s / weight for weight, step_s in engines]
+    for computed_s in contest(weights, steps_s, 40):
+        got = [time_s / weight for time_s, weight in zip(computed_s, weights, strict=True)]
+        for one, bound_one in zip(got, bound_s, strict=True):
+            for other, bound_other in zip(got, bound_s, strict=True):
+                assert abs(one - other) <= bound_one + bound_other + 1e-6
+
+
+def test_who_is_alone_never_waits() -> None:
+    """It takes turn after turn without giving one up."""
+    engines = Engines(1.0, 1.0)
+    for _ in range(3):
+        engines.places[0].take()
+        engines.clock.now_s += 1.0
+    engines.places[0].leave()
+    engines.places[1].take()
+
+
+def test_a_rest_is_neither_owed_for_nor_saved_up() -> None:
+    """Who comes after ten seconds is next at once, and then has its part and no more."""
+    engines = Engines(1.0, 1.0)
+    busy, rested = engines.places
+    for _ in range(10):
+        busy.take()
+        engines.clock.now_s += 1.0
+    first = engines.waiting(rested)
+    again = engines.waiting(busy)
+    first.join()
+    engines.clock.now_s += 1.0
+    rested.take()
+    engines.clock.now_s += 1.0
+    second = engines.waiting(rested)
+    again.join()
+    assert engines.turns._holder is busy
+    engines.clock.now_s += 2.0
+    busy.leave()
+    second.join()
+
+
+def test_one_that_is_stuck_holds_nobody_up_for_good() -> None:
+    """After a while the others compute beside it, and it joins them when it comes back."""
+    engines = Engines(1.0, 1.0, patience_s=0.01)
+    stuck, other = engines.places
+    stuck.take()
+    engines.clock.now_s += 1.0
+    engines.waiting(other).join()
+    back = engines.waiting(stuck)
+    assert back.is_alive()
+    other.leave()
+    back.join()
+    assert engines.turns._holder is stuck
+
+
+@pytest.mark.parametrize("num", [2, 3])
+def test_one_computes_at_a_time(num: int) -> None:
+    """Whatever threads there are, and however often they come and go."""
+    turns = EngineTurns()
+    inside, most = [0], [0]
+
+    def drive(place: Place) -> None:
+        for number in range(60):
+            place.take()
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+            inside[0] -= 1
+            if number % 7 == 0:
+                place.leave()
+        place.leave()
+
+    threads = [threading.Thread(target=drive, args=(turns.place(1.0),)) for _ in range(num)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
