@@ -85,7 +85,8 @@ async def _serve(bench: Bench, num_readers: int, num_tokens: int) -> tuple[list[
     service = EngineService(Scheduler(engine.info, first_come(max_num_queued=1 << 30)), engine)
     requests = [_request(bench, number, num_tokens) for number in range(num_readers)]
     late_s: list[float] = []
-    ticker = asyncio.create_task(_tick(late_s))
+    ticked = asyncio.Event()
+    ticker = asyncio.create_task(_tick(late_s, ticked))
     service.start()
     try:
         started_s = time.perf_counter()
@@ -96,19 +97,19 @@ async def _serve(bench: Bench, num_readers: int, num_tokens: int) -> tuple[list[
             await asyncio.sleep(0)
         await asyncio.gather(*map(_read, streams))
         wall_s = time.perf_counter() - started_s
-        while not late_s:  # a small run may end before the first tick
-            await asyncio.sleep(_TICK_S)
+        await ticked.wait()  # a small run may end before the first tick
     finally:
         await asyncio.to_thread(service.stop)
         ticker.cancel()
     return late_s, wall_s
 
 
-async def _tick(late_s: list[float]) -> None:
+async def _tick(late_s: list[float], ticked: asyncio.Event) -> None:
     while True:
         due_s = time.perf_counter() + _TICK_S
         await asyncio.sleep(_TICK_S)
         late_s.append(time.perf_counter() - due_s)
+        ticked.set()
 
 
 async def _read(stream: TokenStream) -> None:
