@@ -94,6 +94,22 @@ def test_weight_edited_live_counts_from_now_on() -> None:
     assert _served(tree, 20).count("b") == 15
 
 
+def test_a_debt_of_a_light_time_is_paid_once() -> None:
+    """What a tenant was charged while it weighed less is as much service later, not as much lead."""
+    tree = FairTree(FairnessConfig())
+    for _ in range(60):
+        _push(tree, _sequence("a"))
+        _push(tree, _sequence("b"))
+    a = tree.find_account(Band.DEFAULT, "", "a")
+    assert a is not None
+    tree.lean(a, 0.05, 0.0)
+    _pass(tree, _sequence("a", weight=0.05), 100.0)
+    tree.lean(a, 20.0, 0.0)
+    assert _served(tree, 30).count("a") == 10
+    tree.lean(a, 0.5, 0.0)
+    assert _served(tree, 30).count("a") == 10
+
+
 def test_debt_outlives_a_short_absence() -> None:
     """A tenant that empties its queue and comes back at once goes behind those it overtook."""
     tree = FairTree(FairnessConfig())
