@@ -40,9 +40,11 @@ LEAST: Final = 0.05
 _MEAN_S: Final = 3.0
 _WANTED_S: Final = 5.0
 # Told are those with the most; what is left out of thousands is little for each.
-MAX_TOLD: Final = 512
-# From 1, below which a factor is 1.
+MAX_TOLD: Final = 256
+# A change of a factor, and its distance from 1.
 _LEAST_CHANGE: Final = 0.002
+# At once, while everybody waits: those that change most; others follow in a second.
+_MAX_LEANED: Final = 64
 _Column = NDArray[np.float64]
 
 
@@ -95,19 +97,24 @@ class Replicas:
         """Find the weights for what the other replicas serve, `num_replicas` with this one."""
         gain = 0.5 / num_replicas
         wanted = self._wanted(tree, elsewhere, now)
-        before, self._factors = self._factors, {}
-        leans = []
-        for account in before.keys() | wanted.keys():
-            old = before.get(account, 1.0)
+        changes = []
+        for account in self._factors.keys() | wanted.keys():
+            old = self._factors.get(account, 1.0)
             # Who is no longer served here begins anew.
             new = old ** (1.0 - gain) * wanted[account] ** gain if account in wanted else 1.0
             if abs(new - 1.0) < _LEAST_CHANGE:
                 new = 1.0
-            else:
-                self._factors[account] = new
+            if abs(math.log(new / old)) >= _LEAST_CHANGE:
+                changes.append((account, old, new))
+        if len(changes) > _MAX_LEANED:
+            changes.sort(key=lambda change: -abs(math.log(change[2] / change[1])))
+        leans, factors = [], dict(self._factors)
+        for account, old, new in changes[:_MAX_LEANED]:
+            factors[account] = new
             node = _find(tree, account)
-            if node is not None and new != old:
+            if node is not None:
                 leans.append(Lean(account, node, new / old))
+        self._factors = {account: factor for account, factor in factors.items() if factor != 1.0}
         return leans
 
     def leaned(self, request: Request) -> Request:
@@ -142,11 +149,13 @@ class Replicas:
         columns = tree.columns
         since = served.copy()
         since[: len(self._served)] -= self._served
-        # An entry that a newcomer was given began at zero.
-        since = np.where(since < 0.0, served, since)
+        # Refunds, and entries that were given to newcomers, are not told.
+        np.maximum(since, 0.0, out=since)
         is_tenant = columns.levels == Level.TENANT
-        in_all = float(since[is_tenant & (since > 0.0)].sum())
+        in_all = float(since[is_tenant].sum())
         is_one = is_tenant | (columns.levels == Level.ORGANISATION)
+        # Who waits and is served nothing is to be known as well.
+        waits = np.isfinite(columns.waiting_since_s) | (columns.waiting > 0.0)
         entries = np.flatnonzero(is_one & (since > 0.0))
         if len(entries) > MAX_TOLD:
             entries = entries[np.argpartition(since[entries], -MAX_TOLD)[-MAX_TOLD:]]
@@ -158,7 +167,7 @@ class Replicas:
             if node is None:
                 continue
             account = account_of(node)
-            rate = busy * float(since[entry]) / in_all
+            rate = busy * float(since[entry]) / in_all if in_all else 0.0
             rates[account] = rates.get(account, 0.0) + (1.0 - kept) * rate
             member = node if node.level is Level.ORGANISATION else node.member
             if node.num_waiting or columns.was_held[member.entry]:

@@ -29,6 +29,7 @@ from tests.soak import (
     overload,
     quota_parts,
     random_histories,
+    replica_shares,
     streams,
     telling_parts,
     throughput,
@@ -185,7 +186,12 @@ TELLING = telling_parts.PARTS
 SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING)
 REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-streams": (start, sdk_streams, disconnects, http_ratio, replay),
-    "soak-fairness": (tenant_shares, decode_parts.decode_shares, decode_parts.light_stream),
+    "soak-fairness": (
+        tenant_shares,
+        decode_parts.decode_shares,
+        decode_parts.light_stream,
+        replica_shares.replica_shares,
+    ),
     "soak-models": (model_parts.beside_models,),
     "soak-overload": (five_times_capacity,),
     "soak-histories": (random_histories.random_histories,),
