@@ -156,7 +156,7 @@ class Replicas:
         is_one = is_tenant | (columns.levels == Level.ORGANISATION)
         # Who waits and is served nothing is to be known as well.
         waits = np.isfinite(columns.waiting_since_s) | (columns.waiting > 0.0)
-        entries = np.flatnonzero(is_one & (since > 0.0))
+        entries = np.flatnonzero(is_one & ((since > 0.0) | waits))
         if len(entries) > MAX_TOLD:
             entries = entries[np.argpartition(since[entries], -MAX_TOLD)[-MAX_TOLD:]]
         rates = {account: rate * kept for account, rate in self._rates.items()}

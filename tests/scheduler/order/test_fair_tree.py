@@ -15,6 +15,7 @@ from engine.kv.table import BlockTable
 from scheduler.config import FairnessConfig
 from scheduler.order import places
 from scheduler.order.fair_tree import FairTree
+from scheduler.order.replicas import Account, Replicas
 from scheduler.policies.base import Child, Key, Siblings
 from scheduler.policies.vtc import Vtc
 from scheduler.request import Band, Request
@@ -95,7 +96,7 @@ def test_weight_edited_live_counts_from_now_on() -> None:
 
 
 def test_a_debt_of_a_light_time_is_paid_once() -> None:
-    """What a tenant was charged while it weighed less is as much service later, not as much lead."""
+    """What was charged while a tenant weighed less is as much service later, not as much lead."""
     tree = FairTree(FairnessConfig())
     for _ in range(60):
         _push(tree, _sequence("a"))
@@ -108,6 +109,27 @@ def test_a_debt_of_a_light_time_is_paid_once() -> None:
     assert _served(tree, 30).count("a") == 10
     tree.lean(a, 0.5, 0.0)
     assert _served(tree, 30).count("a") == 10
+
+
+def test_who_waits_and_is_served_nothing_is_leaned_on_still() -> None:
+    """A tenant that has its share elsewhere does not get it back here by being served nothing."""
+    tree, replicas = FairTree(FairnessConfig()), Replicas()
+    _push(tree, _sequence("a"))
+    served = _push(tree, _sequence("b"))
+    waits = _push(tree, _sequence("b"))
+    a = Account(Band.DEFAULT, "", "a")
+    weights = []
+    for now in map(float, range(40)):
+        tree.charge(served, 10.0, now)
+        replicas.rates(tree, now, now)
+        for lean in replicas.lean(tree, {a: 1.0}, 2, now):
+            tree.lean(lean.node, lean.ratio, now)
+        node = tree.find_account(*a)
+        assert node is not None
+        weights.append(node.weight)
+    assert waits in tree
+    assert weights[-1] < 0.2
+    assert weights == sorted(weights, reverse=True)
 
 
 def test_debt_outlives_a_short_absence() -> None:
