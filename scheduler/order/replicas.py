@@ -41,6 +41,8 @@ _MEAN_S: Final = 3.0
 _WANTED_S: Final = 5.0
 # Told are those with the most; what is left out of thousands is little for each.
 MAX_TOLD: Final = 256
+# Of what is wanted, divided by the number of replicas.
+_GAIN: Final = 0.5
 # A change of a factor, and its distance from 1.
 _LEAST_CHANGE: Final = 0.002
 # At once, while everybody waits: those that change most; others follow in a second.
@@ -95,7 +97,7 @@ class Replicas:
 
     def lean(self, tree: FairTree, elsewhere: Rates, num_replicas: int, now: float) -> list[Lean]:
         """Find the weights for what the other replicas serve, `num_replicas` with this one."""
-        gain = 0.5 / num_replicas
+        gain = _GAIN / num_replicas
         wanted = self._wanted(tree, elsewhere, now)
         changes = []
         for account in self._factors.keys() | wanted.keys():

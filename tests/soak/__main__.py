@@ -20,6 +20,7 @@ from tests.live_server import TREE, start_server
 from tests.passable import passable_directory
 from tests.soak import (
     batch_parts,
+    chaos,
     decode_parts,
     fairness,
     fault_parts,
@@ -183,7 +184,8 @@ BATCH: tuple[Callable[[Path, float], Part], ...] = (
 )
 WALLS = wall_parts.PARTS
 TELLING = telling_parts.PARTS
-SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING)
+CHAOS = (chaos.chaos,)
+SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING, *CHAOS)
 REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-streams": (start, sdk_streams, disconnects, http_ratio, replay),
     "soak-fairness": (
@@ -199,6 +201,7 @@ REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-quota": QUOTA,
     "soak-walls": WALLS,
     "soak-telling": TELLING,
+    "soak-chaos": CHAOS,
     "soak-batch": (*BATCH, harvest_parts.batch_harvest),
 }
 PARTS = {part.__name__: part for parts in REPORTS.values() for part in parts}
@@ -214,7 +217,7 @@ def main() -> int:
         "--scale",
         type=float,
         default=1.0,
-        help="share of the full size of soak-guards, soak-quota, soak-batch and soak-telling",
+        help="share of the full size of soak-guards, -quota, -batch, -telling and -chaos",
     )
     args = parser.parse_args()
     asked = set(args.part or GROUPS)

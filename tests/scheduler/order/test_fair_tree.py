@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import count
+from itertools import count, islice
 
 import pytest
 
@@ -111,25 +111,41 @@ def test_a_debt_of_a_light_time_is_paid_once() -> None:
     assert _served(tree, 30).count("a") == 10
 
 
+def _leaned(
+    charged: Mapping[str, float], waiting: str, elsewhere: Mapping[str, float]
+) -> Iterator[dict[str, float]]:
+    """Charge tenants so much a second, those of `waiting` wait for more; yields their weights."""
+    tree, replicas = FairTree(FairnessConfig()), Replicas()
+    running = {tenant: _push(tree, _sequence(tenant)) for tenant in charged}
+    for tenant, sequence in running.items():
+        if tenant in waiting:
+            _push(tree, _sequence(tenant))
+        tree.remove(sequence, 0.0)
+    theirs = {Account(Band.DEFAULT, "", tenant): rate for tenant, rate in elsewhere.items()}
+    for now in map(float, count()):
+        for tenant, cost in charged.items():
+            if cost:
+                tree.charge(running[tenant], cost, now)
+        replicas.rates(tree, now, now)
+        for lean in replicas.lean(tree, theirs, 2, now):
+            tree.lean(lean.node, lean.ratio, now)
+        nodes = {tenant: tree.find_account(Band.DEFAULT, "", tenant) for tenant in charged}
+        yield {tenant: node.weight for tenant, node in nodes.items() if node is not None}
+
+
 def test_who_waits_and_is_served_nothing_is_leaned_on_still() -> None:
     """A tenant that has its share elsewhere does not get it back here by being served nothing."""
-    tree, replicas = FairTree(FairnessConfig()), Replicas()
-    _push(tree, _sequence("a"))
-    served = _push(tree, _sequence("b"))
-    waits = _push(tree, _sequence("b"))
-    a = Account(Band.DEFAULT, "", "a")
-    weights = []
-    for now in map(float, range(40)):
-        tree.charge(served, 10.0, now)
-        replicas.rates(tree, now, now)
-        for lean in replicas.lean(tree, {a: 1.0}, 2, now):
-            tree.lean(lean.node, lean.ratio, now)
-        node = tree.find_account(*a)
-        assert node is not None
-        weights.append(node.weight)
-    assert waits in tree
-    assert weights[-1] < 0.2
-    assert weights == sorted(weights, reverse=True)
+    seen = [weights["a"] for weights in islice(_leaned({"a": 0, "b": 9}, "ab", {"a": 1.0}), 40)]
+    assert seen[-1] < 0.2
+    assert seen == sorted(seen, reverse=True)
+
+
+def test_what_others_leave_is_divided_between_those_who_want_it() -> None:
+    """Who wants no more than it has is no part of the level; the others are brought to one."""
+    charged = {"a": 30.0, "b": 60.0, "c": 10.0}
+    *_, weights = islice(_leaned(charged, "ab", {"a": 0.3}), 60)
+    assert weights["a"] / weights["b"] == pytest.approx(0.5, rel=0.05)
+    assert weights["c"] == 1.0
 
 
 def test_debt_outlives_a_short_absence() -> None:
