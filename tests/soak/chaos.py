@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -31,6 +31,7 @@ from tests.faults.cases import Target, post
 from tests.faults.wire import BadAnswer, NoAnswer, read_body, read_head
 from tests.soak.fickle_stores import FickleStores, Storm
 from tests.soak.fleet import MODEL, Fleet, completion, until
+from tests.soak.live_gateway import percentile
 from tests.soak.stores_between import Between, stores_between
 
 Part = tuple[dict[str, Figure], dict[str, Any]]
@@ -63,12 +64,12 @@ class Chaos:
 
     victim_asked: int = 0
     victim_failed: list[str] = field(default_factory=list)
-    victim_tries: Counter[str] = field(default_factory=Counter)
+    victim_tries: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     victim_latency_s: list[float] = field(default_factory=list)
     streams_without_end: list[str] = field(default_factory=list)
     items: int = 0
     items_done: int = 0
-    attacks: Counter[str] = field(default_factory=Counter)
+    attacks: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
 
 
 def chaos(directory: Path, scale: float = 1.0) -> Part:
@@ -85,7 +86,7 @@ def chaos(directory: Path, scale: float = 1.0) -> Part:
     )
 
     @asynccontextmanager
-    async def beside(stores: FickleStores) -> AsyncIterator[None]:
+    async def others(stores: FickleStores) -> AsyncIterator[None]:
         async with _beside(stores, chaos):
             yield
 
@@ -95,12 +96,20 @@ def chaos(directory: Path, scale: float = 1.0) -> Part:
             storm,
             clients=CLIENTS,
             keys=max(20, round(400 * scale)),
-            beside=beside,
+            beside=others,
             SLUICE_MAX_NUM_SEQS=str(ROWS),
             SLUICE_SHUTDOWN_GRACE_S="20",
+            # A batch is read by whichever gateway comes to it.
+            SLUICE_FILE_STORAGE=str(directory / "files"),
         )
     )
-    return _figures(result, chaos), {"chaos": {"between": asdict(result), "beside": asdict(chaos)}}
+    beside = {
+        "victim_tries": dict(chaos.victim_tries),
+        "victim_failed": chaos.victim_failed,
+        "streams_without_end": chaos.streams_without_end,
+        "attacks": dict(chaos.attacks),
+    }
+    return _figures(result, chaos), {"chaos": {"between": asdict(result), "beside": beside}}
 
 
 def _figures(result: Between, chaos: Chaos) -> dict[str, Figure]:
@@ -117,6 +126,7 @@ def _figures(result: Between, chaos: Chaos) -> dict[str, Figure]:
         "victim_failed": at_most(len(chaos.victim_failed), 0, "requests"),
         "victim_asked": at_least(chaos.victim_asked, 10, "requests"),
         "victim_tries": Figure(sum(chaos.victim_tries.values()), "requests"),
+        "victim_p99_s": Figure(percentile(chaos.victim_latency_s, 0.99), "s"),
         "requests": Figure(result.requests, "requests"),
         "refused_share": Figure(refused / asked, "share"),
         "restarts": at_least(result.turns.kills, 2, "restarts"),
@@ -250,10 +260,11 @@ async def _batch(fleet: Fleet, key: str, chaos: Chaos) -> None:
         async def is_done() -> bool:
             nonlocal batch
             batch = (await call("GET", f"/batches/{batch['id']}")).json()
-            return batch["status"] == "completed"
+            return batch["status"] in ("completed", "failed", "expired", "cancelled")
 
         with suppress(TimeoutError):
             await until(is_done, timeout_s=FOR_S + _BATCH_DONE_S, every_s=1.0)
+            assert batch["status"] == "completed", batch
             told = await call("GET", f"/files/{batch['output_file_id']}/content")
             done = Counter(json.loads(line)["custom_id"] for line in told.text.splitlines())
             chaos.items_done = sum(number == 1 for number in done.values())

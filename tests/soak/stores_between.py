@@ -112,11 +112,11 @@ async def stores_between(
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(crowd.run(clients))
-                try:
-                    async with beside(stores):
+                async with beside(stores):
+                    try:
                         await rage(stores, storm, result.turns, random.Random(seed))
-                finally:
-                    crowd.over.set()
+                    finally:
+                        crowd.over.set()
                 result.seconds = loop.time() - began_s
                 await _until_quiet(stores, crowd, result)
         finally:
