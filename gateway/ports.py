@@ -963,3 +963,16 @@ class QuotaCounters(Protocol):
         Raises: `CountersUnavailable`: they may or may not have been done.
         """
         ...
+
+
+class ReplicaRates(Protocol):
+    """Carry what replicas of a model tell each other."""
+
+    async def exchange(
+        self, model: str, replica: str, said: bytes, *, life_s: float
+    ) -> Sequence[bytes]:
+        """Say something of a model for so long, and return what others say of it now.
+
+        Raises: `CountersUnavailable`.
+        """
+        ...

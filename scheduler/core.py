@@ -24,7 +24,7 @@ from scheduler.config import PRESETS, FairnessConfig, SchedulerConfig
 from scheduler.counts import Counts, count
 from scheduler.learn import Estimates, LengthModel, Lengths, MachineTime, StepModel
 from scheduler.lifecycle import Lifecycle
-from scheduler.order import BandShares, Tokens, Unit
+from scheduler.order import BandShares, Rates, Replicas, Tokens, Unit
 from scheduler.outputs import Outputs
 from scheduler.request import Admit, FinishReason, Reject, Request, RequestOutput, Sender
 from scheduler.running import RunningSet
@@ -75,6 +75,8 @@ class Scheduler:
         self._results = Results(info, self._lifecycle)
         self._in_flight = InFlight(self._limits, self._lifecycle)
         self._step_counts = StepCounts()
+        self._replicas = Replicas()
+        self._busy_s = 0.0
         self._num_offered = self._num_rejected = self._num_steps = self._num_preemptions = 0
         # Spreads the times at which those that are refused come back.
         self._jitter = random.Random(0)
@@ -130,6 +132,7 @@ class Scheduler:
         """Change a tenant's share from now on, that of its waiting requests included."""
         self._lifecycle.waiting.set_weight(tenant_id, weight)
         self._lifecycle.running.holdings.set_weight(tenant_id, weight)
+        self._replicas.forget(tenant_id)
 
     def least_pace_s(self) -> float:
         """Say the shortest time between tokens to promise a tenant; 0 before much is known."""
@@ -145,6 +148,21 @@ class Scheduler:
         """Do the same to an organisation."""
         self._lifecycle.waiting.set_organisation_weight(organisation_id, weight)
         self._lifecycle.running.holdings.set_organisation_weight(organisation_id, weight)
+        self._replicas.forget(organisation_id)
+
+    def rates(self, now: float) -> Rates:
+        """Say what is served here a second, to be told to other replicas; about once a second."""
+        return self._replicas.rates(self._lifecycle.waiting, self._busy_s, now)
+
+    def lean(self, elsewhere: Rates, num_replicas: int, now: float) -> None:
+        """Weigh who is served elsewhere by `num_replicas` - 1 others; see `scheduler.order`."""
+        tree, holdings = self._lifecycle.waiting, self._lifecycle.running.holdings
+        for account, node, ratio in self._replicas.lean(tree, elsewhere, num_replicas, now):
+            tree.lean(node, ratio, now)
+            if not (account.organisation_id and account.tenant_id):
+                is_organisation = bool(account.organisation_id)
+                name = account.organisation_id or account.tenant_id
+                holdings.lean(account.band, (is_organisation, name), ratio)
 
     def prepare(self, request: Request) -> Sequence | None:
         """Do what of an offer takes as long as the prompt is; any thread may, without a lock.
@@ -184,6 +202,7 @@ class Scheduler:
             return refusal
         sequence = prepared or self.prepare(request)
         assert sequence is not None, "what is not refused for its length is prepared"
+        sequence.request = self._replicas.leaned(request)
         sequence.ordinal = self._num_offered
         self._estimates.update(sequence)
         is_promised = not self._admission.is_beyond_promise(sequence)
@@ -231,6 +250,7 @@ class Scheduler:
         """
         step, own_s = self._in_flight.take(result, now, waited_s)
         took_s = own_s + waited_s
+        self._busy_s += own_s
         self._composer.note(step, result)
         outputs = self._results.take(step, result, now)
         num_prefill_tokens = step.features.num_prefill_tokens

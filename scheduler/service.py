@@ -36,7 +36,7 @@ from scheduler.core import Scheduler
 from scheduler.counts import Counts
 from scheduler.engine_turns import Place
 from scheduler.errors import Rejected
-from scheduler.order import BandShares
+from scheduler.order import BandShares, Rates
 from scheduler.outputs import DrawnTokens, Outputs
 from scheduler.policies.registry import levels_of
 from scheduler.request import FinishReason, Reject, RejectCode, Request, RequestOutput, Sender
@@ -214,6 +214,15 @@ class EngineService:
             self._scheduler.set_organisation_weight(organisation_id, weight)
 
         self._post(command)
+
+    def rates(self) -> Rates:
+        """Say what is served here a second, by band, organisation and tenant."""
+        with self._wake:
+            return self._scheduler.rates(self._clock())
+
+    def lean(self, elsewhere: Rates, num_replicas: int) -> None:
+        """Weigh less who is served elsewhere, so that the sums go by weights."""
+        self._post(lambda now: self._scheduler.lean(elsewhere, num_replicas, now))
 
     def least_pace_s(self) -> float:
         """Say the shortest time between tokens to promise a tenant; 0 before much is known."""

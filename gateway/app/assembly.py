@@ -59,6 +59,7 @@ from gateway.services.ledger import Exports, PriceBook, UsageService
 from gateway.services.loop_share import LoopShare
 from gateway.services.quotas import Entry
 from gateway.services.read_rate import ReadRate
+from gateway.services.replica_shares import ReplicaShares
 from gateway.services.requests import RecentRequests
 from gateway.services.responses import StoredResponses
 from gateway.settings import Settings
@@ -136,6 +137,8 @@ async def assemble(
         on_measured=observed.process.note_load,
     )
     await stack.enter_async_context(overload.watching())
+    sharing = ReplicaShares(models, store.replica_rates)
+    await stack.enter_async_context(sharing.running())
     probes.watch_overload(overload)
     probes.watch_spool(lambda: books.spool.fill)
     exports = Exports(settings.data_dir / EXPORTS_DIR)

@@ -53,6 +53,7 @@ from gateway.store.redis import (
     is_cluster,
 )
 from gateway.store.redis_pipe import RedisPipe
+from gateway.store.replica_rates import RedisReplicaRates
 from gateway.store.request_records import SqlRequestRecords
 from gateway.store.responses import SqlResponses
 from gateway.store.retention import Retention
@@ -112,6 +113,7 @@ class Store:
     request_records: SqlRequestRecords
     responses: SqlResponses
     counters: RedisQuotaCounters
+    replica_rates: RedisReplicaRates
     first_start: FirstStart | None
 
 
@@ -217,6 +219,7 @@ async def open_store(
             request_records=SqlRequestRecords(database),
             responses=SqlResponses(database),
             counters=RedisQuotaCounters(pipe),
+            replica_rates=RedisReplicaRates(redis),
             first_start=made,
         )
 

@@ -3,7 +3,8 @@
 `FairTree` orders what waits: bands, organisations, tenants, keys, requests, each by a policy of
 `scheduler.policies`; its nodes keep what was served below them. `Charges` charges what a request
 costs, in the `Unit` that is chosen. Every time that a promise sets comes from `deadlines`.
-`Windows` forces batch work up in time. `ShareWindow` says how evenly tenants were served.
+`Windows` forces batch work up in time. `ShareWindow` says how evenly tenants were served, and
+`Replicas` has them weigh less for what others serve them.
 """
 
 from scheduler.order.charges import Charges
@@ -16,6 +17,7 @@ from scheduler.order.deadlines import (
     start_by_s,
 )
 from scheduler.order.fair_tree import FairTree
+from scheduler.order.replicas import Account, Rates, Replicas
 from scheduler.order.share_window import BandShares, ShareWindow, TenantShare
 from scheduler.order.tree_node import Level, Node
 from scheduler.order.units import StepPrices, Tokens, Unit
@@ -23,11 +25,14 @@ from scheduler.order.windows import Windows
 
 __all__ = [
     "NEVER",
+    "Account",
     "BandShares",
     "Charges",
     "FairTree",
     "Level",
     "Node",
+    "Rates",
+    "Replicas",
     "ShareWindow",
     "StepPrices",
     "TenantShare",

@@ -174,6 +174,21 @@ class Accounts(Places):
                     for tenant in organisation.children.values():
                         self.watcher.changed(tenant)
 
+    def lean(self, node: Node, ratio: float, now: float) -> None:
+        """Multiply the weight of a tenant, or of an organisation, in one band.
+
+        It stays as far ahead of its siblings, in service, as it was.
+        """
+        self.version += 1
+        parent = node.above
+        if not node.is_merged:
+            parent.policy.lean(node, ratio, parent.order, now)
+        node.weight *= ratio
+        if self.watcher is not None:
+            is_tenant = node.level is Level.TENANT
+            for tenant in (node,) if is_tenant else node.children.values():
+                self.watcher.changed(tenant)
+
     def _charge_bands(
         self, tenants: NDArray[np.intp], bands: Mapping[int, float], now: float
     ) -> None:

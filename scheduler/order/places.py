@@ -92,12 +92,16 @@ class Places:
 
     def find_tenant(self, request: Request | Sender) -> Node | None:
         """Find the tenant that a request is from, if it is known."""
+        return self.find_account(request.band, request.organisation_id, request.tenant_id)
+
+    def find_account(self, band: Band, organisation_id: str, tenant_id: str) -> Node | None:
+        """Find a tenant, or with an empty `tenant_id` an organisation, if it is known."""
         above: Node | None
-        if request.organisation_id:
-            above = self.find_organisation(request)
+        if organisation_id:
+            above = self._organisations.get((band, organisation_id))
         else:
-            above = self._root.children.get(request.band.name)
-        return None if above is None else above.children.get(request.tenant_id)
+            above = self._root.children.get(band.name)
+        return above if above is None or not tenant_id else above.children.get(tenant_id)
 
     def find_member(self, request: Request) -> Node | None:
         """Find who shares its band with others: its organisation, or a tenant of none."""
@@ -113,6 +117,10 @@ class Places:
     def node_of(self, entry: int) -> Node:
         """Find the node that has an entry."""
         return self._node_of_entry[entry]
+
+    def find_entry(self, entry: int) -> Node | None:
+        """Find the node that has an entry, if one has."""
+        return self._node_of_entry.get(entry)
 
     def weights_of(self, tenants: NDArray[np.intp]) -> NDArray[np.float64]:
         """Look the weights of tenants, or organisations, up by their entries."""

@@ -126,6 +126,12 @@ class Policy:
         The child need not be waiting any more.
         """
 
+    def lean(self, child: Child, ratio: float, siblings: Siblings, now: float) -> None:
+        """Learn that a child's weight is about to be multiplied, and not by who set it.
+
+        How far it is ahead of its turn, in service, is to stay what it is.
+        """
+
     def resume(self, before: Policy, counterparts: Mapping[Child, Child]) -> None:
         """Go on from where a policy of the same kind was, for the children in its children's place.
 

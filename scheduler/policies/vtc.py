@@ -55,6 +55,12 @@ class Vtc(Policy):
         if cost < 0.0:
             siblings.update(child, now)
 
+    def lean(self, child: Child, ratio: float, siblings: Siblings, now: float) -> None:
+        ahead = child.counter - self._floor(siblings, now)
+        if ahead > 0.0:
+            child.counter += ahead / ratio - ahead
+            siblings.update(child, now)
+
     def resume(self, before: Policy, counterparts: Mapping[Child, Child]) -> None:
         assert isinstance(before, Vtc)
         last = before._last_to_leave

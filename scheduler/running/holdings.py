@@ -76,6 +76,12 @@ class Holdings:
         """Change what an organisation is entitled to."""
         self._set_weight((True, organisation_id), weight)
 
+    def lean(self, band: Band, member: Member, ratio: float) -> None:
+        """Multiply what a tenant of no organisation, or an organisation, is entitled to."""
+        holding = self._holdings.get((int(band), member))
+        if holding is not None:
+            self._weigh(int(band), holding, holding.weight * ratio)
+
     def _set_weight(self, member: Member, weight: float) -> None:
         for band in Band:
             holding = self._holdings.get((int(band), member))

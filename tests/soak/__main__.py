@@ -20,6 +20,7 @@ from tests.live_server import TREE, start_server
 from tests.passable import passable_directory
 from tests.soak import (
     batch_parts,
+    chaos,
     decode_parts,
     fairness,
     fault_parts,
@@ -29,6 +30,7 @@ from tests.soak import (
     overload,
     quota_parts,
     random_histories,
+    replica_shares,
     streams,
     telling_parts,
     throughput,
@@ -182,10 +184,16 @@ BATCH: tuple[Callable[[Path, float], Part], ...] = (
 )
 WALLS = wall_parts.PARTS
 TELLING = telling_parts.PARTS
-SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING)
+CHAOS = (chaos.chaos,)
+SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING, *CHAOS)
 REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-streams": (start, sdk_streams, disconnects, http_ratio, replay),
-    "soak-fairness": (tenant_shares, decode_parts.decode_shares, decode_parts.light_stream),
+    "soak-fairness": (
+        tenant_shares,
+        decode_parts.decode_shares,
+        decode_parts.light_stream,
+        replica_shares.replica_shares,
+    ),
     "soak-models": (model_parts.beside_models,),
     "soak-overload": (five_times_capacity,),
     "soak-histories": (random_histories.random_histories,),
@@ -193,6 +201,7 @@ REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-quota": QUOTA,
     "soak-walls": WALLS,
     "soak-telling": TELLING,
+    "soak-chaos": CHAOS,
     "soak-batch": (*BATCH, harvest_parts.batch_harvest),
 }
 PARTS = {part.__name__: part for parts in REPORTS.values() for part in parts}
@@ -208,7 +217,7 @@ def main() -> int:
         "--scale",
         type=float,
         default=1.0,
-        help="share of the full size of soak-guards, soak-quota, soak-batch and soak-telling",
+        help="share of the full size of soak-guards, -quota, -batch, -telling and -chaos",
     )
     args = parser.parse_args()
     asked = set(args.part or GROUPS)

@@ -38,12 +38,17 @@ async def _one(job: dict[str, Any], key: str, draw: random.Random) -> list[float
         b"content-length: %d\r\n\r\n%b" % (key.encode(), len(body), body)
     )
     head = await reader.read(1 << 16)
-    first_s = time.monotonic()
     if head.startswith(b"HTTP/1.1 503"):
         writer.close()
         await asyncio.sleep(_REFUSED_S)
         return None
     assert head.startswith(b"HTTP/1.1 200"), head
+    # Headers may come long before a first token does.
+    while b"data: {" not in head:
+        more = await reader.read(1 << 16)
+        assert more, head
+        head = head[-64:] + more
+    first_s = time.monotonic()
     tail = head[-64:]
     while data := await reader.read(1 << 16):
         tail = (tail + data)[-64:]

@@ -133,7 +133,8 @@ class Storm:
     """Say how long it lasts and how often what happens in it; all in seconds.
 
     `partitions` are the times at which a gateway, the next in turn, is cut off from Redis. Only the
-    other is killed meanwhile; of every third partition the one that is cut off is, after half.
+    other is killed meanwhile; of every third partition the one that is cut off is, after half. With
+    another signal than `kill -9` gateways are restarted as in a roll-out.
     """
 
     for_s: float
@@ -142,6 +143,7 @@ class Storm:
     kill_s: float = 20.0
     postgres_s: float = 70.0
     redis_s: float = 85.0
+    kills_with: signal.Signals = signal.SIGKILL
 
 
 async def rage(stores: FickleStores, storm: Storm, turns: Turns, draw: random.Random) -> None:
@@ -164,7 +166,9 @@ async def rage(stores: FickleStores, storm: Storm, turns: Turns, draw: random.Ra
         ),
         _let_start(stores, cut_off, starting),
         _cut_off(stores, storm, cut_off, turns),
-        _now_and_then(storm.kill_s, draw, end_s, lambda: _kill(stores.fleet, cut_off, draw, turns)),
+        _now_and_then(
+            storm.kill_s, draw, end_s, lambda: _kill(stores, storm, cut_off, draw, turns)
+        ),
         _now_and_then(storm.postgres_s, draw, end_s, lambda: _crash_postgres(stores, turns)),
         _now_and_then(storm.redis_s, draw, end_s, lambda: _kill_redis(stores, turns)),
     ]
@@ -188,7 +192,7 @@ async def keep_running(fleet: Fleet, turns: Turns) -> None:
         for replica in fleet.replicas:
             if not replica.is_running:
                 assert replica.process is not None
-                turns.starts_failed += replica.process.returncode != -signal.SIGKILL
+                turns.starts_failed += replica.process.returncode not in (-signal.SIGKILL, 0)
                 replica.start()
         await asyncio.sleep(0.5)
 
@@ -250,7 +254,7 @@ async def _cut_off(stores: FickleStores, storm: Storm, cut_off: set[int], turns:
         await way.turn(Mood.REFUSING if dies else Mood.BLACK_HOLE)
         await asyncio.sleep(storm.partition_s / 2)
         if dies:
-            stores.fleet.replicas[gateway].send(signal.SIGKILL)
+            stores.fleet.replicas[gateway].send(storm.kills_with)
             turns.kills += 1
         await asyncio.sleep(storm.partition_s / 2)
         turns.partitions += 1
@@ -267,15 +271,17 @@ async def _now_and_then(
             await strike()
 
 
-async def _kill(fleet: Fleet, cut_off: set[int], draw: random.Random, turns: Turns) -> None:
+async def _kill(
+    stores: FickleStores, storm: Storm, cut_off: set[int], draw: random.Random, turns: Turns
+) -> None:
     """Kill one of the gateways that serve; `keep_running` starts it again."""
     ready = [
         replica
-        for at, replica in enumerate(fleet.replicas)
+        for at, replica in enumerate(stores.fleet.replicas)
         if at not in cut_off and replica.is_running and await is_ready("127.0.0.1", replica.port)
     ]
     if ready:
-        draw.choice(ready).send(signal.SIGKILL)
+        draw.choice(ready).send(storm.kills_with)
         turns.kills += 1
 
 

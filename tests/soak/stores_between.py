@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -90,10 +91,18 @@ class Between:
 
 
 async def stores_between(
-    directory: Path, storm: Storm, *, clients: int = CLIENTS, keys: int, seed: int = 1
+    directory: Path,
+    storm: Storm,
+    *,
+    clients: int = CLIENTS,
+    keys: int,
+    seed: int = 1,
+    beside: Callable[[FickleStores], AbstractAsyncContextManager[object]] = nullcontext,
+    **settings: str,
 ) -> Between:
-    """Ask through a storm, wait until all is quiet, and compare."""
-    async with fickle_stores(directory, seed=seed, SLUICE_MAX_NUM_SEQS="64") as stores:
+    """Ask through a storm, wait until all is quiet, and compare; `beside` it goes on what likes."""
+    settings = {"SLUICE_MAX_NUM_SEQS": "64", **settings}
+    async with fickle_stores(directory, seed=seed, **settings) as stores:
         result = Between()
         crowd = await _crowd(stores, keys, seed)
         sampling = asyncio.create_task(_sample(stores, crowd, result))
@@ -103,10 +112,11 @@ async def stores_between(
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(crowd.run(clients))
-                try:
-                    await rage(stores, storm, result.turns, random.Random(seed))
-                finally:
-                    crowd.over.set()
+                async with beside(stores):
+                    try:
+                        await rage(stores, storm, result.turns, random.Random(seed))
+                    finally:
+                        crowd.over.set()
                 result.seconds = loop.time() - began_s
                 await _until_quiet(stores, crowd, result)
         finally:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import count
+from itertools import count, islice
 
 import pytest
 
@@ -15,6 +15,7 @@ from engine.kv.table import BlockTable
 from scheduler.config import FairnessConfig
 from scheduler.order import places
 from scheduler.order.fair_tree import FairTree
+from scheduler.order.replicas import Account, Replicas
 from scheduler.policies.base import Child, Key, Siblings
 from scheduler.policies.vtc import Vtc
 from scheduler.request import Band, Request
@@ -92,6 +93,59 @@ def test_weight_edited_live_counts_from_now_on() -> None:
     assert sorted(_served(tree, 10)) == ["a"] * 5 + ["b"] * 5
     tree.set_weight("b", 3.0)
     assert _served(tree, 20).count("b") == 15
+
+
+def test_a_debt_of_a_light_time_is_paid_once() -> None:
+    """What was charged while a tenant weighed less is as much service later, not as much lead."""
+    tree = FairTree(FairnessConfig())
+    for _ in range(60):
+        _push(tree, _sequence("a"))
+        _push(tree, _sequence("b"))
+    a = tree.find_account(Band.DEFAULT, "", "a")
+    assert a is not None
+    tree.lean(a, 0.05, 0.0)
+    _pass(tree, _sequence("a", weight=0.05), 100.0)
+    tree.lean(a, 20.0, 0.0)
+    assert _served(tree, 30).count("a") == 10
+    tree.lean(a, 0.5, 0.0)
+    assert _served(tree, 30).count("a") == 10
+
+
+def _leaned(
+    charged: Mapping[str, float], waiting: str, elsewhere: Mapping[str, float]
+) -> Iterator[dict[str, float]]:
+    """Charge tenants so much a second, those of `waiting` wait for more; yields their weights."""
+    tree, replicas = FairTree(FairnessConfig()), Replicas()
+    running = {tenant: _push(tree, _sequence(tenant)) for tenant in charged}
+    for tenant, sequence in running.items():
+        if tenant in waiting:
+            _push(tree, _sequence(tenant))
+        tree.remove(sequence, 0.0)
+    theirs = {Account(Band.DEFAULT, "", tenant): rate for tenant, rate in elsewhere.items()}
+    for now in map(float, count()):
+        for tenant, cost in charged.items():
+            if cost:
+                tree.charge(running[tenant], cost, now)
+        replicas.rates(tree, now, now)
+        for lean in replicas.lean(tree, theirs, 2, now):
+            tree.lean(lean.node, lean.ratio, now)
+        nodes = {tenant: tree.find_account(Band.DEFAULT, "", tenant) for tenant in charged}
+        yield {tenant: node.weight for tenant, node in nodes.items() if node is not None}
+
+
+def test_who_waits_and_is_served_nothing_is_leaned_on_still() -> None:
+    """A tenant that has its share elsewhere does not get it back here by being served nothing."""
+    seen = [weights["a"] for weights in islice(_leaned({"a": 0, "b": 9}, "ab", {"a": 1.0}), 40)]
+    assert seen[-1] < 0.2
+    assert seen == sorted(seen, reverse=True)
+
+
+def test_what_others_leave_is_divided_between_those_who_want_it() -> None:
+    """Who wants no more than it has is no part of the level; the others are brought to one."""
+    charged = {"a": 30.0, "b": 60.0, "c": 10.0}
+    *_, weights = islice(_leaned(charged, "ab", {"a": 0.3}), 60)
+    assert weights["a"] / weights["b"] == pytest.approx(0.5, rel=0.05)
+    assert weights["c"] == 1.0
 
 
 def test_debt_outlives_a_short_absence() -> None:

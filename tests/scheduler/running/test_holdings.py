@@ -27,6 +27,10 @@ def test_shares_are_by_weight_within_the_band_and_those_above() -> None:
     assert (holdings.share(high), holdings.share(one), holdings.share(three)) == (1.0, 0.2, 0.6)
     holdings.set_weight("b", 2.0)
     assert (holdings.share(one), holdings.share(three)) == (0.25, 0.5)
+    holdings.lean(Band.DEFAULT, (False, "b"), 0.5)
+    holdings.lean(Band.DEFAULT, (True, "b"), 9.0)
+    holdings.lean(Band.FLEX, (False, "b"), 9.0)
+    assert holdings.share(one) == holdings.share(three) == 1 / 3
 
 
 def test_who_asked_lately_has_a_share_for_a_minute() -> None:

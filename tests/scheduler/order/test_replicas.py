@@ -1,0 +1,165 @@
+"""Tenants on several replicas: shares over all of them, by what each tells the others."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decode_contest import Contest, Flood
+from scheduler.order.replicas import LEAST, Account, Rates, fill
+from scheduler.request import Band
+
+# Streams that wait for one of 64 slots, and so few that all rows fit.
+QUEUED, FITTING = 90, 28
+
+
+class Fleet:
+    """Drive contests beside each other; each tells its rates once a second, `late_s` late.
+
+    Of each replica: how many streams of which weight a tenant has there.
+    """
+
+    def __init__(self, *replicas: Mapping[str, tuple[int, float]], late_s: int = 1) -> None:
+        self.contests = [
+            # A few dozen steps a second are enough.
+            Contest(
+                *(Flood(tenant=name, streams=n, weight=w) for name, (n, w) in floods.items()),
+                host_row_s=0.0005,
+            )
+            for floods in replicas
+        ]
+        self.told: deque[Sequence[Rates]] = deque(maxlen=late_s + 1)
+        self._before: Counter[str] = Counter()
+
+    def settle(self, for_s: int) -> None:
+        """Run, and count from here on."""
+        self.run(for_s)
+        self._before = self._tokens()
+
+    def run(self, for_s: int) -> None:
+        for _ in range(for_s):
+            end_s = self.contests[0].now + 1.0
+            for contest in self.contests:
+                while contest.now < end_s:
+                    contest.turn()
+            self.told.append([c.scheduler.rates(c.now) for c in self.contests])
+            for contest in self.contests:
+                mine = self.contests.index(contest)
+                elsewhere: Counter[Account] = Counter()
+                for theirs, rates in enumerate(self.told[0]):
+                    if theirs != mine:
+                        elsewhere.update(rates)
+                contest.scheduler.lean(elsewhere, len(self.contests), contest.now)
+
+    def share(self, tenant: str) -> float:
+        since = self._tokens() - self._before
+        return since[tenant] / since.total()
+
+    def _tokens(self) -> Counter[str]:
+        return sum((contest.tokens for contest in self.contests), Counter())
+
+
+@pytest.mark.parametrize(("num_replicas", "streams"), [(2, FITTING), (4, QUEUED)])
+def test_two_replicas_are_no_two_shares(num_replicas: int, streams: int) -> None:
+    """Who floods all replicas beside who floods all but one has half of them all."""
+    both = {"a": (streams, 1.0), "b": (streams, 1.0)}
+    fleet = Fleet({"a": (streams, 1.0)}, *[both] * (num_replicas - 1))
+    fleet.settle(6 * num_replicas)
+    weights = []
+    for _ in range(10):
+        fleet.run(1)
+        weights.append(_weight(fleet.contests[1], "a"))
+    assert fleet.share("a") == pytest.approx(0.5, abs=0.025)
+    # It has come to rest, and does not swing about it.
+    assert max(weights) < 1.4 * min(weights)
+
+
+def test_shares_go_by_weights_over_all() -> None:
+    """A weight of three has three quarters of what two replicas serve, wherever that is."""
+    fleet = Fleet(
+        {"a": (QUEUED, 1.0), "b": (QUEUED, 3.0)},
+        {"a": (QUEUED, 1.0), "b": (QUEUED, 3.0)},
+        {"b": (QUEUED, 3.0)},
+    )
+    fleet.settle(15)
+    fleet.run(10)
+    assert fleet.share("b") == pytest.approx(0.75, abs=0.0375)
+
+
+def test_who_has_much_elsewhere_is_served_here_all_the_same() -> None:
+    """No replica lets a tenant starve, and once nobody else is heard of all weigh what they did."""
+    fleet = Fleet({"a": (QUEUED, 1.0)}, {"a": (QUEUED, 1.0), "b": (QUEUED, 1.0)})
+    fleet.settle(15)
+    fleet.run(5)
+    there = fleet.contests[1]
+    before = there.tokens.copy()
+    assert fleet.share("a") > 0.5
+    for _ in range(10):
+        end_s = there.now + 1.0
+        while there.now < end_s:
+            there.turn()
+        there.scheduler.rates(there.now)
+        there.scheduler.lean({}, 1, there.now)
+    since = there.tokens - before
+    assert 0.3 < since["a"] / since.total() < 0.55
+    assert _weight(there, "a") == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_light_tenant_loses_nothing() -> None:
+    """A tenant that wants no more than it has weighs what it did, whatever it has elsewhere."""
+    one = {"light": (1, 1.0), "flood": (QUEUED, 1.0), "other": (QUEUED, 1.0)}
+    fleet = Fleet(one, {"light": (2, 1.0), "flood": (QUEUED, 1.0)})
+    fleet.run(12)
+    light = Account(Band.DEFAULT, "", "light")
+    for contest in fleet.contests:
+        state = contest.scheduler.state(contest.now)
+        weights = {t.tenant_id: t.weight for band in state.bands for t in band.tenants}
+        assert weights["light"] >= 1.0
+        assert fleet.told[-1][0][light] > 0.0
+
+
+def test_a_weight_that_is_set_holds_at_once() -> None:
+    """What an operator sets is whole at first, whatever its tenant has elsewhere."""
+    fleet = Fleet({"a": (QUEUED, 1.0)}, {"a": (QUEUED, 1.0), "b": (QUEUED, 1.0)})
+    fleet.run(10)
+    there = fleet.contests[1]
+    assert _weight(there, "a") < 0.5
+    there.scheduler.set_weight("a", 4.0)
+    assert _weight(there, "a") == 4.0
+    there.scheduler.lean(fleet.told[-1][0], 2, there.now)
+    assert 1.0 < _weight(there, "a") < 4.0
+    fleet.run(20)
+    assert _weight(there, "a") >= LEAST * 0.999
+
+
+def _weight(contest: Contest, tenant: str) -> float:
+    state = contest.scheduler.state(contest.now)
+    return next(t.weight for band in state.bands for t in band.tenants if t.tenant_id == tenant)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.1, 10.0), st.floats(0.0, 5.0), st.floats(0.0, 5.0) | st.none()),
+        min_size=1,
+        max_size=8,
+    ),
+    st.floats(0.0, 20.0),
+)
+def test_what_is_divided_is_level(
+    tenants: Sequence[tuple[float, float, float | None]], total: float
+) -> None:
+    """Parts fill the total; who has less than others for its weight is at its bound."""
+    weights, elsewhere = (np.array([tenant[i] for tenant in tenants]) for i in (0, 1))
+    most = np.array([np.inf if tenant[2] is None else tenant[2] for tenant in tenants])
+    parts = fill(weights, elsewhere, most, total)
+    assert (parts >= 0.0).all()
+    assert (parts <= most).all()
+    assert parts.sum() == pytest.approx(min(total, most.sum()), abs=1e-6)
+    levels = (parts + elsewhere) / weights
+    has_more = levels[parts > 1e-9].max(initial=0.0)
+    assert (levels[parts < most - 1e-9] >= has_more - 1e-6).all()
