@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from admin_ui.live import LiveHub
+from admin_ui.playground import Playground
 from admin_ui.setting_rows import SettingRow
 from gateway.api.admin.routes import AdminServices
 from gateway.services.admin import LiveHistory, LiveView, SchedulerControl
@@ -17,7 +18,8 @@ from gateway.services.quotas import QuotaService
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UiServices:
     """Hold what the screens call. `parts` says how each part of the process is, and `api` where
-    tenants reach it, None where nobody does. `settings` are as they hold here.
+    tenants reach it, None where nobody does. `settings` are as they hold here. `playground` is None
+    where no model is served.
     """
 
     admin: AdminServices
@@ -30,3 +32,4 @@ class UiServices:
     parts: Callable[[], Sequence[Part]]
     settings: Sequence[SettingRow]
     api: str | None = None
+    playground: Playground | None = None

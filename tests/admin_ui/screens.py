@@ -23,9 +23,10 @@ from playwright.async_api import Browser, Page, async_playwright
 from starlette.types import ASGIApp
 
 from admin_ui.app import Guard
+from gateway.domain.admin import AdminRole
 from gateway.settings import Settings
 from gateway.store import open_store
-from tests.admin_ui.guard import as_admin
+from tests.admin_ui.guard import as_admin, by_root
 from tests.admin_ui.world import fill, open_world
 
 SCREENS = {
@@ -49,6 +50,16 @@ SCREENS = {
     "audit": "/admin/audit",
     "audit-chain": "/admin/audit/chain",
     "settings": "/admin/settings",
+    "playground": "/admin/playground?tenant=acme",
+    "portal": "/portal",
+    "portal-usage": "/portal/usage",
+    "portal-requests": "/portal/requests?status=429",
+    "portal-batches": "/portal/batches",
+    "portal-keys": "/portal/keys",
+    "portal-key-new": "/portal/keys/new",
+    "portal-playground": "/portal/playground",
+    "portal-prices": "/portal/prices",
+    "portal-audit": "/portal/audit",
     "components": "/admin/_components",
 }
 WIDTHS = {"wide": 1440, "middle": 1024, "narrow": 390}
@@ -153,8 +164,15 @@ async def main(directory: Path, names: Sequence[str]) -> int:
 
 
 async def owner_of(store: Any) -> Guard:
-    """Return a guard that lets everybody through as an owner of the store's organisation."""
-    return as_admin(organisation_id=(await store.organisations.default()).id)
+    """Return a guard that lets everybody through as an owner of the store's organisation, and into
+    the portal as an owner of its first tenant.
+    """
+    organisation_id = (await store.organisations.default()).id
+    [first, *_] = [one.key for one in store.first_start.keys]
+    tenant = as_admin(
+        AdminRole.TENANT_OWNER, organisation_id=organisation_id, tenant_id=first.tenant_id
+    )
+    return by_root(as_admin(organisation_id=organisation_id), tenant)
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ def test_every_vendored_file_is_in_the_manifest() -> None:
 
 
 def test_own_scripts_stay_small() -> None:
-    """The scripts of our own are conveniences: 300 lines in all, without inline handlers."""
+    """The scripts of our own are conveniences: 400 lines in all, without inline handlers."""
     scripts = [path.read_text() for path in (STATIC / "js").glob("*.js")]
-    assert sum(len(text.splitlines()) for text in scripts) <= 300
+    assert sum(len(text.splitlines()) for text in scripts) <= 400
     assert not any("innerHTML" in text or "eval(" in text for text in scripts)
 
 
