@@ -73,9 +73,9 @@ FLAGS = (
 # Elements whose text is too faint on what is painted behind it, and where they are.
 _FAINT = (Path(__file__).parent / "contrast.js").read_text()
 # What axe-core finds that keeps somebody from using a page, and where. Contrast is `_FAINT`'s.
-_AXE_SOURCE = (Path(__file__).parent / "vendor" / "axe.min.js").read_bytes()
+AXE_SOURCE = (Path(__file__).parent / "vendor" / "axe.min.js").read_bytes()
 _AXE_PATH = "/admin/static/axe.js"
-_AXE = """() => axe.run({
+AXE = """() => axe.run({
     resultTypes: ["violations"], iframes: false, rules: {"color-contrast": {enabled: false}},
   }).then((found) => found.violations
   .filter((one) => one.impact === "serious" || one.impact === "critical")
@@ -106,7 +106,7 @@ def _with_axe(app: ASGIApp) -> ASGIApp:
             await app(scope, receive, send)
             return
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": _AXE_SOURCE})
+        await send({"type": "http.response.body", "body": AXE_SOURCE})
 
     return beside
 
@@ -165,8 +165,8 @@ async def barriers(page: Page, *, is_beside: bool = True) -> list[str]:
     if is_beside:
         await page.add_script_tag(url=_AXE_PATH)
     else:
-        await page.evaluate(_AXE_SOURCE.decode())
-    found: list[str] = await page.evaluate(_AXE)
+        await page.evaluate(AXE_SOURCE.decode())
+    found: list[str] = await page.evaluate(AXE)
     return found
 
 

@@ -44,7 +44,7 @@ async def test_screens_are_whole_in_a_browser(settings: Settings, store: Store) 
         for _ in range(6):
             async with page.expect_response("**/meters"):
                 await page.clock.run_for(5_000)
-        await page.wait_for_function("!document.querySelector('.htmx-request')")
+        await page.wait_for_selector("body:not(:has(.htmx-request))")
         # The caret is where it was, too.
         await page.keyboard.type("3")
         assert await page.input_value("#f-input_tpm") == "123"
