@@ -44,6 +44,7 @@ _TITLES: Final = {
     404: "Nothing is here",
     405: "Not like that",
     409: "It was changed meanwhile",
+    429: "Too often",
     503: "Not available now",
 }
 

@@ -7,6 +7,7 @@ each use is in the audit log, without what was said.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any, Final, Literal
 
 import msgspec
@@ -14,15 +15,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from admin_ui.navigation import PORTAL, TENANT_OWNER
 from admin_ui.pages import Pages
 from admin_ui.playground import Answered, Chat, Playground
 from admin_ui.refusals import explained
-from admin_ui.screens import Form, Words, base_of, errors_of, read_form, screen
+from admin_ui.screens import Form, Screen, Words, base_of, errors_of, read_form, screen
 from admin_ui.services import UiServices
 from gateway.api.admin.routing import OPERATORS, actor_of, admin_of
 from gateway.api.errors import classify
 from gateway.domain import ApiKey
+from gateway.domain.admin import AdminRole
 from gateway.domain.page import PageRequest
 from gateway.errors import GatewayError, InvalidRequest, NotFound
 
@@ -44,24 +45,30 @@ _turns = msgspec.json.Decoder(list[Turn])
 
 
 def playground_routes(services: UiServices, pages: Pages) -> list[Route]:
-    """Declare the page, and what its form is sent to, for operators and in the portal."""
-    desk = _Desk(services, pages)
-    places = (("/admin/playground", OPERATORS), (f"{PORTAL}/playground", TENANT_OWNER))
-    return [
-        route
-        for path, roles in places
-        for route in (
-            screen(path, desk.show, allows=roles),
-            screen(path, desk.ask, method="POST", allows=roles),
-            screen(f"{path}/stream", desk.stream, method="POST", allows=roles),
-        )
-    ]
+    """Declare the page, and what its form is sent to."""
+    return PlaygroundScreens(services, pages).routes("/admin/playground", allows=OPERATORS)
 
 
-class _Desk:
+class PlaygroundScreens:
+    """Chat under the keys that who speaks may see."""
+
     def __init__(self, services: UiServices, pages: Pages) -> None:
         self._services = services
         self._pages = pages
+
+    def routes(
+        self,
+        path: str,
+        *,
+        allows: Collection[AdminRole],
+        of: Callable[[Screen], Screen] = lambda endpoint: endpoint,
+    ) -> list[Route]:
+        """Declare the page, and what its form is sent to; `of` wraps each."""
+        return [
+            screen(path, of(self.show), allows=allows),
+            screen(path, of(self.ask), method="POST", allows=allows),
+            screen(f"{path}/stream", of(self.stream), method="POST", allows=allows),
+        ]
 
     async def show(self, request: Request) -> Response:
         return await self._page(request, Form(request.query_params.multi_items()), [])

@@ -2,7 +2,8 @@
 
 Its screens are those of the admin pages, bound to the tenant of who speaks: `within` bounds every
 question, and no address names a tenant. What is of the whole platform is not here: other tenants,
-weights, the queue. Nothing here is counted against a limit, so that who is over one can read why.
+weights, the queue. Nothing here is counted against a limit of requests, so that who is over one can
+read why; how often a tenant's people may ask is bounded as reads of the API are.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from admin_ui.refusals import refused
 from admin_ui.routes.audit import AuditScreens
 from admin_ui.routes.batches import BatchScreens
 from admin_ui.routes.keys import KeyScreens
+from admin_ui.routes.playground import PlaygroundScreens
 from admin_ui.routes.requests import RequestScreens
 from admin_ui.routes.tenant import TenantDetail
 from admin_ui.routes.tenant_limits import TenantLimits
@@ -33,6 +35,8 @@ from gateway.errors import NotFound
 _REFUSED: Final = 429
 # Of refused requests so many are looked at: the newest, of the day that records are kept.
 _MAX_REFUSED: Final = 100
+# As a look at usage costs in the API; the page takes two.
+_USAGE_READS: Final = 20
 
 
 def portal_routes(services: UiServices, pages: Pages) -> list[Route]:
@@ -44,15 +48,18 @@ def portal_routes(services: UiServices, pages: Pages) -> list[Route]:
     return [
         screen(PORTAL, portal.show, allows=EVERYONE),
         screen(f"{PORTAL}/meters", own(portal.limits.meters), allows=TENANTS),
-        screen(f"{PORTAL}/usage", own(detail.usage), allows=TENANTS),
-        *RequestScreens(services, pages).routes(f"{PORTAL}/requests", reads=TENANTS),
+        screen(f"{PORTAL}/usage", portal.own(detail.usage, reads=_USAGE_READS), allows=TENANTS),
+        *RequestScreens(services, pages).routes(f"{PORTAL}/requests", reads=TENANTS, of=own),
         screen(f"{PORTAL}/batches", own(batches.page), allows=TENANTS),
         screen(f"{PORTAL}/batches/table", own(batches.table), allows=TENANTS),
         *KeyScreens(services, pages).routes(
             f"{PORTAL}/keys", reads=TENANTS, changes=TENANT_OWNER, of=own
         ),
         screen(f"{PORTAL}/prices", own(portal.prices), allows=TENANTS),
-        screen(f"{PORTAL}/audit", audit.page, allows=TENANTS),
+        *PlaygroundScreens(services, pages).routes(
+            f"{PORTAL}/playground", allows=TENANT_OWNER, of=own
+        ),
+        screen(f"{PORTAL}/audit", own(audit.page), allows=TENANTS),
     ]
 
 
@@ -62,12 +69,16 @@ class _Portal:
         self._pages = pages
         self.limits = TenantLimits(services, pages)
 
-    def own(self, endpoint: Screen) -> Screen:
-        """Have a screen show the tenant of who speaks, as if its address named it."""
+    def own(self, endpoint: Screen, *, reads: int = 1) -> Screen:
+        """Have a screen show the tenant of who speaks, as if its address named it.
+
+        It raises `TenantLimited` where the tenant's people ask too often; `reads`: what it counts.
+        """
 
         async def of_own(request: Request) -> Response:
             tenant_id = admin_of(request).tenant_id
             assert tenant_id is not None, "only who is bound to a tenant opens it"
+            await self._services.portal_reads.admit(tenant_id, reads)
             found = await self._services.admin.tenants.named({tenant_id})
             if tenant_id not in found:
                 raise NotFound("Your tenant is not there any more.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from admin_ui.pages import Pages
 from admin_ui.refusals import explained, told
-from admin_ui.screens import Words, chosen, listed, page_asked, screen
+from admin_ui.screens import Screen, Words, chosen, listed, page_asked, screen
 from admin_ui.services import UiServices
 from gateway.api.admin.routing import VIEWERS, admin_of
 from gateway.domain.admin import AdminRole
@@ -52,11 +52,17 @@ class RequestScreens:
         self._services = services
         self._pages = pages
 
-    def routes(self, path: str, *, reads: Collection[AdminRole]) -> list[Route]:
-        """Declare the list and a request's page."""
+    def routes(
+        self,
+        path: str,
+        *,
+        reads: Collection[AdminRole],
+        of: Callable[[Screen], Screen] = lambda endpoint: endpoint,
+    ) -> list[Route]:
+        """Declare the list and a request's page; `of` wraps each."""
         return [
-            screen(path, self.page, allows=reads),
-            screen(f"{path}/{{id}}", self.show, allows=reads),
+            screen(path, of(self.page), allows=reads),
+            screen(f"{path}/{{id}}", of(self.show), allows=reads),
         ]
 
     async def page(self, request: Request) -> Response:

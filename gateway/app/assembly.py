@@ -329,6 +329,7 @@ async def _admin(
         is_over=lambda: lifecycle.phase > Phase.SERVING,
         settings=setting_rows(common.settings, shown_settings(common.settings)),
         api=api_url,
+        read_rpm=common.settings.read_rpm,
         playground=None
         if is_worker
         else open_playground(

@@ -20,6 +20,7 @@ from gateway.services.admin import LiveHistory, LiveView, SchedulerControl
 from gateway.services.health import Part
 from gateway.services.ledger import UsageService
 from gateway.services.quotas import QuotaService
+from gateway.services.read_rate import ReadRate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class UiParts:
     settings: Sequence[SettingRow]
     api: str | None = None
     playground: Playground | None = None
+    read_rpm: int = 600
 
 
 Routes = Callable[[Pages], Sequence[Route]]
@@ -77,4 +79,5 @@ async def open_services(stack: AsyncExitStack, parts: UiParts, history: LiveHist
         settings=parts.settings,
         api=parts.api,
         playground=parts.playground,
+        portal_reads=ReadRate(parts.read_rpm),
     )

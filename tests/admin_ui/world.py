@@ -226,6 +226,7 @@ async def open_world(settings: Settings, store: Store, guard: Guard) -> AsyncIte
             is_over=lambda: False,
             settings=setting_rows(settings, shown_settings(settings), {}),
             api="http://127.0.0.1:8000/v1",
+            read_rpm=settings.read_rpm,
             playground=Playground(chat := FakeChat(), ["sluice-demo"]),
         )
         history = LiveHistory(models, recent)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.domain import Tier
 from gateway.domain.admin import AdminRole
@@ -145,6 +146,47 @@ async def test_the_portal_explains_limits_and_goes_on_beyond_them(
     day = (await owner.get("/portal/usage")).text
     assert "qwen3-0.6b" in day
     assert (await owner.get("/portal/search?q=acme")).headers["location"] == "/portal"
+
+
+async def test_a_tenant_asks_only_so_often_and_others_go_on(
+    full: tuple[World, Store, Settings],
+) -> None:
+    """Beyond its reads of a minute a tenant's pages are a 429 that says so; another's answer."""
+    world, store, settings = full
+    organisation_id = (await store.organisations.default()).id
+    tenants = [await world.parts.admin.tenants.get(name) for name in ("acme", "globex")]
+
+    def guard(app: ASGIApp) -> ASGIApp:
+        role = AdminRole.TENANT_OWNER
+        acme, globex = (
+            as_admin(role, organisation_id=organisation_id, tenant_id=one.id)(app)
+            for one in tenants
+        )
+
+        async def of_agent(scope: Scope, receive: Receive, send: Send) -> None:
+            is_other = dict(scope["headers"])[b"user-agent"] == b"globex"
+            await (globex if is_other else acme)(scope, receive, send)
+
+        return of_agent
+
+    few = settings.model_copy(update={"read_rpm": 25})
+    async with open_world(few, store, guard) as bound:
+        transport = httpx.ASGITransport(bound.app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
+            assert (await client.get("/portal/usage")).status_code == 200
+            refused = await client.get("/portal/usage")
+            assert refused.status_code == 429
+            assert "Too often" in refused.text
+            last = 200
+            while last == 200:
+                last = (await client.get("/portal/prices")).status_code
+            assert last == 429
+            chat = {"key": "x", "prompt": "Hi", "model": "sluice-demo"}
+            for path in ("/portal", "/portal/requests", "/portal/audit", "/portal/playground"):
+                assert (await client.get(path)).status_code == 429, path
+            assert (await client.post("/portal/playground", data=chat)).status_code == 429
+            other = {"user-agent": "globex"}
+            assert (await client.get("/portal/usage", headers=other)).status_code == 200
 
 
 async def test_a_tenants_owner_makes_keys_within_what_operators_allow(
