@@ -312,6 +312,7 @@ def test_a_tenant_sees_only_itself(town: Town) -> None:
     own, _, _ = town.tenant()
     other, foreign_kid, foreign = town.tenant(rpm=0)
     foreign_id = town.call(foreign).headers["x-request-id"]
+    _submit(town, foreign, num_lines=1)
     owner = town.owner
     owner.page.goto(f"{town.admin}/admin/users")
     owner.is_open_to_all()
@@ -328,6 +329,8 @@ def test_a_tenant_sees_only_itself(town: Town) -> None:
     for path in ("usage", "requests", "batches", "keys", "playground", "prices", "audit"):
         hand.page.goto(f"{town.admin}/portal/{path}")
         assert other not in hand.page.content()
+    hand.page.goto(f"{town.admin}/portal/batches?tenant={other}")
+    assert "No batch yet" in hand.page.inner_text("main")
     for path in (
         *("admin", "admin/tenants", f"admin/tenants/{other}", "admin/scheduler", "admin/live"),
         *(f"portal/keys/{foreign_kid}", f"portal/requests/{foreign_id}"),

@@ -138,6 +138,7 @@ async def test_the_portal_explains_limits_and_goes_on_beyond_them(
     page = await owner.get("/portal")
     assert "Tokens a day used up" in page.text
     assert "Requests a minute, of the tenant" in page.text
+    assert '<td class="num">1</td>' in page.text, "of others there are more"
     assert "It fills again all the time" in page.text
     assert ">97.7 %<" in page.text
     part = await owner.get("/portal/meters")
@@ -213,12 +214,13 @@ async def test_a_tenant_learns_of_its_request_and_not_of_the_queue(
     owner: httpx.AsyncClient,
 ) -> None:
     """In the portal a request has its own times and causes, and nothing of who was ahead."""
-    listed = await owner.get("/portal/requests?status=200")
+    listed = await owner.get("/portal/requests?missed=yes")
     address = "/portal/requests/req_" + listed.text.partition("/portal/requests/req_")[2][:32]
-    page = await owner.get(address)
-    assert "prefill" in page.text
-    for word in ("ahead", "for slots", "/admin/tenants"):
-        assert word not in page.text
+    page, whole = await owner.get(address), await owner.get(address.replace("portal", "admin"))
+    assert "It waited for its turn." in page.text
+    for word in ("ahead of it", "ahead 3", "for slots", "limits 4", "/admin/tenants"):
+        assert word in whole.text, word
+        assert word not in page.text, word
     others = await owner.get("/admin/requests?tenant=globex")
     foreign = others.text.partition("/admin/requests/req_")[2][:32]
     assert (await owner.get(f"/portal/requests/req_{foreign}")).status_code == 404
