@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, NoMatchFound, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from admin_ui.navigation import ROOTS
 from admin_ui.pages import Pages
 from admin_ui.routes.audit import audit_routes
 from admin_ui.routes.batches import batch_routes
@@ -23,6 +24,8 @@ from admin_ui.routes.components import component_routes
 from admin_ui.routes.keys import key_routes
 from admin_ui.routes.overview import overview_routes
 from admin_ui.routes.plans import plan_routes
+from admin_ui.routes.playground import playground_routes
+from admin_ui.routes.portal import portal_routes
 from admin_ui.routes.requests import request_routes
 from admin_ui.routes.scheduler import scheduler_routes
 from admin_ui.routes.settings import settings_routes
@@ -34,7 +37,6 @@ from admin_ui.services import UiServices
 from gateway.api.errors import classify
 from gateway.errors import GatewayError, InternalFailure, StoreUnavailable
 
-ROOTS: Final = ("/admin", "/portal")
 _API: Final = "/admin/v1"
 _TITLES: Final = {
     400: "That cannot be done",
@@ -42,6 +44,7 @@ _TITLES: Final = {
     404: "Nothing is here",
     405: "Not like that",
     409: "It was changed meanwhile",
+    429: "Too often",
     503: "Not available now",
 }
 
@@ -64,6 +67,8 @@ def screens_of(services: UiServices, pages: Pages) -> list[Route]:
         *settings_routes(services, pages),
         *shell_routes(),
         *component_routes(pages),
+        *playground_routes(services, pages),
+        *portal_routes(services, pages),
     ]
 
 

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse
 
 from admin_ui import formats
 from admin_ui.assets import Assets
-from admin_ui.navigation import sections_for
+from admin_ui.navigation import ADMIN, root_of, sections_for
 from gateway.domain.admin import Admin
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -78,6 +78,7 @@ def _of_request(request: Request) -> dict[str, Any]:
     theme = cookies.get(THEME_COOKIE, "system")
     return {
         "admin": admin,
+        "base": ADMIN if admin is None else root_of(admin.role),
         "form_token": state.get("form_token", ""),
         "request_id": state.get("request_id", ""),
         "theme": theme if theme in THEMES else "system",

@@ -17,6 +17,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from admin_ui.navigation import ROOTS, root_of
 from gateway.api.admin.routing import admin_of, read_cursor, write_cursor
 from gateway.api.body import ClientGone, read_body
 from gateway.domain.admin import AdminRole
@@ -163,6 +164,11 @@ def errors_of(exc: GatewayError) -> Words:
     return Words({exc.param or "": exc.message})
 
 
+def base_of(request: Request) -> str:
+    """Return below which root the pages of who speaks are."""
+    return root_of(admin_of(request).role)
+
+
 async def read_form(request: Request) -> Form:
     """Read a form's body. Raises: `BodyTooLarge`, `InvalidRequest`, `ClientGone`."""
     raw = await read_body(request.scope, request.receive, max_bytes=MAX_FORM_BYTES)
@@ -184,7 +190,7 @@ def see(path: str, *, said: str | None = None) -> Response:
     `path` is ours or, where it was sent to us, made to be: never another site's.
     """
     parts = urlsplit(path)
-    is_ours = parts.path.startswith("/admin") and not (parts.scheme or parts.netloc)
+    is_ours = parts.path.startswith(ROOTS) and not (parts.scheme or parts.netloc)
     place = path if is_ours else "/admin"
     if said is not None:
         place += f"{'&' if urlsplit(place).query else '?'}said={said}"

@@ -6,18 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from admin_ui.live import LiveHub
+from admin_ui.playground import Playground
 from admin_ui.setting_rows import SettingRow
 from gateway.api.admin.routes import AdminServices
 from gateway.services.admin import LiveHistory, LiveView, SchedulerControl
 from gateway.services.health import Part
 from gateway.services.ledger import UsageService
 from gateway.services.quotas import QuotaService
+from gateway.services.read_rate import ReadRate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UiServices:
     """Hold what the screens call. `parts` says how each part of the process is, and `api` where
-    tenants reach it, None where nobody does. `settings` are as they hold here.
+    tenants reach it, None where nobody does. `settings` are as they hold here. `playground` is None
+    where no model is served. `portal_reads` is how often a tenant's people may ask for its pages.
     """
 
     admin: AdminServices
@@ -30,3 +33,5 @@ class UiServices:
     parts: Callable[[], Sequence[Part]]
     settings: Sequence[SettingRow]
     api: str | None = None
+    playground: Playground | None = None
+    portal_reads: ReadRate

@@ -12,7 +12,8 @@ from starlette.routing import Route
 
 from admin_ui.guards.cookies import SessionCookie
 from admin_ui.guards.session import LOGIN, PORTAL_LOGIN
-from admin_ui.login.places import place_after
+from admin_ui.login.places import place_after, place_of
+from admin_ui.navigation import root_of
 from admin_ui.pages import Pages
 from admin_ui.screens import read_form
 from gateway.api.admin.routing import actor_of
@@ -58,14 +59,14 @@ class _Desk:
         self._pages = pages
 
     async def show_login(self, request: Request) -> Response:
-        if _session_of(request) is not None:
-            return RedirectResponse("/admin", 303)
+        if (session := _session_of(request)) is not None:
+            return RedirectResponse(root_of(session.admin.role), 303)
         asked = request.query_params.get("next", "")
         return self._pages.answer(request, "login/login.html", _fields(next=asked))
 
     async def login(self, request: Request) -> Response:
         form = await read_form(request)
-        name, place = form.text("name"), place_after(form.text("next"), "/admin")
+        name, place = form.text("name"), place_after(form.text("next"), "")
         try:
             made = await self._sign_in.with_password(
                 name, form.text("password"), caller_of(request)
@@ -76,14 +77,14 @@ class _Desk:
         return await self._begun(request, made, place)
 
     async def show_portal(self, request: Request) -> Response:
-        if _session_of(request) is not None:
-            return RedirectResponse("/portal", 303)
+        if (session := _session_of(request)) is not None:
+            return RedirectResponse(root_of(session.admin.role), 303)
         asked = request.query_params.get("next", "")
         return self._pages.answer(request, "login/portal.html", _fields(next=asked))
 
     async def login_by_key(self, request: Request) -> Response:
         form = await read_form(request)
-        place = place_after(form.text("next"), "/portal")
+        place = place_after(form.text("next"), "")
         try:
             made = await self._sign_in.with_key(form.text("key"), caller_of(request))
         except LoginFailed as exc:
@@ -114,7 +115,7 @@ class _Desk:
         except (InvalidRequest, LoginFailed) as exc:
             fields = _linked(link, known, typed=name, errors={exc.param or "": _said(exc)})
             return self._refused(request, "login/password.html", fields, exc)
-        return await self._begun(request, made, "/admin")
+        return await self._begun(request, made, "")
 
     async def logout(self, request: Request) -> Response:
         session: Session = request.scope["state"]["session"]
@@ -131,7 +132,7 @@ class _Desk:
         if before is not None:
             with contextlib.suppress(NotFound):
                 await self._sessions.end(actor_of(request), before.id)
-        return begun(request, made, place)
+        return begun(request, made, place_of(made.session.admin, place))
 
     def _refused(
         self, request: Request, template: str, fields: dict[str, object], exc: GatewayError

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from admin_ui.pages import Pages
-from admin_ui.screens import chosen, listed, page_asked, read_form, screen, see
+from admin_ui.screens import base_of, chosen, listed, page_asked, read_form, screen, see
 from admin_ui.services import UiServices
 from gateway.api.admin.routing import OPERATORS, VIEWERS, actor_of, admin_of
 from gateway.api.batch_ids import batch_name
@@ -21,7 +21,7 @@ _MAX_DEAD = 20
 
 def batch_routes(services: UiServices, pages: Pages) -> list[Route]:
     """Declare the page, and the form that has dead items run again."""
-    batches = _Batches(services, pages)
+    batches = BatchScreens(services, pages)
     return [
         screen("/admin/batches", batches.page, allows=VIEWERS),
         screen("/admin/batches/table", batches.table, allows=VIEWERS),
@@ -29,7 +29,9 @@ def batch_routes(services: UiServices, pages: Pages) -> list[Route]:
     ]
 
 
-class _Batches:
+class BatchScreens:
+    """Show batches: a path's `name` is the tenant whose they are, or all."""
+
     def __init__(self, services: UiServices, pages: Pages) -> None:
         self._services = services
         self._pages = pages
@@ -51,24 +53,28 @@ class _Batches:
 
     async def _answer(self, request: Request, template: str) -> Response:
         params = chosen(request, "tenant", "open")
+        own = request.path_params.get("name")
         listing = None
         try:
             found = await self._services.admin.batches.page(
                 page_asked(request),
-                tenant=params.get("tenant"),
+                tenant=own or params.get("tenant"),
                 is_open={"yes": True, "no": False}.get(params["open"]),
             )
             listing = listed(request, found)
         except NotFound:
             pass  # there is no tenant of that name: the page says so
-        dead = await self._services.admin.dead_items.page(PageRequest(_MAX_DEAD))
-        query = request.url.query
+        dead = None
+        if own is None:
+            dead = await self._services.admin.dead_items.page(PageRequest(_MAX_DEAD))
+        query, path = request.url.query, f"{base_of(request)}/batches"
         context = {
             "listing": listing,
             "params": params,
-            "dead": dead.data,
+            "dead": [] if dead is None else dead.data,
+            "of_tenant": own is not None,
             "batch_name": batch_name,
-            "table_url": f"/admin/batches/table?{query}" if query else "/admin/batches/table",
+            "table_url": f"{path}/table?{query}" if query else f"{path}/table",
             "may_change": admin_of(request).role in OPERATORS,
         }
         return self._pages.answer(request, template, context)

@@ -1,11 +1,12 @@
 """Keys: all of them, one, and the forms that make, change, rotate and end one.
 
 A key's secret is in the answer to the form that made it, once: nothing keeps it, so there is no
-page to come back to.
+page to come back to. The portal has the same screens for its tenant's keys alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -15,7 +16,9 @@ from starlette.routing import Route
 from admin_ui.pages import Pages
 from admin_ui.screens import (
     Form,
+    Screen,
     Words,
+    base_of,
     chosen,
     errors_of,
     listed,
@@ -25,9 +28,10 @@ from admin_ui.screens import (
     see,
 )
 from admin_ui.services import UiServices
-from gateway.api.admin.routing import EVERYONE, TENANT_OWNERS, actor_of, admin_of
+from gateway.api.admin.routing import OPERATORS, TENANT_OWNERS, VIEWERS, actor_of, admin_of
 from gateway.api.errors import classify
 from gateway.domain import ApiKey, IssuedKey, Tier
+from gateway.domain.admin import AdminRole
 from gateway.errors import (
     Conflict,
     GatewayError,
@@ -48,25 +52,37 @@ _FAULTS: Final = (InvalidRequest, Conflict, NotFound, PermissionDenied)
 
 
 def key_routes(services: UiServices, pages: Pages) -> list[Route]:
-    """Declare the list, a key's page, and the forms."""
-    keys = _Keys(services, pages)
-    path = "/admin/keys/{kid}"
-    return [
-        screen("/admin/keys", keys.page, allows=EVERYONE),
-        screen("/admin/keys/new", keys.new, allows=TENANT_OWNERS),
-        screen("/admin/keys/new", keys.create, method="POST", allows=TENANT_OWNERS),
-        screen(path, keys.show, allows=EVERYONE),
-        screen(path, keys.change, method="POST", allows=TENANT_OWNERS),
-        screen(f"{path}/rotate", keys.rotate, method="POST", allows=TENANT_OWNERS),
-        screen(f"{path}/revoke", keys.revoke, method="POST", allows=TENANT_OWNERS),
-    ]
+    """Declare the screens of all keys."""
+    return KeyScreens(services, pages).routes("/admin/keys", reads=VIEWERS, changes=OPERATORS)
 
 
-class _Keys:
+class KeyScreens:
+    """Show and change the keys that who speaks may see; a path's `name` is whose new ones are."""
+
     def __init__(self, services: UiServices, pages: Pages) -> None:
         self._services = services
         self._keys = services.admin.keys
         self._pages = pages
+
+    def routes(
+        self,
+        path: str,
+        *,
+        reads: Collection[AdminRole],
+        changes: Collection[AdminRole],
+        of: Callable[[Screen], Screen] = lambda endpoint: endpoint,
+    ) -> list[Route]:
+        """Declare the list, a key's page, and the forms; `of` wraps each."""
+        of_new, of_one = f"{path}/new", f"{path}/{{kid}}"
+        return [
+            screen(path, of(self.page), allows=reads),
+            screen(of_new, of(self.new), allows=changes),
+            screen(of_new, of(self.create), method="POST", allows=changes),
+            screen(of_one, of(self.show), allows=reads),
+            screen(of_one, of(self.change), method="POST", allows=changes),
+            screen(f"{of_one}/rotate", of(self.rotate), method="POST", allows=changes),
+            screen(f"{of_one}/revoke", of(self.revoke), method="POST", allows=changes),
+        ]
 
     async def page(self, request: Request) -> Response:
         params = chosen(request, "tenant")
@@ -75,7 +91,7 @@ class _Keys:
             "params": params,
             "may_create": admin.role in TENANT_OWNERS,
             "listing": None,
-            "of_tenant": False,
+            "of_tenant": admin.tenant_id is not None,
         }
         try:
             found = await self._keys.page(
@@ -96,7 +112,7 @@ class _Keys:
         try:
             issued = await self._keys.create(
                 actor_of(request),
-                form.text("tenant"),
+                request.path_params.get("name", form.text("tenant")),
                 name=form.text("name") or "default",
                 expires_in_s=form.number("expires_in_s"),
                 max_tier=None if tier is None else _tier(tier),
@@ -133,7 +149,7 @@ class _Keys:
             return await self._show(request, form, conflict=exc.current)
         except _FAULTS as exc:
             return await self._show(request, form, errors_of(exc), status=classify(exc)[0])
-        return see(f"/admin/keys/{kid}", said="changed")
+        return see(f"{base_of(request)}/keys/{kid}", said="changed")
 
     async def rotate(self, request: Request) -> Response:
         form = await read_form(request)
@@ -151,7 +167,7 @@ class _Keys:
     async def revoke(self, request: Request) -> Response:
         kid = request.path_params["kid"]
         await self._keys.revoke(actor_of(request), kid, within=admin_of(request).tenant_id)
-        return see(f"/admin/keys/{kid}", said="revoked")
+        return see(f"{base_of(request)}/keys/{kid}", said="revoked")
 
     async def _show(
         self,
@@ -179,6 +195,7 @@ class _Keys:
             "tiers": [tier.value for tier in Tier],
             "graces": GRACES,
             "may_change": admin.role in TENANT_OWNERS and key.status.value == "active",
+            "of_tenant": admin.tenant_id is not None,
         }
         return self._pages.answer(request, "key.html", context, status=status)
 
@@ -189,6 +206,7 @@ class _Keys:
             "tiers": [tier.value for tier in Tier],
             "lives": LIVES,
             "is_first": not form.values()["name"],
+            "of_tenant": admin_of(request).tenant_id is not None,
         }
         return self._pages.answer(request, "key_new.html", context, status=status)
 

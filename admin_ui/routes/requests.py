@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -13,9 +13,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from admin_ui.pages import Pages
-from admin_ui.screens import Words, chosen, listed, page_asked, screen
+from admin_ui.refusals import explained, told
+from admin_ui.screens import Screen, Words, chosen, listed, page_asked, screen
 from admin_ui.services import UiServices
-from gateway.api.admin.routing import EVERYONE, admin_of
+from gateway.api.admin.routing import VIEWERS, admin_of
+from gateway.domain.admin import AdminRole
 from gateway.domain.request_record import Cause, RecordFilter, RequestRecord
 from gateway.errors import NotFound
 
@@ -27,11 +29,7 @@ _COLOURS: Final = {"queue": "amber", "schedule": "amber", "prefill": "purple", "
 
 def request_routes(services: UiServices, pages: Pages) -> list[Route]:
     """Declare the list and a request's page."""
-    requests = _Requests(services, pages)
-    return [
-        screen("/admin/requests", requests.page, allows=EVERYONE),
-        screen("/admin/requests/{id}", requests.show, allows=EVERYONE),
-    ]
+    return RequestScreens(services, pages).routes("/admin/requests", reads=VIEWERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +45,25 @@ class Bar:
     detail: str = ""
 
 
-class _Requests:
+class RequestScreens:
+    """Show the requests that who speaks may see."""
+
     def __init__(self, services: UiServices, pages: Pages) -> None:
         self._services = services
         self._pages = pages
+
+    def routes(
+        self,
+        path: str,
+        *,
+        reads: Collection[AdminRole],
+        of: Callable[[Screen], Screen] = lambda endpoint: endpoint,
+    ) -> list[Route]:
+        """Declare the list and a request's page; `of` wraps each."""
+        return [
+            screen(path, of(self.page), allows=reads),
+            screen(f"{path}/{{id}}", of(self.show), allows=reads),
+        ]
 
     async def page(self, request: Request) -> Response:
         params = chosen(request, "tenant", "status", "cause", "missed")
@@ -78,24 +91,38 @@ class _Requests:
         found = _ID.fullmatch(request.path_params["id"])
         if found is None:
             raise NotFound("There is no request of such an id.")
-        record = await self._services.admin.request_records.get(
-            UUID(hex=found[1]), within=admin_of(request).tenant_id
-        )
+        within = admin_of(request).tenant_id
+        record = await self._services.admin.request_records.get(UUID(hex=found[1]), within=within)
+        details = record.details
         context = {
             "record": record,
             "id": f"req_{record.request_id.hex}",
-            "details": record.details,
-            "bars": waterfall(record),
+            "details": details,
+            # The record's own sentence is for operators: it may tell of the queue and of others.
+            "sentence": details.get("sentence") if within is None else told(record),
+            "refusal": explained(details.get("limit", "")) if record.status == 429 else None,
+            "bars": waterfall(record, is_own=within is not None),
             "contributions": _shares(record),
+            "of_tenant": within is not None,
         }
         return self._pages.answer(request, "request.html", context)
 
 
-def waterfall(record: RequestRecord) -> list[Bar]:
-    """Draw a request's phases, and within them what its generations waited for and computed."""
+def waterfall(record: RequestRecord, *, is_own: bool = False) -> list[Bar]:
+    """Draw a request's phases, and within them what its generations waited for and computed.
+
+    `is_own`: for its tenant, who learns its own times and nothing of the queue.
+    """
     details, whole_s = record.details, max(record.duration_s, 1e-6)
     bars = [
-        _bar(phase["name"], phase["begin_s"], phase["end_s"], whole_s, "slate", phase["detail"])
+        _bar(
+            phase["name"],
+            phase["begin_s"],
+            phase["end_s"],
+            whole_s,
+            "slate",
+            None if is_own else phase["detail"],
+        )
         for phase in details.get("phases", ())
     ]
     for number, one in enumerate(details.get("generations", ())):
@@ -106,19 +133,20 @@ def waterfall(record: RequestRecord) -> list[Bar]:
             (f"decode{name}", one["first_token_s"], one["ended_s"], "blue"),
         ]
         bars += [
-            _bar(label, begin_s, end_s, whole_s, colour, _why(label, one))
+            _bar(label, begin_s, end_s, whole_s, colour, _why(label, one, is_own=is_own))
             for label, begin_s, end_s, colour in spans
             if begin_s is not None and end_s is not None
         ]
     return bars
 
 
-def _why(label: str, generation: Mapping[str, Any]) -> dict[str, Any]:
+def _why(label: str, generation: Mapping[str, Any], *, is_own: bool) -> dict[str, Any]:
     """Return the scheduler's reasons for a part of a generation."""
     if label.startswith("queued"):
-        return {"ahead": generation["num_ahead"]} | {
+        waits = {
             f"for {cause}": f"{took_s:.3f} s" for cause, took_s in generation["waits_s"].items()
         }
+        return {} if is_own else {"ahead": generation["num_ahead"]} | waits
     if label.startswith("prefill"):
         return {"chunks": generation["num_chunks"], "cached": generation["num_cached_tokens"]}
     rests = {

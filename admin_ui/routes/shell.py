@@ -9,9 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from admin_ui.navigation import PORTAL, TENANTS
 from admin_ui.pages import ROWS_COOKIE, THEME_COOKIE, THEMES
-from admin_ui.screens import read_form, screen, see
-from gateway.api.admin.routing import EVERYONE
+from admin_ui.screens import base_of, read_form, screen, see
+from gateway.api.admin.routing import EVERYONE, VIEWERS
 from gateway.credentials import is_kid
 
 _YEAR_S: Final = 31_536_000
@@ -23,7 +24,8 @@ def shell_routes() -> list[Route]:
     return [
         screen("/admin/theme", set_theme, method="POST", allows=EVERYONE),
         screen("/admin/rows", set_rows, method="POST", allows=EVERYONE),
-        screen("/admin/search", search, allows=EVERYONE),
+        screen("/admin/search", search, allows=VIEWERS),
+        screen("/portal/search", search, allows=TENANTS),
     ]
 
 
@@ -41,11 +43,14 @@ async def set_rows(request: Request) -> Response:
 
 async def search(request: Request) -> Response:
     """Send on to the request, the key, or the tenants that a text looks like."""
+    base = base_of(request)
     text = request.query_params.get("q", "").strip()[:200]
     if _REQUEST_ID.fullmatch(text):
-        return see(f"/admin/requests/{text}")
+        return see(f"{base}/requests/{text}")
     if is_kid(text):
-        return see(f"/admin/keys/{text}")
+        return see(f"{base}/keys/{text}")
+    if base == PORTAL:
+        return see(base)
     return see(f"/admin/tenants?q={text}") if text else see("/admin/tenants")
 
 

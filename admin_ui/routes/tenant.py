@@ -12,10 +12,11 @@ from starlette.routing import Route
 
 from admin_ui.audit_rows import audit_row
 from admin_ui.day_bars import day_bars
+from admin_ui.navigation import PORTAL
 from admin_ui.pages import Pages
 from admin_ui.screens import Form, Words, errors_of, listed, page_asked, read_form, screen, see
 from admin_ui.services import UiServices
-from gateway.api.admin.routing import EVERYONE, OPERATORS, TENANT_OWNERS, actor_of, admin_of
+from gateway.api.admin.routing import OPERATORS, TENANT_OWNERS, VIEWERS, actor_of, admin_of
 from gateway.api.errors import classify
 from gateway.domain import Tenant, Tier
 from gateway.domain.admin import AuditFilter
@@ -34,11 +35,11 @@ def tenant_detail_routes(services: UiServices, pages: Pages) -> list[Route]:
     detail = TenantDetail(services, pages)
     path = "/admin/tenants/{name}"
     return [
-        screen(f"{path}/keys", detail.keys, allows=EVERYONE),
-        screen(f"{path}/usage", detail.usage, allows=EVERYONE),
-        screen(f"{path}/requests", detail.requests, allows=EVERYONE),
-        screen(f"{path}/audit", detail.audit, allows=EVERYONE),
-        screen(f"{path}/settings", detail.settings, allows=EVERYONE),
+        screen(f"{path}/keys", detail.keys, allows=VIEWERS),
+        screen(f"{path}/usage", detail.usage, allows=VIEWERS),
+        screen(f"{path}/requests", detail.requests, allows=VIEWERS),
+        screen(f"{path}/audit", detail.audit, allows=VIEWERS),
+        screen(f"{path}/settings", detail.settings, allows=VIEWERS),
         screen(f"{path}/settings", detail.change, method="POST", allows=OPERATORS),
         screen(f"{path}/archive", detail.archive, method="POST", allows=OPERATORS),
     ]
@@ -59,10 +60,11 @@ class TenantDetail:
         return {
             "tenant": tenant,
             "tab": tab,
-            "root": f"/admin/tenants/{tenant.name}",
+            "root": PORTAL if admin.role.is_of_tenant else f"/admin/tenants/{tenant.name}",
             "standing": [] if admin.role.is_of_tenant else await self._standing(tenant),
             "may_change": admin.role in OPERATORS,
             "may_change_keys": admin.role in TENANT_OWNERS,
+            "of_tenant": admin.role.is_of_tenant,
         }
 
     async def keys(self, request: Request) -> Response:

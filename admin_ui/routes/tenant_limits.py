@@ -15,7 +15,7 @@ from admin_ui.pages import Pages
 from admin_ui.routes.tenant import TenantDetail
 from admin_ui.screens import Form, Words, errors_of, read_form, screen, see
 from admin_ui.services import UiServices
-from gateway.api.admin.routing import EVERYONE, OPERATORS, actor_of, admin_of
+from gateway.api.admin.routing import OPERATORS, VIEWERS, actor_of, admin_of
 from gateway.api.errors import classify
 from gateway.domain.admin import AuditFilter
 from gateway.domain.page import PageRequest
@@ -30,18 +30,20 @@ SPANS: Final = (("900", "15 minutes"), ("3600", "1 hour"), ("86400", "1 day"), (
 
 def tenant_limit_routes(services: UiServices, pages: Pages) -> list[Route]:
     """Declare the tab, its meters, and its forms."""
-    limits = _TenantLimits(services, pages)
+    limits = TenantLimits(services, pages)
     path = "/admin/tenants/{name}"
     return [
-        screen(path, limits.show, allows=EVERYONE),
-        screen(f"{path}/meters", limits.meters, allows=EVERYONE),
+        screen(path, limits.show, allows=VIEWERS),
+        screen(f"{path}/meters", limits.meters, allows=VIEWERS),
         screen(f"{path}/limits", limits.put, method="POST", allows=OPERATORS),
         screen(f"{path}/override", limits.override, method="POST", allows=OPERATORS),
         screen(f"{path}/override/clear", limits.clear, method="POST", allows=OPERATORS),
     ]
 
 
-class _TenantLimits:
+class TenantLimits:
+    """Show and set a tenant's limits; `context` is what its meters are drawn of."""
+
     def __init__(self, services: UiServices, pages: Pages) -> None:
         self._services = services
         self._pages = pages
@@ -51,7 +53,7 @@ class _TenantLimits:
         return await self._show(request)
 
     async def meters(self, request: Request) -> Response:
-        context = await self._context(request)
+        context = await self.context(request)
         return self._pages.answer(request, "tenant_meters.html", context)
 
     async def put(self, request: Request) -> Response:
@@ -116,7 +118,7 @@ class _TenantLimits:
         status: int = 200,
         conflict: Any = None,  # the limits as they are now
     ) -> Response:
-        context = await self._context(request)
+        context = await self.context(request)
         own = Words({line.name: line.own for line in context["lines"]})
         context |= {
             "values": own if form is None else form.values(),
@@ -132,7 +134,8 @@ class _TenantLimits:
             context["conflict"] = await self._conflict(context["tenant"].name, conflict, sent)
         return self._pages.answer(request, "tenant_limits.html", context, status=status)
 
-    async def _context(self, request: Request) -> dict[str, Any]:
+    async def context(self, request: Request) -> dict[str, Any]:
+        """Return a tenant's limits and how far they are used. Raises: `NotFound`."""
         context = await self._detail.head(request, "limits")
         state = await self._services.admin.quota_settings.get(await self._holder(request))
         uses = await self._uses(state)

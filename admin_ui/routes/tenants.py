@@ -22,7 +22,7 @@ from admin_ui.screens import (
     see,
 )
 from admin_ui.services import UiServices
-from gateway.api.admin.routing import EVERYONE, OPERATORS, actor_of, admin_of
+from gateway.api.admin.routing import OPERATORS, VIEWERS, actor_of, admin_of
 from gateway.api.errors import classify
 from gateway.domain import Tenant, TenantFilter, TenantSlo, Tier
 from gateway.domain.page import PageRequest
@@ -37,7 +37,7 @@ def tenant_routes(services: UiServices, pages: Pages) -> list[Route]:
     """Declare the list and the form."""
     tenants = _Tenants(services, pages)
     return [
-        screen("/admin/tenants", tenants.page, allows=EVERYONE),
+        screen("/admin/tenants", tenants.page, allows=VIEWERS),
         screen("/admin/tenants/new", tenants.new, allows=OPERATORS),
         screen("/admin/tenants/new", tenants.create, method="POST", allows=OPERATORS),
     ]

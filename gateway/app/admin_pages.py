@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -17,8 +13,6 @@ from admin_ui.pages import About, Pages
 from gateway.app.signing_in import SigningIn
 from gateway.services.admin import UserService
 
-PORTAL_HOME: Final = "/admin/tenants"
-
 
 def people_routes(
     people: SigningIn, users: UserService, pages: Pages, *, public_url: str | None = None
@@ -28,7 +22,6 @@ def people_routes(
         *sign_in_routes(people.sign_in, people.sessions, pages),
         *account_routes(people.sign_in, people.sessions, pages),
         *user_screens(users, pages, public_url),
-        Route("/portal", _to_own_tenant, methods=["GET"]),
     ]
 
 
@@ -40,7 +33,3 @@ def guard_of(people: SigningIn, about: About, *, public_url: str | None = None) 
         return guarded(app, people.sessions, pages, public_url=public_url)
 
     return guard
-
-
-async def _to_own_tenant(request: Request) -> Response:
-    return RedirectResponse(PORTAL_HOME, 303)

@@ -30,6 +30,7 @@ from gateway.app.administration import admin_services, count_dead_items, follow_
 from gateway.app.batch_work import running_batches
 from gateway.app.batches import open_batches
 from gateway.app.observing import Observed, observing
+from gateway.app.playground import open_playground
 from gateway.app.signing_in import SigningIn, signing_in
 from gateway.app.watching import Watching, open_watching
 from gateway.app.web_ui import UiParts, open_ui
@@ -178,7 +179,9 @@ async def assemble(
         first_start=store.first_start,
         local_token=local_token,
         public=None if is_worker else await _public(stack, common, version, admin_url),
-        admin=await _admin(stack, common, local_token, people, version, api_url),
+        admin=await _admin(
+            stack, common, local_token, people, version, api_url, is_worker=is_worker
+        ),
         signing_in=people,
         worker=await _worker(stack, common) if is_worker or settings.batch_worker else None,
     )
@@ -291,6 +294,8 @@ async def _admin(
     people: SigningIn,
     version: str,
     api_url: str | None,
+    *,
+    is_worker: bool,
 ) -> ASGIApp:
     """Build the API that administrators reach; `local_token` opens it to this machine."""
     store, scheduling = common.store, SchedulerControl(common.models)
@@ -327,6 +332,17 @@ async def _admin(
         is_over=lambda: lifecycle.phase > Phase.SERVING,
         settings=setting_rows(common.settings, shown_settings(common.settings)),
         api=api_url,
+        read_rpm=common.settings.read_rpm,
+        playground=None
+        if is_worker
+        else open_playground(
+            common.models,
+            common.inference,
+            common.overload,
+            store.keys,
+            common.loop_share,
+            common.watching.ended,
+        ),
     )
     ui = await open_ui(
         stack,

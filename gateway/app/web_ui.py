@@ -12,6 +12,7 @@ from admin_ui.app import Guard, UiRoute, screens_of, ui_app
 from admin_ui.assets import Assets
 from admin_ui.live import LiveHub
 from admin_ui.pages import About, Pages
+from admin_ui.playground import Playground
 from admin_ui.services import UiServices
 from admin_ui.setting_rows import SettingRow
 from gateway.api.admin.routes import AdminServices
@@ -19,6 +20,7 @@ from gateway.services.admin import LiveHistory, LiveView, SchedulerControl
 from gateway.services.health import Part
 from gateway.services.ledger import UsageService
 from gateway.services.quotas import QuotaService
+from gateway.services.read_rate import ReadRate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,8 @@ class UiParts:
     is_over: Callable[[], bool]
     settings: Sequence[SettingRow]
     api: str | None = None
+    playground: Playground | None = None
+    read_rpm: int = 600
 
 
 Routes = Callable[[Pages], Sequence[Route]]
@@ -74,4 +78,6 @@ async def open_services(stack: AsyncExitStack, parts: UiParts, history: LiveHist
         parts=parts.parts,
         settings=parts.settings,
         api=parts.api,
+        playground=parts.playground,
+        portal_reads=ReadRate(parts.read_rpm),
     )

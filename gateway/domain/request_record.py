@@ -60,7 +60,8 @@ class RequestRecord:
     """Keep one request. `at` is when it began, `status` that of its answer's head, 0 without one.
 
     `details` is the timeline with its explanation, as the admin API shows it; a list lacks it.
-    `tenant` is its tenant's name, where it was read.
+    `limit` is the limit of its details, "" for none; it and `tenant`, its tenant's name, are there
+    where a record was read.
     """
 
     request_id: UUID
@@ -82,6 +83,7 @@ class RequestRecord:
     output_tokens: int
     details: Mapping[str, Any] = field(default_factory=dict)
     tenant: str | None = None
+    limit: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,7 @@ _ORDER: Final = Keyset((_RECORD.at, _RECORD.request_id), descending=True)
 _LISTED: Final = (
     *(one for one in _RECORD if one.name != "details"),
     tenants.c.name.label("tenant"),
+    func.coalesce(_RECORD.details["limit"].astext, "").label("limit"),
 )
 # A record may outlive its tenant.
 _JOINED: Final = request_records.outerjoin(tenants, tenants.c.id == _RECORD.tenant_id)

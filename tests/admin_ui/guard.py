@@ -32,6 +32,23 @@ def as_admin(
     return guard
 
 
+def by_root(
+    of_platform: Callable[[ASGIApp], ASGIApp], of_tenant: Callable[[ASGIApp], ASGIApp]
+) -> Callable[[ASGIApp], ASGIApp]:
+    """Let everybody through, below the portal as one and elsewhere as another."""
+
+    def guard(app: ASGIApp) -> ASGIApp:
+        platform, tenant = of_platform(app), of_tenant(app)
+
+        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+            is_portal = scope["path"].startswith("/portal")
+            await (tenant if is_portal else platform)(scope, receive, send)
+
+        return guarded
+
+    return guard
+
+
 def stranger(app: ASGIApp) -> ASGIApp:
     """Let everybody through as nobody."""
     return app

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import httpx
 import pytest
 
 from admin_ui.guards.headers import POLICY
-from admin_ui.login.places import place_after
+from admin_ui.login.places import place_after, place_of
+from gateway.domain.admin import Admin, AdminRole
 from gateway.store import Store
 from tests.admin_ui.people import HOST, browser, form_token, open_pages, sign_in
 
@@ -241,3 +244,12 @@ def urlpath(answer: httpx.Response) -> str:
     """Return where a redirect leads, without its query."""
     assert answer.status_code == 303, answer.text
     return answer.headers["location"].partition("?")[0]
+
+
+def test_people_of_a_tenant_go_on_below_the_portal() -> None:
+    """Whatever page was asked for, who is bound to a tenant comes to one of its own."""
+    bound = Admin("bob", AdminRole.TENANT_VIEWER, UUID(int=1), UUID(int=2))
+    asked = ("/admin", "/admin/tenants/acme", "", "https://evil.example", "/portal/usage?a=1")
+    places = [place_of(bound, one) for one in asked]
+    assert places == ["/portal"] * 4 + ["/portal/usage?a=1"]
+    assert place_of(Admin("ann", AdminRole.OWNER, UUID(int=1)), "/admin/keys") == "/admin/keys"

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 
 from admin_ui.app import Guard
 from admin_ui.pages import About
+from admin_ui.playground import Playground
 from admin_ui.setting_rows import setting_rows
 from gateway.api.admin.config import shown_settings
 from gateway.api.public import with_errors
@@ -46,6 +47,7 @@ from scheduler.facts import WaitCause
 from scheduler.order import BandShares, TenantShare
 from scheduler.request import Band
 from scheduler.state import BandState, SchedulerState, Snapshot, TenantState
+from tests.admin_ui.fake_chat import FakeChat
 from tests.gateway.fake_scheduling import FakeModel, FakeService
 from tests.gateway.services.requests.test_causes import facts
 from tests.gateway.services.requests.test_recorder import ended
@@ -178,6 +180,7 @@ class World:
     recent: RecentRequests
     service: SeededService
     history: LiveHistory
+    chat: FakeChat
     # Parts of the process that are not well.
     ills: list[str]
 
@@ -223,10 +226,12 @@ async def open_world(settings: Settings, store: Store, guard: Guard) -> AsyncIte
             is_over=lambda: False,
             settings=setting_rows(settings, shown_settings(settings), {}),
             api="http://127.0.0.1:8000/v1",
+            read_rpm=settings.read_rpm,
+            playground=Playground(chat := FakeChat(), ["sluice-demo"]),
         )
         history = LiveHistory(models, recent)
         ui = await open_ui(stack, parts, history, guard)
-        yield World(with_errors([ui]), parts, store, recent, service, history, ills)
+        yield World(with_errors([ui]), parts, store, recent, service, history, chat, ills)
 
 
 def _remember(world: World, drawn: random.Random) -> None:
@@ -329,7 +334,7 @@ async def _record(world: World, drawn: random.Random) -> None:
     kinds: list[dict[str, Any]] = [
         {"outcome": "completed", "status": 200},
         {"outcome": "completed", "status": 200, "tier": "flex"},
-        {"status": 429, "code": "rate_limit_exceeded", "limit": "requests per minute (rpm)"},
+        {"status": 429, "code": "rate_limit_exceeded", "limit": "tenant.rpm"},
         {"outcome": "completed", "status": 200, "ttft_slo_s": 0.2},
         {"status": 503, "code": "overloaded"},
     ]

@@ -22,6 +22,8 @@
     document.dispatchEvent(new CustomEvent("theme"));
   });
 
+  document.querySelector(".side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
   // --- copy, dialogs, menus ---
   const copied = async (button) => {
     const from = document.getElementById(button.dataset.copy);

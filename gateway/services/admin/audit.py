@@ -66,17 +66,24 @@ class AuditService:
         *,
         object_kind: str,
         object_id: str,
+        tenant_id: UUID | None = None,
         before: dict[str, object] | None = None,
         after: dict[str, object] | None = None,
     ) -> None:
-        """Tell of a change in this process that no store makes; it stands already.
+        """Tell of what this process did that no store notes; it stands already.
 
         Where the store is away, the process's own log tells of it.
         """
         try:
             organisation = await self._tenants.organisation()
             entry = AuditEntry(
-                action, object_kind, object_id, organisation.id, before=before, after=after
+                action,
+                object_kind,
+                object_id,
+                organisation.id,
+                tenant_id=tenant_id,
+                before=before,
+                after=after,
             )
             await self._log.append(actor, entry)
         except StoreUnavailable:

@@ -107,6 +107,10 @@ class LiveView:
                 self._view = (now, self._made(states, recent, named))
             return self._view[1]
 
+    def of_tenant(self, tenant_id: UUID) -> dict[str, Any]:
+        """Return how one tenant's requests of the last minute ended, and nothing of others."""
+        return _shown(self._recent.of(tenant_id))
+
     async def _named(self, ids: set[str], now: float) -> Mapping[str, Tenant]:
         """Return tenants by id, as far as they are known: of ten thousand a view shows some."""
         if now >= self._names_until_s:

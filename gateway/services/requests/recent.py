@@ -123,6 +123,16 @@ class RecentRequests:
                 whole.setdefault(tenant_id, Recent()).add(recent)
         return whole
 
+    def of(self, tenant_id: UUID) -> Recent:
+        """Return the last minute of one tenant; of one that was not told apart, nothing."""
+        self._forget()
+        whole = Recent()
+        for slot in self._slots:
+            found = slot.tenants.get(tenant_id)
+            if found is not None:
+                whole.add(found)
+        return whole
+
     def first_tokens(self) -> FirstTokens:
         """Return how long first tokens took in the last minute."""
         self._forget()
