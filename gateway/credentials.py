@@ -140,6 +140,10 @@ class Secrets:
         return self._derive("audit-chain")
 
     @cached_property
+    def backup_key(self) -> bytes:
+        return self._derive("backup-manifest")
+
+    @cached_property
     def pepper_id(self) -> str:
         return self._derive("pepper-id").hex()[:16]
 

@@ -29,6 +29,7 @@ from tests.soak import (
     overload,
     quota_parts,
     random_histories,
+    restore_parts,
     streams,
     telling_parts,
     throughput,
@@ -180,9 +181,10 @@ BATCH: tuple[Callable[[Path, float], Part], ...] = (
     batch_parts.batch_lost,
     batch_parts.batch_scale,
 )
+RESTORE: tuple[Callable[[Path, float], Part], ...] = (restore_parts.restore_drill,)
 WALLS = wall_parts.PARTS
 TELLING = telling_parts.PARTS
-SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING)
+SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING, *RESTORE)
 REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-streams": (start, sdk_streams, disconnects, http_ratio, replay),
     "soak-fairness": (tenant_shares, decode_parts.decode_shares, decode_parts.light_stream),
@@ -193,6 +195,7 @@ REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-quota": QUOTA,
     "soak-walls": WALLS,
     "soak-telling": TELLING,
+    "soak-restore": RESTORE,
     "soak-batch": (*BATCH, harvest_parts.batch_harvest),
 }
 PARTS = {part.__name__: part for parts in REPORTS.values() for part in parts}
@@ -208,7 +211,7 @@ def main() -> int:
         "--scale",
         type=float,
         default=1.0,
-        help="share of the full size of soak-guards, soak-quota, soak-batch and soak-telling",
+        help="share of the full size of soak-guards, -quota, -batch, -telling and -restore",
     )
     args = parser.parse_args()
     asked = set(args.part or GROUPS)
