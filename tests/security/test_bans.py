@@ -53,6 +53,7 @@ CALLS_OUT: Final = {
     "gateway/bench/subjects.py": "a bench of our own server",
     "gateway/cli/admin_client.py": "the admin API of SLUICE_ADMIN_URL",
     "gateway/cli/public_client.py": "the API of SLUICE_BASE_URL",
+    "gateway/doctor/cache_audit.py": "a server on this machine",
     "gateway/doctor/place.py": "the probes of a server on this machine",
     "gateway/services/quotas/webhook.py": "SLUICE_WEBHOOK_URL, pinned and never redirected",
     "gateway/telemetry/otlp_sender.py": "OTEL_EXPORTER_OTLP_ENDPOINT",
