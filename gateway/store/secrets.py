@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gateway.credentials import Secrets
+from gateway.credentials import Secrets, is_weak
 from gateway.errors import StartupFailed
 
 
@@ -25,7 +25,10 @@ def open_secrets(data_dir: Path) -> Secrets:
     if path.stat().st_mode & 0o077:
         raise StartupFailed(f"other users may read {path}: run 'chmod 600 {path}'")
     try:
-        return Secrets(path.read_bytes())
+        root = path.read_bytes()
+        if is_weak(root):
+            raise ValueError("nobody drew it")
+        return Secrets(root)
     except ValueError:
         raise StartupFailed(f"{path} is damaged: restore it from a backup") from None
 

@@ -56,7 +56,7 @@ NOT_RUN: Final = {
     "sluice serve --data-dir ./restored": "tests/e2e/test_restore.py runs it",
     "cp -a DATA_DIR/spool DEST/spool": "is of a PostgreSQL of one's own",
     'psql "$OWNER_URL" -c': "is of a PostgreSQL of one's own",
-    "sluice doctor --audit": "takes minutes; tests/gateway/doctor/test_cache_audit.py has its parts",
+    "sluice doctor --audit": "takes minutes; test_cache_audit.py has its parts",
     "from engine.contract import": "tests/scheduler/test_offline.py runs it",
     "from anthropic import": "tests/clients/test_anthropic.py runs their SDK in its environment",
     "CREATE ROLE": "tests/gateway/store/test_logins.py runs it",
