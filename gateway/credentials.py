@@ -60,6 +60,14 @@ def parse_token(text: str, prefix: str) -> Token | None:
     return Token(kid=text[len(prefix) : len(prefix) + _KID_CHARS], text=text)
 
 
+def is_weak(secret: str | bytes) -> bool:
+    """Tell whether a secret, of 32 characters or bytes, has too few different ones to be drawn.
+
+    Of a million that are drawn none has.
+    """
+    return len(set(secret)) < 10
+
+
 def is_kid(text: str) -> bool:
     """Tell whether `text` has the form of a key's public id."""
     return _KID.fullmatch(text) is not None
@@ -138,6 +146,10 @@ class Secrets:
     @cached_property
     def audit_key(self) -> bytes:
         return self._derive("audit-chain")
+
+    @cached_property
+    def backup_key(self) -> bytes:
+        return self._derive("backup-manifest")
 
     @cached_property
     def pepper_id(self) -> str:

@@ -1,8 +1,12 @@
-"""Where the data directory is when nobody says."""
+"""Where the data directory is when nobody says, and what several floors find in it."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
+
+# The journal of finished requests that are not in the ledger yet.
+SPOOL_DIR: Final = "spool"
 
 
 def default_data_dir() -> Path:

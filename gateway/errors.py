@@ -48,7 +48,8 @@
     └── InternalFailure         our fault
 
     StartupFailed               the server cannot start; one line for the operator
-    └── DataDirectoryInUse
+    ├── DataDirectoryInUse
+    └── BackupRefused           what is to be backed up or restored cannot be, as it is
 
 `message` is public, `detail` goes to the log alone, `limit` says in our own words which limit it
 was, for whoever explains a refusal. Status codes are not known here: they stand
@@ -431,3 +432,7 @@ class StartupFailed(Exception):
 
 class DataDirectoryInUse(StartupFailed):
     """Stop the other process, or choose another data directory."""
+
+
+class BackupRefused(StartupFailed):
+    """Mend what the message names: a backup that is not whole, a place that is not empty."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from gateway.data_dir import SPOOL_DIR
 from gateway.domain.counters import WindowUse
 from gateway.domain.quota import ScopeKind
 from gateway.domain.usage import UsageRow
@@ -29,7 +30,6 @@ from gateway.store import Store
 from gateway.telemetry.metrics import Metrics
 
 _FLUSH_S: Final = 0.5
-SPOOL_DIR: Final = "spool"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,10 @@ def doctor(
     data_dir: Annotated[Path | None, typer.Option(help="The data directory to look at.")] = None,
     model: Annotated[Path | None, typer.Option(help="The model directory to look at.")] = None,
     port: Annotated[int | None, typer.Option(help="The port that a server is to have.")] = None,
+    audit: Annotated[
+        bool,
+        typer.Option(help="Audit the running server: try to time another tenant's prompts."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check machine, data directory, stores and model; exit code 1 if something is broken.
@@ -32,10 +36,10 @@ def doctor(
     settings = read_settings({"data_dir": data_dir, "model": model, "port": port})
     if settings is None:
         sys.exit(Exit.USAGE)
-    from gateway.doctor.examine import examine
+    from gateway.doctor.examine import audited, examine
 
     findings: list[Finding] = []
-    for finding in examine(settings):
+    for finding in audited(settings) if audit else examine(settings):
         findings.append(finding)
         if not as_json:
             _print(finding)

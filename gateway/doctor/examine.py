@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from gateway.app.model_plan import planned_models
-from gateway.doctor import machine, model, place, requirements, stores
+from gateway.doctor import cache_audit, machine, model, place, requirements, stores
 from gateway.doctor.finding import Finding, broken
 from gateway.errors import StartupFailed
 from gateway.settings import Settings
@@ -23,6 +23,13 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield from _guarded("data directory", lambda: [place.check_data_dir(settings.data_dir)])
     yield from _guarded("disk", lambda: [place.check_disk(settings.data_dir)])
     yield from _guarded("server", lambda: _server_and_stores(settings))
+
+
+def audited(settings: Settings) -> Iterator[Finding]:
+    """Yield what an audit of the running server finds: it makes requests, as `examine` does not."""
+    access, server = place.find_running(settings.data_dir)
+    yield server
+    yield from _guarded(cache_audit.NAME, lambda: [cache_audit.audit_cache(access)])
 
 
 def _server_and_stores(settings: Settings) -> Iterator[Finding]:

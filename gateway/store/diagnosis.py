@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
 from redis.exceptions import RedisError
 from sqlalchemy import text
@@ -18,7 +17,7 @@ from gateway.store.database import Database
 from gateway.store.logins import DatabaseUrls
 from gateway.store.migrate import revision_of
 from gateway.store.placement import ACCESS
-from gateway.store.postgres_server import DATABASE, LOGIN, OWNER
+from gateway.store.postgres_server import DATABASE, LOGIN, OWNER, socket_url
 from gateway.store.redis import connect_redis, is_cluster
 from gateway.store.valkey_server import valkey_url
 
@@ -106,9 +105,13 @@ def running_urls(data_dir: Path) -> tuple[DatabaseUrls, str] | None:
     sockets = _sockets(home)
     if sockets is None:
         return None
-    host = quote(str(sockets), safe="")
-    server, owner = (f"postgresql://{user}@/{DATABASE}?host={host}" for user in (LOGIN, OWNER))
+    server, owner = (socket_url(sockets, user, DATABASE) for user in (LOGIN, OWNER))
     return DatabaseUrls(server, owner), valkey_url(sockets, home / ACCESS)
+
+
+def running_sockets(data_dir: Path) -> Path | None:
+    """Return where the embedded PostgreSQL of a running server listens, or None."""
+    return _sockets(_home(data_dir))
 
 
 def _home(data_dir: Path) -> Path:

@@ -32,7 +32,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import quote
 
 import asyncpg
 
@@ -53,6 +52,7 @@ from gateway.store.postgres_server import (
     ensure_cluster,
     postgres_answers,
     postgres_server,
+    socket_url,
 )
 from gateway.store.postgres_server import SOCKET as POSTGRES_SOCKET
 from gateway.store.server_access import write_access
@@ -117,7 +117,7 @@ class EmbeddedServers:
 
     def database_url(self, user: str = LOGIN, database: str = DATABASE) -> str:
         """Return the URL of a database for a user, by default the one that a server logs in as."""
-        return f"postgresql://{user}@/{database}?host={quote(str(self.sockets), safe='')}"
+        return socket_url(self.sockets, user, database)
 
     def redis_url(self) -> str:
         """Return the URL of Valkey, with its password."""

@@ -96,12 +96,14 @@ class DirectoryStorage:
 
     def _open(self, file_id: UUID) -> int:
         try:
-            return os.open(_place(self._root, file_id), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            return os.open(
+                place_of(self._root, file_id), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            )
         except FileNotFoundError:
             raise StoredFileMissing(detail=f"the storage has no file {file_id.hex}") from None
 
     def _remove(self, file_ids: Collection[UUID]) -> None:
-        _unlink([_place(self._root, file_id) for file_id in file_ids])
+        _unlink([place_of(self._root, file_id) for file_id in file_ids])
 
     def _shards(self) -> Sequence[str]:
         with suppress(FileNotFoundError):
@@ -194,7 +196,7 @@ class _Part:
 
     def __init__(self, root: Path, file_id: UUID, min_free_bytes: int) -> None:
         self._root = root
-        self._place = _place(root, file_id)
+        self._place = place_of(root, file_id)
         # Another writer of the same file, taken for dead, has a name of its own.
         self._part = self._place.with_name(f"{file_id.hex}.{uuid4().hex}{_PART}")
         self._min_free_bytes = min_free_bytes
@@ -245,7 +247,8 @@ class _Part:
         _unlink([self._place] if self._is_placed else [self._part])
 
 
-def _place(root: Path, file_id: UUID) -> Path:
+def place_of(root: Path, file_id: UUID) -> Path:
+    """Return where a file lies below the directory of all."""
     return root / file_id.hex[-2:] / file_id.hex
 
 

@@ -21,6 +21,7 @@ from gateway.credentials import (
     KEY_PREFIX,
     Secrets,
     Token,
+    is_weak,
     parse_token,
 )
 from gateway.domain import FirstStart, IssuedKey, KeyDraft, KeySecret, TenantSlo, is_name
@@ -180,5 +181,9 @@ def _given(text: str, prefix: str, variable: str) -> Token:
         raise StartupFailed(
             f"{variable} holds a token that is not of the form {prefix}<12 id><32 secret>"
             "<6 checksum>, or its checksum is wrong: sluice keys draw makes one"
+        )
+    if is_weak(text.removeprefix(prefix)[len(token.kid) :]):
+        raise StartupFailed(
+            f"{variable} holds a token whose secret nobody drew: sluice keys draw makes one"
         )
     return token

@@ -18,6 +18,7 @@ from gateway.settings import Settings
 from gateway.store.admin_tokens import SqlAdminTokens
 from gateway.store.audit import SqlAudit
 from gateway.store.audit_chain import AuditChain
+from gateway.store.backup import refuse_half_restored
 from gateway.store.batch_backlog import SqlBatchBacklog
 from gateway.store.batch_heartbeat import BatchHeartbeat
 from gateway.store.batch_queue import SqlBatchQueue
@@ -127,6 +128,7 @@ async def open_store(
     still fail. Raises: `StartupFailed`: with one line that says what to do; what that raises.
     """
     plan = plan_first_start(settings)
+    refuse_half_restored(settings.data_dir)
     servers = EmbeddedServers(
         settings.data_dir,
         postgres=settings.database_url is None,

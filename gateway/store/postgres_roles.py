@@ -11,6 +11,7 @@ from typing import Final
 
 import asyncpg
 
+from gateway.store.database import APP_ROLE, PLATFORM_ROLE
 from gateway.store.postgres_server import DATABASE, LOGIN, OWNER
 
 _TIMEOUT_S: Final = 30.0
@@ -38,5 +39,28 @@ async def ensure_roles(url: str) -> None:
         if not present >= {DATABASE, LOGIN}:
             for statement in _DATABASE[DATABASE in present :]:
                 await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def ensure_steps_down(url: str) -> None:
+    """Make the roles that transactions step down to, as the owner of `url`; the first migration
+    does the same, but a dump that is restored has them in its grants.
+    """
+    connection = await asyncpg.connect(url, timeout=_TIMEOUT_S, command_timeout=_TIMEOUT_S)
+    try:
+        present = {row[0] for row in await connection.fetch(_PRESENT)}
+        for role in {APP_ROLE, PLATFORM_ROLE} - present:
+            await connection.execute(f"CREATE ROLE {role} NOLOGIN")
+            await connection.execute(f"GRANT {role} TO {OWNER}")
+    finally:
+        await connection.close()
+
+
+async def drop_database(url: str) -> None:
+    """Drop the database with all that is in it, as the superuser of `url`."""
+    connection = await asyncpg.connect(url, timeout=_TIMEOUT_S, command_timeout=_TIMEOUT_S)
+    try:
+        await connection.execute(f"DROP DATABASE {DATABASE} WITH (FORCE)")
     finally:
         await connection.close()

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import tempfile
 from pathlib import Path
+from urllib.parse import quote
 
 from gateway.errors import StartupFailed
 from gateway.store.placement import Placement
@@ -19,11 +20,11 @@ from gateway.store.supervisor import ServerSpec
 OWNER, LOGIN, SUPERUSER = "sluice_owner", "sluice_server", "postgres"
 DATABASE, MAINTENANCE = "sluice", "postgres"
 SOCKET = ".s.PGSQL.5432"
+MAJOR = "18"
 
 # All that the servers see of our environment: the rest, secrets perhaps, is none of theirs.
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 
-_MAJOR = "18"
 _PROTOCOL_3 = 196_608
 _OPTIONS = {
     "listen_addresses": "",
@@ -41,6 +42,11 @@ _OPTIONS = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
+
+
+def socket_url(sockets: Path, user: str, database: str) -> str:
+    """Return the URL of a database of the server that listens in `sockets`."""
+    return f"postgresql://{user}@/{database}?host={quote(str(sockets), safe='')}"
 
 
 def postgres_server(placement: Placement, sockets: Path) -> ServerSpec:
@@ -72,9 +78,9 @@ def ensure_cluster(placement: Placement) -> None:
     cluster = placement.cluster
     if cluster.exists():
         version = (cluster / "PG_VERSION").read_text().strip()
-        if version != _MAJOR:
+        if version != MAJOR:
             raise StartupFailed(
-                f"{cluster} belongs to PostgreSQL {version}, this is {_MAJOR}: dump it with "
+                f"{cluster} belongs to PostgreSQL {version}, this is {MAJOR}: dump it with "
                 "the sluice release that made it and restore it into a new data directory"
             )
         return

@@ -49,6 +49,14 @@ NOT_RUN: Final = {
     "sluice bench gateway": "takes minutes: three servers in turns",
     "sluice simulate --suite vtc": "takes minutes; tests/scheduler/simulator runs its parts",
     "sluice requests show req_68a0c3…": "tests/gateway/cli/test_requests_and_top.py runs it",
+    "sluice db backup /backups/2026-11-25": "tests/e2e/test_restore.py runs it",
+    "sluice db restore /backups/2026-11-25 --data-dir ./restored --secret /elsewhere/root": (
+        "tests/e2e/test_restore.py runs it"
+    ),
+    "sluice serve --data-dir ./restored": "tests/e2e/test_restore.py runs it",
+    "cp -a DATA_DIR/spool DEST/spool": "is of a PostgreSQL of one's own",
+    'psql "$OWNER_URL" -c': "is of a PostgreSQL of one's own",
+    "sluice doctor --audit": "takes minutes; test_cache_audit.py has its parts",
     "from engine.contract import": "tests/scheduler/test_offline.py runs it",
     "from anthropic import": "tests/clients/test_anthropic.py runs their SDK in its environment",
     "CREATE ROLE": "tests/gateway/store/test_logins.py runs it",

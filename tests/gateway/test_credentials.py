@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hmac
+import inspect
 import re
 import zlib
+from functools import cached_property
 
 import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -100,17 +104,29 @@ def test_the_checksum_is_fixed() -> None:
 
 
 def test_derived_keys_differ_by_purpose_and_root() -> None:
-    """No two purposes share a key, and another root changes all of them."""
+    """Every key that there is has a label of its own: no two purposes share one, another root
+    changes all of them, and each is a block of HKDF-Expand."""
+    names = {name for name, one in vars(Secrets).items() if isinstance(one, cached_property)}
+    assert names >= {"pepper", "form_key", "audit_key", "backup_key", "pepper_id"}
+    keys = sorted(names - {"pepper_id"})
     other = Secrets(bytes(32))
-    derived = [
-        key
-        for secrets in (SECRETS, other)
-        for key in (secrets.pepper, secrets.admin_pepper, secrets.tag_key, secrets.kv_salt_key)
-    ]
-    assert len(set(derived)) == 8
+    derived = [getattr(secrets, name) for secrets in (SECRETS, other) for name in keys]
+    assert len(set(derived)) == 2 * len(keys)
     assert {len(key) for key in derived} == {32}
     assert SECRETS.root not in derived
     assert SECRETS.pepper_id != other.pepper_id
+    source = inspect.getsource(Secrets)
+    labels = re.findall(r'_derive\("([a-z-]+)"\)', source)
+    assert len(labels) == len(set(labels)) == len(names)
+    expanded = HKDFExpand(SHA256(), 32, b"sluice/1/audit-chain")
+    assert expanded.derive(SECRETS.root) == SECRETS.audit_key
+
+
+def test_what_serves_one_purpose_is_nothing_to_another() -> None:
+    """One text has another MAC as a key, an admin's token, a session's and a form's."""
+    token = new_token(KEY_PREFIX)
+    macs = {SECRETS.key_mac(token), SECRETS.admin_mac(token), SECRETS.session_mac(token)}
+    assert len(macs | {bytes.fromhex(SECRETS.form_token(token))}) == 4
 
 
 def test_nothing_secret_is_in_a_repr() -> None:

@@ -31,6 +31,7 @@ from tests.soak import (
     quota_parts,
     random_histories,
     replica_shares,
+    restore_parts,
     streams,
     telling_parts,
     throughput,
@@ -182,10 +183,11 @@ BATCH: tuple[Callable[[Path, float], Part], ...] = (
     batch_parts.batch_lost,
     batch_parts.batch_scale,
 )
+RESTORE: tuple[Callable[[Path, float], Part], ...] = (restore_parts.restore_drill,)
 WALLS = wall_parts.PARTS
 TELLING = telling_parts.PARTS
 CHAOS = (chaos.chaos,)
-SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING, *CHAOS)
+SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING, *RESTORE, *CHAOS)
 REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-streams": (start, sdk_streams, disconnects, http_ratio, replay),
     "soak-fairness": (
@@ -202,6 +204,7 @@ REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-walls": WALLS,
     "soak-telling": TELLING,
     "soak-chaos": CHAOS,
+    "soak-restore": RESTORE,
     "soak-batch": (*BATCH, harvest_parts.batch_harvest),
 }
 PARTS = {part.__name__: part for parts in REPORTS.values() for part in parts}
@@ -217,7 +220,7 @@ def main() -> int:
         "--scale",
         type=float,
         default=1.0,
-        help="share of the full size of soak-guards, -quota, -batch, -telling and -chaos",
+        help="share of the full size of those parts that have one",
     )
     args = parser.parse_args()
     asked = set(args.part or GROUPS)

@@ -121,6 +121,7 @@ async def test_one_key_without_tenants_is_of_one_tenant(
             {"init_keys": (SecretStr(new_token(KEY_PREFIX).text),) * 2},
             "gives two tenants the same key",
         ),
+        ({"init_keys": (SecretStr(f"{KEY_PREFIX}{'a' * 12}{'b' * 32}14DJ4p"),)}, "nobody drew"),
         ({"init_tenants": ("a", "a")}, "names a tenant twice"),
         ({"init_tenants": ("A b",)}, "SLUICE_INIT_TENANTS"),
         ({"init_admin_token": SecretStr(new_token(KEY_PREFIX).text)}, "SLUICE_INIT_ADMIN_TOKEN"),
@@ -208,13 +209,14 @@ async def test_a_secret_that_others_may_read_is_refused(settings: Settings) -> N
 
 
 async def test_a_damaged_secret_is_refused(settings: Settings) -> None:
-    """A truncated secret is not silently another secret."""
+    """A truncated secret is not silently another secret, nor is one that nobody drew."""
     async with open_store(settings):
         pass
-    (settings.data_dir / "secrets" / "root").write_bytes(b"short")
-    with pytest.raises(StartupFailed, match="damaged"):
-        async with open_store(settings):
-            pass
+    for damaged in (b"short", bytes(32)):
+        (settings.data_dir / "secrets" / "root").write_bytes(damaged)
+        with pytest.raises(StartupFailed, match="damaged"):
+            async with open_store(settings):
+                pass
 
 
 @pytest.mark.parametrize(
