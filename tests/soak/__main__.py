@@ -23,6 +23,7 @@ from tests.soak import (
     decode_parts,
     fairness,
     fault_parts,
+    form_parts,
     guard_parts,
     harvest_parts,
     model_parts,
@@ -182,7 +183,8 @@ BATCH: tuple[Callable[[Path, float], Part], ...] = (
 )
 WALLS = wall_parts.PARTS
 TELLING = telling_parts.PARTS
-SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING)
+FORMS = form_parts.PARTS
+SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING, *FORMS)
 REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-streams": (start, sdk_streams, disconnects, http_ratio, replay),
     "soak-fairness": (tenant_shares, decode_parts.decode_shares, decode_parts.light_stream),
@@ -193,6 +195,7 @@ REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-quota": QUOTA,
     "soak-walls": WALLS,
     "soak-telling": TELLING,
+    "soak-forms": FORMS,
     "soak-batch": (*BATCH, harvest_parts.batch_harvest),
 }
 PARTS = {part.__name__: part for parts in REPORTS.values() for part in parts}
@@ -208,7 +211,7 @@ def main() -> int:
         "--scale",
         type=float,
         default=1.0,
-        help="share of the full size of soak-guards, soak-quota, soak-batch and soak-telling",
+        help="share of the full size of soak-guards, -quota, -batch, -telling and -forms",
     )
     args = parser.parse_args()
     asked = set(args.part or GROUPS)
