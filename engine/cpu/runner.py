@@ -131,9 +131,10 @@ class TorchEngine:
 
     def _compute(self, batch: StepBatch) -> _Drawn:
         """Run the model over a batch and draw."""
-        if batch.masks is not None:
-            batch.masks.begin(self._mask_maker)
         self._attention.plan(batch.attention)
+        if batch.masks is not None:
+            # Just before the model, which leaves the interpreter to the thread.
+            batch.masks.begin(self._mask_maker)
         rows = batch.logit_rows
         logits = self._model.forward(
             torch.from_numpy(batch.token_ids),

@@ -76,17 +76,20 @@ class MaskTurns:
         # What a request begins with is computed before it is here, and tells nothing.
         sampled = step.sampling[: len(step.decodes)]
         sampled = sampled[step.epochs[: len(sampled)] == rows.epochs[sampled]]
-        slots = sampled[[slot in result.mask_s for slot in sampled.tolist()]]
+        asked_s = np.array([result.mask_s.get(slot, np.nan) for slot in sampled.tolist()])
+        is_masked = ~np.isnan(asked_s)
+        slots, took_s = sampled[is_masked], asked_s[is_masked]
         if not len(slots):
             return
-        took_s = np.array([result.mask_s[slot] for slot in slots.tolist()])
         is_known = self._epochs[slots] == rows.epochs[slots]
         before_s = np.where(is_known, self._cost_s[slots], took_s)
         self._cost_s[slots] = took_s + _KEPT_OF_ROW * (before_s - took_s)
         self._epochs[slots] = rows.epochs[slots]
         tenants = rows.accounts[slots, MEMBER]
         self._make_room(int(tenants.max()) + 1)
-        self._dearest_s[np.unique(tenants)] *= _KEPT_OF_TENANT
+        was_seen = np.zeros(len(self._dearest_s), dtype=bool)
+        was_seen[tenants] = True
+        self._dearest_s[was_seen] *= _KEPT_OF_TENANT
         np.fmax.at(self._dearest_s, tenants, took_s)
 
     def _choose(self, slots: Slots, rotation: Rotation, *, is_alone: bool) -> Slots:
