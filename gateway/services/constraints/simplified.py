@@ -89,7 +89,7 @@ def _with_members(schema: dict[str, Any]) -> dict[str, Any]:
     names = schema.get("propertyNames")
     if "properties" in schema or "patternProperties" in schema or not isinstance(names, Mapping):
         return schema
-    few = names.get("enum")
+    few: Any = names.get("enum")
     is_of_few = not names.keys() - _ANNOTATIONS - {"type", "enum"}
     if not is_of_few or names.get("type", "string") != "string" or not _are_texts(few):
         return schema
