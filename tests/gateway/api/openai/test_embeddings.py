@@ -36,6 +36,7 @@ from scheduler.request import RejectCode
 from scheduler.service import EngineService
 from tests.fake_quotas import leased
 from tests.gateway.api.conftest import KEY, api_over
+from tests.gateway.services.quotas.scripted import until
 
 pytestmark = pytest.mark.anyio
 
@@ -367,12 +368,12 @@ async def test_who_leaves_pays_for_what_was_computed(
     """A client that hangs up midway has its inputs dropped, and is billed for a part of them."""
     body = {"model": "vectors", "input": [[5] * 250] * 500}
     asking = asyncio.create_task(client.post("/v1/embeddings", json=body))
-    while embedder.service.counts().num_steps < 20:
-        await asyncio.sleep(0.005)
+    # Bounded, so that where nothing moves it says which of them it was.
+    await until(lambda: asking.done() or embedder.service.counts().num_steps >= 20, timeout_s=60)
+    assert not asking.done(), asking.result().text
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-    while not rows:
-        await asyncio.sleep(0.005)
+    await until(lambda: bool(rows), timeout_s=60)
     [row] = rows
     assert row.outcome is Outcome.CANCELLED
     assert 0 < row.input_tokens < 500 * 250
