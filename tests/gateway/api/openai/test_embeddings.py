@@ -281,12 +281,14 @@ async def test_models_are_for_one_thing(client: httpx.AsyncClient) -> None:
     assert response.json()["error"]["code"] == "model_not_supported"
     turn = {"role": "user", "content": "Hi"}
     for path, body in (
-        ("chat/completions", {"messages": [turn]}),
-        ("completions", {"prompt": "a"}),
-        ("messages", {"messages": [turn], "max_tokens": 1}),
-        ("messages/count_tokens", {"messages": [turn]}),
+        ("/v1/chat/completions", {"messages": [turn]}),
+        ("/v1/completions", {"prompt": "a"}),
+        ("/v1/responses", {"input": "a"}),
+        ("/v1/messages", {"messages": [turn], "max_tokens": 1}),
+        ("/v1/messages/count_tokens", {"messages": [turn]}),
+        ("/tokenize", {"messages": [turn]}),
     ):
-        response = await client.post(f"/v1/{path}", json={"model": "vectors"} | body)
+        response = await client.post(path, json={"model": "vectors"} | body)
         assert response.status_code == 400
         assert "/v1/embeddings" in response.json()["error"]["message"]
     assert await refused(client, model="none") == (404, "model")
