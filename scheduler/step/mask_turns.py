@@ -87,9 +87,7 @@ class MaskTurns:
         self._epochs[slots] = rows.epochs[slots]
         tenants = rows.accounts[slots, MEMBER]
         self._make_room(int(tenants.max()) + 1)
-        was_seen = np.zeros(len(self._dearest_s), dtype=bool)
-        was_seen[tenants] = True
-        self._dearest_s[was_seen] *= _KEPT_OF_TENANT
+        self._dearest_s[np.unique(tenants)] *= _KEPT_OF_TENANT
         np.fmax.at(self._dearest_s, tenants, took_s)
 
     def _choose(self, slots: Slots, rotation: Rotation, *, is_alone: bool) -> Slots:
