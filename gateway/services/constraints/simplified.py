@@ -4,6 +4,8 @@ The library refuses keywords by name, whatever they say. What clients generate h
 where they restrict no value: zod writes `propertyNames` of any string into every record, other
 libraries `uniqueItems: false`, and of two branches one that has no condition. They are left out
 here, by JSON Schema's own rules, and names of members that are told one by one become a pattern.
+What may be longer than any bound of ours (`maxLength` of a million) may be as long as that: what
+comes of it is of the schema still.
 Values (`enum`, `const`, `default`) are never looked into: what stands there is no keyword.
 
 A schema is walked by recursion, and so has to be of a bounded depth; see `limits`.
@@ -15,6 +17,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from gateway.services.constraints.limits import MAX_COUNT
+
 _OF_ONE: Final = frozenset(
     {
         *("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not"),
@@ -25,13 +29,14 @@ _OF_SEVERAL: Final = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems
 _BY_NAME: Final = frozenset(
     {"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"}
 )
+_MOST: Final = frozenset({"maxItems", "maxLength", "maxProperties"})
 _ANNOTATIONS: Final = frozenset({"$comment", "description", "title"})
 # OpenAPI's words for how a text is shown or meant, and not for what is in it.
 _FORMATS_OF_ANY: Final = frozenset({"binary", "password"})
 
 
 def simplified(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema that takes the same values, without keywords that have no effect."""
+    """Return a schema that takes the same values, but for what is longer than `limits` allow."""
     kept = {
         name: _inner(name, value)
         for name, value in schema.items()
@@ -41,6 +46,8 @@ def simplified(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _inner(name: str, value: Any) -> Any:
+    if name in _MOST and isinstance(value, int | float) and value > MAX_COUNT:
+        return MAX_COUNT
     if name in _OF_ONE and isinstance(value, Mapping):
         return simplified(value)
     if name in _OF_SEVERAL and isinstance(value, list):
