@@ -34,16 +34,14 @@ from engine.contract import (
     StepPlan,
     StepResult,
 )
-from engine.cpu.runner import allocate_attention
-from engine.cpu.slot_table import SlotTable, StepBatch
-from engine.models.hf_config import load_model_config
+from engine.cpu.fitted import allocate_attention, cpu_device, fit_to_cpu, slots_for
+from engine.cpu.slot_table import StepBatch
 from engine.models.load import load_decoder
 from engine.native import library
 from engine.native.decoder import NativeDecoder
 from engine.out_of_memory import told_as_out_of_memory
-from engine.probe import choose_num_threads, lay_out
+from engine.probe import lay_out
 from engine.row_faults import RowFaults, refuse_failed_proof
-from engine.sizes import choose_dtype, find_device, fit
 
 Vector = NDArray[np.float64]
 # A vector of nothing has no direction to keep.
@@ -59,34 +57,19 @@ class EmbeddingEngine:
     def __init__(self, config: EngineConfig) -> None:
         assert config.pooling is not None, "what does not pool is for `engine.cpu.runner`"
         self._pooling = config.pooling
-        model_config = load_model_config(config.model_dir, is_headless=True)
-        torch.set_num_threads(config.num_threads or choose_num_threads())
-        device = find_device("cpu")
-        dtype = choose_dtype(config.dtype, model_config.dtype, device)
-        sizes = fit(
-            config,
-            model_config,
-            dtype,
-            kv_cache_bytes=config.pool_bytes,
-        )
+        fitted = fit_to_cpu(config, cpu_device(), is_headless=True)
         self._info = replace(
-            sizes.info,
+            fitted.sizes.info,
             capabilities=frozenset({Capability.POOLING}),
             max_num_prompt_logprobs=0,
             pooling=config.pooling,
-            embedding_size=model_config.hidden_size,
+            embedding_size=fitted.model.hidden_size,
         )
-        model_config = replace(model_config, max_position_embeddings=self._info.max_model_len)
-        self._model = load_decoder(config, model_config, dtype, device)
+        self._model = load_decoder(config, fitted.model, fitted.dtype, fitted.device)
         lay_out([one for one in self._model.linears() if one is not self._model.head], native=False)
-        is_native = config.native == "auto" and NativeDecoder.supports(model_config, dtype)
-        self._attention = allocate_attention(sizes, native=is_native and library.load())
-        self._state = SlotTable(
-            max_num_seqs=self._info.max_num_seqs,
-            max_model_len=self._info.max_model_len,
-            block_size=self._info.block_size,
-            vocab_size=self._info.vocab_size,
-        )
+        is_native = config.native == "auto" and NativeDecoder.supports(fitted.model, fitted.dtype)
+        self._attention = allocate_attention(fitted.sizes, native=is_native and library.load())
+        self._state = slots_for(self._info)
         # By slot, of what was computed of its prompt: where the mean is asked for.
         self._sums: dict[int, Vector] = {}
         self._row_faults = RowFaults(vocab_size=self._info.vocab_size)

@@ -39,24 +39,20 @@ from engine.contract import (
     StepResult,
     TokenLogprobs,
 )
-from engine.cpu.attention import ReferenceAttention
+from engine.cpu.fitted import allocate_attention, cpu_device, fit_to_cpu, slots_for
 from engine.cpu.rounded_kv import RoundedKV
-from engine.cpu.slot_table import SlotTable, StepBatch
-from engine.errors import EngineError
-from engine.models.attention import AttentionBackend
+from engine.cpu.slot_table import StepBatch
 from engine.models.decoder import Decoder
-from engine.models.hf_config import ModelConfig, load_model_config
+from engine.models.hf_config import ModelConfig
 from engine.models.layers import CausalLM
 from engine.models.load import load_decoder, weights_do_not_fit
 from engine.native import library
-from engine.native.attention import NativeAttention
 from engine.native.decoder import NativeDecoder
 from engine.out_of_memory import told_as_out_of_memory
-from engine.probe import choose_num_threads, lay_out
+from engine.probe import lay_out
 from engine.row_faults import RowFaults, refuse_failed_proof
 from engine.sampling.logprobs import PromptRows, score_tokens
 from engine.sampling.sampler import LogitEdits, sample
-from engine.sizes import Sizes, choose_dtype, find_device, fit
 
 
 class TorchEngine:
@@ -67,39 +63,16 @@ class TorchEngine:
     """
 
     def __init__(self, config: EngineConfig) -> None:
-        device = find_device(config.device)
-        assert device.type == "cpu", "a GPU has an engine of its own, `engine.gpu`"
-        model_config = load_model_config(config.model_dir)
-        torch.set_num_threads(config.num_threads or choose_num_threads())
-        dtype = choose_dtype(config.dtype, model_config.dtype, device)
-        sizes = fit(
-            config,
-            model_config,
-            dtype,
-            kv_cache_bytes=config.pool_bytes,
-        )
-        # Nothing longer runs here, so no table of positions need be longer.
-        model_config = replace(model_config, max_position_embeddings=sizes.info.max_model_len)
-        self._info = sizes.info
-        self.uses_native = _can_use_native(config, model_config, dtype)
-        decoder = load_decoder(config, model_config, dtype, device)
+        fitted = fit_to_cpu(config, cpu_device(config.device))
+        self._info = fitted.sizes.info
+        self.uses_native = _can_use_native(config, fitted.model, fitted.dtype)
+        decoder = load_decoder(config, fitted.model, fitted.dtype, fitted.device)
         _lay_out(decoder, config, native=self.uses_native)
         self._model: CausalLM = NativeDecoder(decoder) if self.uses_native else decoder
-        self._attention = allocate_attention(sizes, native=self.uses_native)
+        self._attention = allocate_attention(fitted.sizes, native=self.uses_native)
         if config.kv_dtype == "fp8":
             self._attention = RoundedKV(self._attention)
-        self._state = SlotTable(
-            max_num_seqs=self._info.max_num_seqs,
-            max_model_len=self._info.max_model_len,
-            block_size=self._info.block_size,
-            vocab_size=self._info.vocab_size,
-            # What is beyond the vocabulary is never drawn, and has no logit to hide.
-            eos_token_ids=frozenset(
-                token_id
-                for token_id in self._info.eos_token_ids
-                if token_id < self._info.vocab_size
-            ),
-        )
+        self._state = slots_for(self._info)
         self._row_faults = RowFaults(vocab_size=self._info.vocab_size)
         # Its thread begins with the first constraint.
         self._mask_maker = ThreadPoolExecutor(1, thread_name_prefix="masks")
@@ -158,9 +131,10 @@ class TorchEngine:
 
     def _compute(self, batch: StepBatch) -> _Drawn:
         """Run the model over a batch and draw."""
-        if batch.masks is not None:
-            batch.masks.begin(self._mask_maker)
         self._attention.plan(batch.attention)
+        if batch.masks is not None:
+            # Just before the model, which leaves the interpreter to the thread.
+            batch.masks.begin(self._mask_maker)
         rows = batch.logit_rows
         logits = self._model.forward(
             torch.from_numpy(batch.token_ids),
@@ -240,20 +214,6 @@ class _Drawn:
             self.prompt_logprobs[slot] = logprobs
             if not all(math.isfinite(entry.logprob) for entry in logprobs):
                 self.failed_slots.append(slot)
-
-
-def allocate_attention(sizes: Sizes, *, native: bool) -> AttentionBackend:
-    """Make the KV cache, and what reads it. Raises: `EngineError`: it cannot be allocated."""
-    try:
-        if native:
-            return NativeAttention(sizes.kv_cache, dtype=sizes.dtype)
-        return ReferenceAttention(sizes.kv_cache, dtype=sizes.dtype)
-    # torch has no class of its own for a CPU that is out of memory.
-    except RuntimeError as error:
-        raise EngineError(
-            f"a KV cache of {sizes.info.num_blocks} blocks cannot be allocated on cpu; "
-            "lower num_blocks or kv_cache_bytes"
-        ) from error
 
 
 def _can_use_native(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> bool:

@@ -15,8 +15,9 @@ first, whether the row is greedy or not; the modules that make them say how.
 
 **Cost.** A greedy batch takes an argmax and nothing else; rows without top-k and top-p are never
 sorted; where every filtered row has a top-k, only that many logits are. The compiled operator makes
-noise for the few tokens that may win, and is one call: each of torch's gives up the interpreter and
-has to get it back, which takes longest when the event loop is busiest.
+noise for the few tokens that may win, and is one call, masks and all where they are the only edits:
+each of torch's gives up the interpreter and has to get it back, which takes longest when the event
+loop is busiest.
 
 **Failure.** A row with a logit that is NaN or infinite, or with edits that make one so or leave
 nothing to draw, is reported and harms no other row.
@@ -74,6 +75,11 @@ class LogitEdits:
     bias: BiasEntries | None
     penalties: PenaltyEntries | None
     masks: TokenMasks | None = None
+
+    @property
+    def masks_alone(self) -> TokenMasks | None:
+        """Return the masks where nothing else changes the logits."""
+        return self.masks if self.bias is None and self.penalties is None else None
 
     def rows(self) -> NDArray[np.int64]:
         """Name the rows that are changed, each once."""
@@ -133,20 +139,21 @@ def _sample_compiled(
     if edits is None and is_greedy:
         token_ids, good = torch.ops.sluice.find_largest(logits)
         return token_ids.numpy(), ~good.numpy()
+    low, high = _row_keys(rows.seeds, rows.positions)
+    columns = [
+        torch.from_numpy(column)
+        for column in (rows.temperature, low, high, rows.top_k, rows.top_p, rows.min_p)
+    ]
+    if edits is not None and edits.masks_alone is not None:
+        masks = edits.masks_alone
+        token_ids, good = torch.ops.sluice.draw_masked(
+            logits, *columns, torch.from_numpy(masks.rows), torch.from_numpy(masks.words)
+        )
+        return token_ids.numpy(), ~good.numpy()
     finite = None if edits is None else torch.isfinite(logits.sum(dim=-1))
     if edits is not None:
         edits.apply(logits, native=True)
-    low, high = _row_keys(rows.seeds, rows.positions)
-    token_ids, good = torch.ops.sluice.draw(
-        logits,
-        torch.from_numpy(rows.temperature),
-        torch.from_numpy(low),
-        torch.from_numpy(high),
-        torch.from_numpy(rows.top_k),
-        torch.from_numpy(rows.top_p),
-        torch.from_numpy(rows.min_p),
-        edits is not None,
-    )
+    token_ids, good = torch.ops.sluice.draw(logits, *columns, edits is not None)
     failed = ~good.numpy()
     return token_ids.numpy(), failed if finite is None else failed | ~finite.numpy()
 

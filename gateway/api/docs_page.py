@@ -8,6 +8,7 @@ request goes into it.
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
@@ -22,21 +23,32 @@ from gateway.api.access import public
 
 PATH: Final = "/docs"
 _STYLE: Final = """
-:root{color-scheme:light dark;--line:#8884;--dim:#777}
-body{font:16px/1.5 system-ui,sans-serif;max-width:64rem;margin:0 auto;padding:1rem}
+:root{color-scheme:light dark;--line:#8884;--dim:light-dark(#666,#a0a0a0)}
+body{font:16px/1.5 system-ui,sans-serif;max-width:64rem;margin:0 auto;padding:1rem;
+overflow-wrap:break-word}
+h1{font-size:1.75rem;line-height:1.25}
 h2{margin-top:3rem;border-top:1px solid var(--line);padding-top:1rem;font-size:1.15rem}
 h3{font-size:1rem;margin:1.5rem 0 .5rem}
 code,pre{font:.875rem/1.5 ui-monospace,monospace;overflow-wrap:anywhere}
-pre{border:1px solid var(--line);border-radius:.375rem;padding:.75rem;overflow-x:auto}
-.scroll{overflow-x:auto}
+pre{border:1px solid var(--line);border-radius:.375rem;padding:.75rem;white-space:pre-wrap}
 table{border-collapse:collapse;width:100%;font-size:.9rem}
-th,td{text-align:left;vertical-align:top;padding:.3rem .75rem .3rem 0;
-border-bottom:1px solid var(--line)}
+tr{border-bottom:1px solid var(--line)}
+th,td{text-align:left;vertical-align:top;padding:.3rem .75rem .3rem 0}
 th{font-weight:600;color:var(--dim)}
-nav ul{list-style:none;padding:0;columns:20rem}
-.method{display:inline-block;min-width:4rem;color:var(--dim);font-weight:600}
+td:first-child{min-width:10rem}
+td:nth-child(2){min-width:6rem}
+nav ul{list-style:none;padding:0;columns:24rem}
+nav code{text-decoration:underline}
+nav a{text-decoration:none;display:grid;grid-template-columns:4.5rem 1fr;align-items:baseline;
+break-inside:avoid}
+.method{color:var(--dim);font-weight:600;font-size:.8rem}
 a{color:inherit}
 :target{outline:2px solid currentColor;outline-offset:.5rem}
+@media(max-width:40rem){
+tr:has(th){display:none}
+table,tbody,tr,td{display:block;padding:.1rem 0;overflow-wrap:anywhere}
+td:nth-child(3):empty{display:none}
+}
 """
 _STYLE_HASH: Final = b64encode(sha256(_STYLE.encode()).digest()).decode()
 _HEADERS: Final = {
@@ -47,6 +59,7 @@ _HEADERS: Final = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
+_NAME: Final = re.compile(r"`([^`]+)`")
 _BOUNDS: Final = {
     "minimum": "≥",
     "exclusiveMinimum": ">",
@@ -109,7 +122,7 @@ def page(document: Mapping[str, Any]) -> str:
 
 def _operation(method: str, path: str, operation: Mapping[str, Any]) -> Iterator[str]:
     yield f'<section><h2 id="{_anchor(method, path)}">{method} <code>{escape(path)}</code></h2>'
-    yield f"<p>{escape(operation['summary'])}</p>"
+    yield f"<p>{_prose(operation['summary'])}</p>"
     yield f"<pre>{escape(_curl(method, path, operation))}</pre>"
     if parameters := operation.get("parameters"):
         yield "<h3>Parameters</h3>"
@@ -126,19 +139,24 @@ def _operation(method: str, path: str, operation: Mapping[str, Any]) -> Iterator
         yield f"<h3>Body: <code>{escape(kind)}</code></h3>"
         yield from _described(content.get("schema", {}))
     yield "<h3>Answers</h3><ul>"
+    # Most of the refusals are alike but for their status.
+    alike: dict[str, list[str]] = {}
     for status, answer in operation["responses"].items():
         kinds = ", ".join(
             " ".join(filter(None, (escape(kind), _type(content.get("schema", {})))))
             for kind, content in answer.get("content", {}).items()
         )
-        yield f"<li><code>{status}</code> {escape(answer['description'])}: {kinds}</li>"
+        said = f"<code>{status}</code> {_prose(answer['description'])}"
+        alike.setdefault(kinds, []).append(said)
+    for kinds, several in alike.items():
+        yield f"<li>{', '.join(several)}: {kinds}</li>"
     yield "</ul></section>"
 
 
 def _schema(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
     yield f'<section><h2 id="{escape(name)}">{escape(name)}</h2>'
     if text := schema.get("description"):
-        yield f"<p>{escape(text)}</p>"
+        yield f"<p>{_prose(text)}</p>"
     yield from _described(schema)
     yield "</section>"
 
@@ -155,14 +173,19 @@ def _described(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _table(rows: Iterator[tuple[str, Mapping[str, Any], bool, str]]) -> Iterator[str]:
-    yield '<div class="scroll"><table><tr><th>Name</th><th>Type</th><th></th></tr>'
+    yield "<table><tr><th>Name</th><th>Type</th><th></th></tr>"
     for name, schema, is_needed, text in rows:
         said = " · ".join(
-            filter(None, ("<b>required</b>" if is_needed else "", *_bounds(schema), escape(text)))
+            filter(None, ("<b>required</b>" if is_needed else "", *_bounds(schema), _prose(text)))
         )
         cells = (f"<code>{escape(name)}</code>", _type(schema), said)
         yield f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
-    yield "</table></div>"
+    yield "</table>"
+
+
+def _prose(text: str) -> str:
+    """Write a sentence, in which names stand between backticks, as HTML."""
+    return _NAME.sub(r"<code>\1</code>", escape(text))
 
 
 def _type(schema: Mapping[str, Any]) -> str:

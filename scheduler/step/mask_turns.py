@@ -76,10 +76,11 @@ class MaskTurns:
         # What a request begins with is computed before it is here, and tells nothing.
         sampled = step.sampling[: len(step.decodes)]
         sampled = sampled[step.epochs[: len(sampled)] == rows.epochs[sampled]]
-        slots = sampled[[slot in result.mask_s for slot in sampled.tolist()]]
+        asked_s = np.array([result.mask_s.get(slot, np.nan) for slot in sampled.tolist()])
+        is_masked = ~np.isnan(asked_s)
+        slots, took_s = sampled[is_masked], asked_s[is_masked]
         if not len(slots):
             return
-        took_s = np.array([result.mask_s[slot] for slot in slots.tolist()])
         is_known = self._epochs[slots] == rows.epochs[slots]
         before_s = np.where(is_known, self._cost_s[slots], took_s)
         self._cost_s[slots] = took_s + _KEPT_OF_ROW * (before_s - took_s)

@@ -38,11 +38,15 @@ def test_chains_streams_and_history(client: ClientEnvironment, answers: Callable
 
 
 def test_tools_and_schemas(client: ClientEnvironment, answers: Callable[..., Any]) -> None:
-    """A bound tool is called, whole and streamed; its result goes back; schemas are filled."""
+    """A bound tool is called, its result goes back, schemas are filled: chats and responses."""
     seen = answers(client, "langchain_tools.py")
     assert seen["name"] == "weather"
     assert seen["num_chunks"] > 2
     assert seen["result"] == f"Hot in {seen['city']}."
     assert seen["second"].strip()
-    for city in (seen["city"], seen["streamed"]["city"], seen["by_schema"], seen["by_call"]):
-        assert city in ("Rome", "Oslo")
+    assert "gateway" in seen["made"]
+    assert seen["made_streamed"] == seen["made"]
+    assert seen["made_second"].strip()
+    for way in ("city", "by_schema", "by_call", "made_city", "made_by_schema"):
+        assert seen[way] in ("Rome", "Oslo"), way
+    assert seen["streamed"]["city"] in ("Rome", "Oslo")

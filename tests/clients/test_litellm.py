@@ -20,7 +20,7 @@ def test_two_turns_and_its_errors(client: ClientEnvironment, answers: Callable[.
     # Its table of prices comes with the package; otherwise it would be fetched.
     seen = answers(client, "litellm_completion.py", LITELLM_LOCAL_MODEL_COST_MAP="True")
     assert "gateway" in seen["first"]
-    assert seen["streamed"] == seen["first"]
+    assert seen["streamed"] == seen["made"] == seen["made_streamed"] == seen["first"]
     counted = ("prompt_tokens", "completion_tokens")
     assert [seen["streamed_usage"][name] for name in counted] == [
         seen["usage"][name] for name in counted

@@ -20,6 +20,7 @@ def test_chats_texts_and_history(client: ClientEnvironment, answers: Callable[..
     seen = answers(client, "llama_index_llm.py")
     assert "gateway" in seen["first"]
     assert seen["streamed"] == seen["completed"] == seen["first"]
+    assert seen["made"] == seen["made_streamed"] == seen["first"]
     assert seen["num_pieces"] > 2
     assert seen["second"].strip()
     assert seen["second_usage"]["prompt_tokens"] > seen["usage"]["total_tokens"]

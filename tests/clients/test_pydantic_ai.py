@@ -1,4 +1,4 @@
-"""Pydantic AI's agents, over chat completions."""
+"""Pydantic AI's agents, over chat completions and responses."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ def client(client_environment: Callable[[str], ClientEnvironment]) -> ClientEnvi
     return client_environment("pydantic-ai")
 
 
-def test_agents_answer(client: ClientEnvironment, answers: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_agents_answer(client: ClientEnvironment, answers: Callable[..., Any], api: str) -> None:
     """In words and as they stream, by a forced tool, by a schema, and behind a call's result."""
-    seen = answers(client, "pydantic_ai_agents.py")
+    seen = answers(client, "pydantic_ai_agents.py", SLUICE_API=api)
     assert "gateway" in seen["whole"]
     assert seen["streamed"] == seen["whole"]
     assert seen["output_tokens"] > 1

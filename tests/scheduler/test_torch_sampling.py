@@ -26,7 +26,7 @@ from transformers import (
 
 from checkpoints import load_reference, make_tiny_llama, reference_logits
 from engine.config import EngineConfig
-from engine.contract import SamplingParams, TokenLogprobs
+from engine.contract import SamplingParams, StepPlan, TokenLogprobs
 from engine.cpu.runner import TorchEngine
 from engine.models import loader
 from fake_constraint import Spelled
@@ -84,8 +84,12 @@ def run(
     prompts: Sequence[Sequence[int]],
     params: Sequence[SamplingParams],
     setting: tuple[int, int, bool] = ROOMY,
+    granted: int | None = None,
 ) -> tuple[list[Collected], Snapshot]:
-    """Offer all requests at once and collect what comes of each."""
+    """Offer all requests at once and collect what comes of each.
+
+    With `granted` each pauses after so many tokens, until nothing else is left to compute.
+    """
     budget, num_blocks, prefix_caching = setting
     engine = TorchEngine(
         EngineConfig(
@@ -107,10 +111,22 @@ def run(
             params=wanted,
             cache_salt=b"t",
             arrival_s=0,
+            granted_tokens=granted,
         )
         assert isinstance(scheduler.offer(request, 0), Admit)
     found: defaultdict[str, Collected] = defaultdict(Collected)
-    while (plan := scheduler.plan(0)) is not None:
+
+    def planned() -> StepPlan | None:
+        """Plan a step; where there is none, those that wait for it are granted as much again."""
+        plan = scheduler.plan(0)
+        if plan is not None or granted is None:
+            return plan
+        for index in range(len(prompts)):
+            if found[str(index)].finish_reason is None:
+                scheduler.extend(str(index), len(found[str(index)].tokens) + granted, 0)
+        return scheduler.plan(0)
+
+    while (plan := planned()) is not None:
         for new in plan.admitted:
             found[new.request_id].lens_at_admission.append(len(new.token_ids))
         for output in scheduler.report(engine.collect(engine.launch(plan)), 0):
@@ -228,7 +244,7 @@ def test_seeded_draws_with_penalties_do_not_depend_on_the_batch(
 def test_constrained_draws_do_not_depend_on_the_batch(
     model_dir: Path, prompts: list[list[int]], setting: tuple[int, int, bool]
 ) -> None:
-    """What a constraint leaves to draw is drawn the same, whatever is cut, sent back or beside."""
+    """What a constraint leaves is drawn the same, whatever is cut, sent back, paused or beside."""
     places = [range(at, at + 50, 3) for at in range(6, 6 + MAX_TOKENS)]
     # With its end it has as many tokens as there may be, or one more.
     spelled = [Spelled(places[: MAX_TOKENS - 1 + index % 2], end=5) for index in range(8)]
@@ -243,6 +259,8 @@ def test_constrained_draws_do_not_depend_on_the_batch(
     found, snapshot = run(model_dir, prompts, params, setting)
     check_trouble(setting, snapshot)
     assert [collected.tokens for collected in found] == alone
+    paused, _ = run(model_dir, prompts, params, setting, granted=5)
+    assert [collected.tokens for collected in paused] == alone
     for index, collected in enumerate(found):
         ends = (FinishReason.STOP, FinishReason.LENGTH)
         assert collected.finish_reason is ends[index % 2]

@@ -24,6 +24,7 @@ from tests.soak import (
     decode_parts,
     fairness,
     fault_parts,
+    form_parts,
     guard_parts,
     harvest_parts,
     model_parts,
@@ -187,7 +188,8 @@ RESTORE: tuple[Callable[[Path, float], Part], ...] = (restore_parts.restore_dril
 WALLS = wall_parts.PARTS
 TELLING = telling_parts.PARTS
 CHAOS = (chaos.chaos,)
-SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING, *RESTORE, *CHAOS)
+FORMS = form_parts.PARTS
+SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING, *RESTORE, *FORMS, *CHAOS)
 REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-streams": (start, sdk_streams, disconnects, http_ratio, replay),
     "soak-fairness": (
@@ -205,6 +207,7 @@ REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-telling": TELLING,
     "soak-chaos": CHAOS,
     "soak-restore": RESTORE,
+    "soak-forms": FORMS,
     "soak-batch": (*BATCH, harvest_parts.batch_harvest),
 }
 PARTS = {part.__name__: part for parts in REPORTS.values() for part in parts}

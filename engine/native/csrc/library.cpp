@@ -104,29 +104,40 @@ std::tuple<Tensor, Tensor> find_largest(const Tensor& logits) {
   return {indices, finite};
 }
 
-// One token a row, drawn as `engine.sampling.sampler` says, and whether it could be; where it could
-// not, the token means nothing. `low` and `high`: int32, the words of (seed, position). A logit of
-// minus infinity is a failure too unless they are `edited`.
-std::tuple<Tensor, Tensor> draw(const Tensor& logits, const Tensor& temperature, const Tensor& low,
-                                const Tensor& high, const Tensor& top_k, const Tensor& top_p,
-                                const Tensor& min_p, bool edited) {
-  TORCH_CHECK(logits.is_contiguous() && logits.dim() == 2 && logits.scalar_type() == at::kFloat);
-  const int64_t num_rows = logits.size(0), size = logits.size(1);
-  for (const Tensor& column : {temperature, low, high, top_k, top_p, min_p})
-    TORCH_CHECK(column.is_contiguous() && column.numel() == num_rows);
-  TORCH_CHECK(temperature.scalar_type() == at::kFloat && top_p.scalar_type() == at::kFloat &&
-              min_p.scalar_type() == at::kFloat && top_k.scalar_type() == at::kLong &&
-              low.scalar_type() == at::kInt && high.scalar_type() == at::kInt);
+// What rows are drawn by, checked.
+class Draws {
+ public:
+  Draws(const Tensor& logits, const Tensor& temperature, const Tensor& low, const Tensor& high,
+        const Tensor& top_k, const Tensor& top_p, const Tensor& min_p)
+      : temperature_(temperature), low_(low), high_(high), top_k_(top_k), top_p_(top_p),
+        min_p_(min_p) {
+    TORCH_CHECK(logits.is_contiguous() && logits.dim() == 2 && logits.scalar_type() == at::kFloat);
+    for (const Tensor& column : {temperature, low, high, top_k, top_p, min_p})
+      TORCH_CHECK(column.is_contiguous() && column.numel() == logits.size(0));
+    for (const Tensor& column : {temperature, top_p, min_p})
+      TORCH_CHECK(column.scalar_type() == at::kFloat);
+    TORCH_CHECK(top_k.scalar_type() == at::kLong && low.scalar_type() == at::kInt &&
+                high.scalar_type() == at::kInt);
+  }
+
+  sluice::Draw row(int64_t r) const {
+    return {data<float>(temperature_)[r], data<uint32_t>(low_)[r], data<uint32_t>(high_)[r],
+            data<int64_t>(top_k_)[r],     data<float>(top_p_)[r],  data<float>(min_p_)[r]};
+  }
+
+ private:
+  const Tensor &temperature_, &low_, &high_, &top_k_, &top_p_, &min_p_;
+};
+
+// Draw a token of each row by `draw_row`, which gives -1 where none could be drawn.
+template <typename DrawRow>
+std::tuple<Tensor, Tensor> draw_each(const Tensor& logits, DrawRow draw_row) {
+  const int64_t num_rows = logits.size(0);
   Tensor ids = at::empty({num_rows}, logits.options().dtype(at::kLong));
   Tensor is_drawn = at::empty({num_rows}, logits.options().dtype(at::kBool));
-  at::parallel_for(0, num_rows, grain(size), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, num_rows, grain(logits.size(1)), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const float* row = data<float>(logits) + r * size;
-      const bool is_whole = edited || sluice::is_finite(row, size);
-      const sluice::Draw by{data<float>(temperature)[r], data<uint32_t>(low)[r],
-                            data<uint32_t>(high)[r], data<int64_t>(top_k)[r],
-                            data<float>(top_p)[r], data<float>(min_p)[r]};
-      const int64_t token = is_whole ? sluice::draw_row(row, size, by) : -1;
+      const int64_t token = draw_row(r);
       data<bool>(is_drawn)[r] = token >= 0;
       data<int64_t>(ids)[r] = std::max<int64_t>(token, 0);
     }
@@ -134,20 +145,63 @@ std::tuple<Tensor, Tensor> draw(const Tensor& logits, const Tensor& temperature,
   return {ids, is_drawn};
 }
 
-// Hide from `rows` the tokens that their masks, of 32 tokens a word, do not allow.
-void mask_logits(const Tensor& logits, const Tensor& rows, const Tensor& words) {
-  TORCH_CHECK(logits.is_contiguous() && logits.dim() == 2 && logits.scalar_type() == at::kFloat);
+// One token a row, drawn as `engine.sampling.sampler` says, and whether it could be; where it could
+// not, the token means nothing. `low` and `high`: int32, the words of (seed, position). A logit of
+// minus infinity is a failure too unless they are `edited`.
+std::tuple<Tensor, Tensor> draw(const Tensor& logits, const Tensor& temperature, const Tensor& low,
+                                const Tensor& high, const Tensor& top_k, const Tensor& top_p,
+                                const Tensor& min_p, bool edited) {
+  const Draws by(logits, temperature, low, high, top_k, top_p, min_p);
+  const int64_t size = logits.size(1);
+  return draw_each(logits, [&](int64_t r) -> int64_t {
+    const float* row = data<float>(logits) + r * size;
+    const bool is_whole = edited || sluice::is_finite(row, size);
+    return is_whole ? sluice::draw_row(row, size, by.row(r)) : -1;
+  });
+}
+
+// Find the mask of each row, of 32 tokens a word; null where it has none.
+std::vector<const uint32_t*> masks_of(const Tensor& logits, const Tensor& rows,
+                                      const Tensor& words) {
+  const int64_t num_rows = logits.size(0), width = words.size(1);
   TORCH_CHECK(words.is_contiguous() && words.dim() == 2 && words.scalar_type() == at::kInt);
   TORCH_CHECK(rows.is_contiguous() && rows.numel() == words.size(0) &&
               rows.scalar_type() == at::kLong);
-  const int64_t num_rows = logits.size(0), size = logits.size(1), width = words.size(1);
-  TORCH_CHECK(width == (size + 31) / 32, "a bit a token");
-  for (int64_t i = 0; i < rows.numel(); ++i)
-    TORCH_CHECK(0 <= data<int64_t>(rows)[i] && data<int64_t>(rows)[i] < num_rows);
-  at::parallel_for(0, rows.numel(), grain(size), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      sluice::mask_row(data<float>(logits) + data<int64_t>(rows)[i] * size, size,
-                       data<uint32_t>(words) + i * width);
+  TORCH_CHECK(width == (logits.size(1) + 31) / 32, "a bit a token");
+  std::vector<const uint32_t*> masks(num_rows, nullptr);
+  for (int64_t i = 0; i < rows.numel(); ++i) {
+    const int64_t row = data<int64_t>(rows)[i];
+    TORCH_CHECK(0 <= row && row < num_rows);
+    masks[row] = data<uint32_t>(words) + i * width;
+  }
+  return masks;
+}
+
+// Draw what the masks of `rows` leave, as `mask_logits` and then `draw` would, in one call: a logit
+// that is not finite before is a failure of its row, and what is forbidden is hidden in `logits`.
+std::tuple<Tensor, Tensor> draw_masked(const Tensor& logits, const Tensor& temperature,
+                                       const Tensor& low, const Tensor& high, const Tensor& top_k,
+                                       const Tensor& top_p, const Tensor& min_p,
+                                       const Tensor& rows, const Tensor& words) {
+  const Draws by(logits, temperature, low, high, top_k, top_p, min_p);
+  const std::vector<const uint32_t*> masks = masks_of(logits, rows, words);
+  const int64_t size = logits.size(1);
+  return draw_each(logits, [&](int64_t r) -> int64_t {
+    float* row = data<float>(logits) + r * size;
+    if (!sluice::is_finite(row, size)) return -1;
+    if (masks[r] != nullptr) sluice::mask_row(row, size, masks[r]);
+    return sluice::draw_row(row, size, by.row(r));
+  });
+}
+
+// Hide from `rows` the tokens that their masks, of 32 tokens a word, do not allow.
+void mask_logits(const Tensor& logits, const Tensor& rows, const Tensor& words) {
+  TORCH_CHECK(logits.is_contiguous() && logits.dim() == 2 && logits.scalar_type() == at::kFloat);
+  const std::vector<const uint32_t*> masks = masks_of(logits, rows, words);
+  const int64_t size = logits.size(1);
+  at::parallel_for(0, logits.size(0), grain(size), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r)
+      if (masks[r] != nullptr) sluice::mask_row(data<float>(logits) + r * size, size, masks[r]);
   });
 }
 
@@ -658,6 +712,10 @@ TORCH_LIBRARY(sluice, m) {
       "draw(Tensor logits, Tensor temperature, Tensor low, Tensor high, Tensor top_k, "
       "Tensor top_p, Tensor min_p, bool edited) -> (Tensor, Tensor)",
       &draw);
+  m.def(
+      "draw_masked(Tensor(a!) logits, Tensor temperature, Tensor low, Tensor high, Tensor top_k, "
+      "Tensor top_p, Tensor min_p, Tensor rows, Tensor words) -> (Tensor, Tensor)",
+      &draw_masked);
   m.def("mask_logits(Tensor(a!) logits, Tensor rows, Tensor words) -> ()", &mask_logits);
   m.def("score(Tensor logits, Tensor token_ids, int width) -> (Tensor, Tensor, Tensor, Tensor)",
         &score);

@@ -62,11 +62,11 @@ class BatchCounts(msgspec.Struct):
     failed: int
 
 
-class InputTokensDetails(msgspec.Struct):
+class BatchInputTokensDetails(msgspec.Struct):
     cached_tokens: int
 
 
-class OutputTokensDetails(msgspec.Struct):
+class BatchOutputTokensDetails(msgspec.Struct):
     reasoning_tokens: int = 0
 
 
@@ -77,9 +77,9 @@ class BatchUsage(msgspec.Struct):
     """
 
     input_tokens: int
-    input_tokens_details: InputTokensDetails
+    input_tokens_details: BatchInputTokensDetails
     output_tokens: int
-    output_tokens_details: OutputTokensDetails
+    output_tokens_details: BatchOutputTokensDetails
     total_tokens: int
     cost_nano_usd: int | None = None
     saved_nano_usd: int | None = None
@@ -166,9 +166,9 @@ def _usage(batch: Batch) -> BatchUsage:
         saved = max(batch.full_nano_usd - cost, 0)
     return BatchUsage(
         batch.input_tokens,
-        InputTokensDetails(batch.cached_tokens),
+        BatchInputTokensDetails(batch.cached_tokens),
         batch.output_tokens,
-        OutputTokensDetails(),
+        BatchOutputTokensDetails(),
         batch.input_tokens + batch.output_tokens,
         cost,
         saved,

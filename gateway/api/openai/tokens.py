@@ -27,6 +27,7 @@ from gateway.api.body import SHORT_BODY_BYTES, ClientGone, read_parts
 from gateway.api.held_bytes import HeldBytes
 from gateway.api.json_parts import encode_in_parts, giving_way, lazily
 from gateway.api.openai.answer import send_document
+from gateway.api.openai.kinds import require_role
 from gateway.api.openai.parameters import TOKENIZE, Fates
 from gateway.api.openai.reading import Ignored, Reader
 from gateway.api.openai.schemas import (
@@ -227,6 +228,7 @@ class Tokens:
                 if getattr(body, name):
                     raise InvalidRequest(f"'{name}' goes with 'messages'.", param=name)
             return body.prompt, body.add_special_tokens is not False
+        require_role(model, makes_vectors=False)
         continues = bool(body.continue_final_message)
         if continues and body.add_generation_prompt:
             raise InvalidRequest(

@@ -18,21 +18,14 @@ MAX_PROPERTIES_OF_ONE: Final = 400
 MAX_ENUM_VALUES: Final = 2000
 MAX_BRANCHES: Final = 256
 MAX_PATTERN_CHARS: Final = 2048
-# Of lengths and counts, as `maxLength` and `minItems`.
+# Of lengths and counts, as `minItems`; what may be more at most may be so much.
 MAX_COUNT: Final = 100_000
 MAX_REGEX_CHARS: Final = 8 << 10
 MAX_GRAMMAR_BYTES: Final = 64 << 10
 MAX_CHOICES: Final = 2000
 MAX_CHOICE_CHARS: Final = 1024
 
-_COUNTS: Final = (
-    "minLength",
-    "maxLength",
-    "minItems",
-    "maxItems",
-    "minProperties",
-    "maxProperties",
-)
+_LEAST: Final = ("minLength", "minItems", "minProperties")
 _BRANCHES: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 
 
@@ -76,7 +69,7 @@ def _check_properties(schema: Mapping[str, Any], param: str) -> int:
 
 
 def _check_numbers(schema: Mapping[str, Any], param: str) -> None:
-    for name in _COUNTS:
+    for name in _LEAST:
         number = schema.get(name)
         if isinstance(number, int | float) and number > MAX_COUNT:
             raise _too_much(name, f"of {MAX_COUNT}", param)

@@ -26,6 +26,7 @@ from gateway.services.constraints.limits import (
     MAX_SCHEMA_BYTES,
     check_schema,
 )
+from gateway.services.constraints.simplified import simplified
 
 # Room for a line break and an indent; without a bound a weak model writes blanks to the end.
 _BLANKS: Final = r"[\x20\x0A]{0,32}"
@@ -137,7 +138,7 @@ def json_rule(schema: Mapping[str, Any], *, param: str, is_compact: bool = False
 def _with_our_options(schema: Mapping[str, Any], param: str, *, is_compact: bool) -> dict[str, Any]:
     check_schema(schema, param=param)
     options = _COMPACT if is_compact else _OPTIONS
-    ours = {name: value for name, value in schema.items() if name != _SCHEMA_OPTIONS}
+    ours = {name: value for name, value in simplified(schema).items() if name != _SCHEMA_OPTIONS}
     ours[_SCHEMA_OPTIONS] = options
     if len(_encode(ours)) > MAX_SCHEMA_BYTES:
         raise ConstraintRefused(

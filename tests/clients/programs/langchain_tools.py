@@ -24,14 +24,15 @@ def weather(city: Literal["Rome", "Oslo"]) -> str:
     return f"Hot in {city}."
 
 
-chat = ChatOpenAI(
-    model="sluice-demo",
-    base_url=os.environ["SLUICE_BASE_URL"],
-    api_key=os.environ["SLUICE_API_KEY"],  # type: ignore[arg-type]
-    temperature=0,
-    max_retries=5,
-    max_tokens=400,  # type: ignore[call-arg]
-)
+reached: dict[str, Any] = {
+    "model": "sluice-demo",
+    "base_url": os.environ["SLUICE_BASE_URL"],
+    "api_key": os.environ["SLUICE_API_KEY"],
+    "temperature": 0,
+    "max_retries": 5,
+    "max_tokens": 400,
+}
+chat = ChatOpenAI(**reached)
 forced = chat.bind_tools([weather], tool_choice="weather", strict=True)
 question: list[Any] = [HumanMessage("Weather in Rome?")]
 first: Any = forced.invoke(question)
@@ -45,6 +46,12 @@ for chunk in chunks[1:]:
 result = weather.invoke(call)
 assert isinstance(result, ToolMessage)
 second = chat.bind_tools([weather]).invoke([*question, first, result])
+# The same over responses: whole, streamed, called, told, and of a schema.
+made = ChatOpenAI(**reached, use_responses_api=True)
+made_first: Any = made.bind_tools([weather], tool_choice="weather", strict=True).invoke(question)
+[made_call] = made_first.tool_calls
+made_second = made.bind_tools([weather]).invoke([*question, made_first, weather.invoke(made_call)])
+made_streamed = "".join(chunk.text for chunk in made.stream("What is Sluice?"))
 
 print(
     json.dumps(
@@ -55,6 +62,13 @@ print(
             "streamed": gathered.tool_calls[0]["args"],
             "result": result.content,
             "second": second.content,
+            "made_city": made_call["args"]["city"],
+            "made_second": made_second.text,
+            "made": made.invoke("What is Sluice?").text,
+            "made_streamed": made_streamed,
+            "made_by_schema": made.with_structured_output(Place, method="json_schema")
+            .invoke(question)
+            .city,  # type: ignore[union-attr]
             "by_schema": chat.with_structured_output(Place, method="json_schema")
             .invoke(question)
             .city,  # type: ignore[union-attr]

@@ -36,6 +36,13 @@ rebuilt = litellm.stream_chunk_builder(chunks, messages=turns)
 # The message goes back as LiteLLM gives it, with fields that are LiteLLM's alone.
 turns += [first.choices[0].message.model_dump(), {"role": "user", "content": "Do I need a GPU?"}]
 second = litellm.completion(**reached, messages=turns)
+# The same over responses.
+made: Any = litellm.responses(**reached, input="What is Sluice?")
+made_streamed = "".join(
+    event.delta
+    for event in litellm.responses(**reached, input="What is Sluice?", stream=True)
+    if event.type == "response.output_text.delta"
+)
 
 print(
     json.dumps(
@@ -47,6 +54,8 @@ print(
             "sent_back": sorted(turns[1]),
             "second": second.choices[0].message.content,
             "second_usage": second.usage.model_dump(),
+            "made": made.output_text,
+            "made_streamed": made_streamed,
             "too_long": raised(max_tokens=1_000_000),
             "long_prompt": raised(messages=[{"role": "user", "content": "word " * 20_000}]),
             "no_model": raised(model="openai/gpt-none"),

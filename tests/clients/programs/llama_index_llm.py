@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from llama_index.core.llms import ChatMessage
-from llama_index.llms.openai_like import OpenAILike
+from llama_index.llms.openai_like import OpenAILike, OpenAILikeResponses
 
 QUESTION = "What is Sluice?"
 reached: dict[str, Any] = {
@@ -32,6 +32,8 @@ def raised(call: Any) -> str | None:
 turns = [ChatMessage(role="user", content=QUESTION)]
 first = chat.chat(turns)
 pieces = [piece.delta or "" for piece in chat.stream_chat(turns)]
+made = OpenAILikeResponses(**reached)
+made_pieces = [piece.delta or "" for piece in made.stream_chat(turns)]
 turns += [first.message, ChatMessage(role="user", content="Do I need a GPU?")]
 second = chat.chat(turns)
 stranger = OpenAILike(**{**reached, "api_key": "sk-nobody"}, is_chat_model=True)
@@ -43,6 +45,8 @@ print(
             "usage": first.raw.usage.to_dict(),
             "num_pieces": len(pieces),
             "streamed": "".join(pieces),
+            "made": made.chat(turns[:1]).message.content,
+            "made_streamed": "".join(made_pieces),
             "second": second.message.content,
             "second_usage": second.raw.usage.to_dict(),
             "completed": chat.complete(QUESTION).text,

@@ -39,6 +39,23 @@ for await (const chunk of await ask(options_)) {
 const gathered = await client.chat.completions
   .stream({ model, messages, temperature: 0 })
   .finalContent();
+// The same over responses: whole, as events, by the SDK's own reader, and gone on from.
+const question = { model, input: messages[0].content, temperature: 0 };
+const made = await client.responses.create(question);
+const kinds = [];
+let madeStreamed = "";
+for await (const event of await client.responses.create({ ...question, stream: true })) {
+  kinds.push(event.type);
+  if (event.type === "response.output_text.delta") madeStreamed += event.delta;
+}
+const madeGathered = await client.responses.stream(question).finalResponse();
+const madeThen = await client.responses.create({
+  ...question,
+  input: "Why?",
+  previous_response_id: made.id,
+});
+const madeKept = await client.responses.retrieve(made.id);
+await client.responses.delete(made.id);
 const stranger = new OpenAI({ ...options, apiKey: "sk-nobody" });
 
 console.log(
@@ -49,6 +66,14 @@ console.log(
     streamed,
     streamed_usage: streamedUsage,
     gathered,
+    made: made.output_text,
+    made_usage: made.usage,
+    made_streamed: madeStreamed,
+    made_ends: [kinds[0], kinds.at(-1)],
+    made_gathered: madeGathered.output_text,
+    made_kept: madeKept.output[0].content[0].text,
+    made_then: [madeThen.output_text, madeThen.usage.input_tokens],
+    made_gone: await raised(() => client.responses.retrieve(made.id)),
     nobody: await raised(() => stranger.models.list()),
     no_model: await raised(() => ask({ model: "gpt-none" })),
     too_long: await raised(() => ask({ max_tokens: 1_000_000 })),

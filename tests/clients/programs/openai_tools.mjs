@@ -38,6 +38,23 @@ const parsed = await client.chat.completions.parse({
   messages,
   response_format: { type: "json_schema", json_schema },
 });
+// The same over responses, whose tools are flat.
+const made = await client.responses.create({
+  model: "sluice-demo",
+  temperature: 0,
+  max_output_tokens: 400,
+  input: messages[0].content,
+  tools: [{ type: "function", name: "weather", parameters: schema, strict: true }],
+  tool_choice,
+});
+const madeCall = made.output.find((item) => item.type === "function_call");
+const madeParsed = await client.responses.parse({
+  model: "sluice-demo",
+  temperature: 0,
+  max_output_tokens: 400,
+  input: messages[0].content,
+  text: { format: { type: "json_schema", ...json_schema } },
+});
 // The SDK calls the function itself, and goes on with its result.
 const ran = [];
 const runnable = (args) => {
@@ -65,6 +82,8 @@ console.log(
     streamed: streamed.choices[0].message.tool_calls[0].function.arguments ===
       call.function.arguments,
     second: second.choices[0].message.content,
+    made_city: JSON.parse(madeCall.arguments).city,
+    made_parsed: JSON.parse(madeParsed.output_text).city,
     parsed: JSON.parse(parsed.choices[0].message.content).city,
     ran,
   }),

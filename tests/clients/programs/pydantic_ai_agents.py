@@ -1,4 +1,7 @@
-"""What a user of Pydantic AI does, printed as one JSON object."""
+"""What a user of Pydantic AI does, printed as one JSON object.
+
+`SLUICE_API` is `chat` or `responses`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
-from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 
@@ -29,7 +32,8 @@ class Place(BaseModel):
 provider = OpenAIProvider(
     base_url=os.environ["SLUICE_BASE_URL"], api_key=os.environ["SLUICE_API_KEY"]
 )
-model = OpenAIChatModel("sluice-demo", provider=provider)
+apis: Any = {"chat": OpenAIChatModel, "responses": OpenAIResponsesModel}
+model = apis[os.environ["SLUICE_API"]]("sluice-demo", provider=provider)
 settings: Any = {"temperature": 0, "max_tokens": 400, "parallel_tool_calls": False}
 ASKED = "What is Sluice?"
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from engine.contract import NewSequence, SamplingParams
 from engine.sampling.constraints import ConstraintTable, StepMasks, TokenMasks, hide
 from engine.sampling.logit_bias import BiasEntries
-from engine.sampling.sampler import LogitEdits, sample
+from engine.sampling.sampler import LogitEdits, SamplingRows, sample
 from fake_constraint import Spelled
 from tests.engine.sampling.test_compiled import rows_of
 
@@ -76,6 +76,40 @@ def test_nothing_that_is_forbidden_is_drawn(
     token_ids, failed = sample(logits, rows, edits, native=native)
     assert token_ids.tolist() == [33, alone]
     assert not failed.any()
+
+
+@pytest.mark.parametrize("size", [31, 70, 300])
+@pytest.mark.parametrize("is_biased", [False, True])
+def test_compiled_draws_under_masks_are_the_twins(
+    native_library: bool, size: int, is_biased: bool
+) -> None:
+    """In one call or, beside other edits, in several: tokens, and rows that are bad or emptied."""
+    if not native_library:
+        return
+    generator = np.random.default_rng(size)
+    num_rows = 40
+    words = generator.integers(-(2**31), 2**31, (30, -(-size // 32))).astype(np.int32)
+    words[3] = 0
+    masked = generator.permutation(num_rows)[:30]
+    masks = TokenMasks(masked.astype(np.int64), words, {})
+    rows = SamplingRows(
+        temperature=generator.choice([0, 0.7, 3], num_rows).astype(np.float32),
+        top_k=generator.choice([0, 5], num_rows),
+        top_p=generator.choice([0.6, 1], num_rows).astype(np.float32),
+        min_p=np.zeros(num_rows, np.float32),
+        seeds=np.arange(num_rows, dtype=np.uint64),
+        positions=np.arange(num_rows),
+    )
+    value = np.ones(1, np.float32)
+    bias = BiasEntries(rows=masked[:1].astype(np.int64), token_ids=np.array([7]), values=value)
+    edits = LogitEdits(bias if is_biased else None, None, masks)
+    logits = torch.randn(num_rows, size, generator=torch.Generator().manual_seed(3)) * 3
+    logits[masked[5], 2], logits[np.setdiff1d(np.arange(num_rows), masked)[0], 4] = -np.inf, np.nan
+    twins, twins_failed = sample(logits.clone(), rows, edits)
+    ours, failed = sample(logits.clone(), rows, edits, native=True)
+    assert failed.tolist() == twins_failed.tolist()
+    assert failed.sum() == 3
+    assert ours[~failed].tolist() == twins[~failed].tolist()
 
 
 @pytest.mark.parametrize("native", [False, True])

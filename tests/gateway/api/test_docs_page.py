@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from hashlib import sha256
+from html import escape
 from typing import Any
 
 import httpx
@@ -22,10 +23,16 @@ async def test_it_shows_all_that_the_document_says(client: httpx.AsyncClient) ->
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             assert re.search(rf">{method.upper()} <code>{re.escape(path)}</code></h2>", shown)
-            assert operation["summary"].replace("'", "&#x27;") in shown
+            said = re.sub("`([^`]+)`", r"<code>\1</code>", escape(operation["summary"]))
+            assert f"<p>{said}</p>" in shown
+            for status in operation["responses"]:
+                assert f"<code>{status}</code>" in shown
+    assert "`" not in shown
     fields = document["components"]["schemas"]["ChatRequest"]["properties"]
     assert fields
     assert all(f"<td><code>{name}</code></td>" in shown for name in fields)
+    # Two types of one name would be told apart by their modules.
+    assert not any("." in name for name in document["components"]["schemas"])
     links = set(re.findall(r'href="#([^"]+)"', shown))
     anchors = re.findall(r' id="([^"]+)"', shown)
     assert links <= set(anchors)

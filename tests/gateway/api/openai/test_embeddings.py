@@ -36,6 +36,7 @@ from scheduler.request import RejectCode
 from scheduler.service import EngineService
 from tests.fake_quotas import leased
 from tests.gateway.api.conftest import KEY, api_over
+from tests.gateway.services.quotas.scripted import until
 
 pytestmark = pytest.mark.anyio
 
@@ -280,12 +281,14 @@ async def test_models_are_for_one_thing(client: httpx.AsyncClient) -> None:
     assert response.json()["error"]["code"] == "model_not_supported"
     turn = {"role": "user", "content": "Hi"}
     for path, body in (
-        ("chat/completions", {"messages": [turn]}),
-        ("completions", {"prompt": "a"}),
-        ("messages", {"messages": [turn], "max_tokens": 1}),
-        ("messages/count_tokens", {"messages": [turn]}),
+        ("/v1/chat/completions", {"messages": [turn]}),
+        ("/v1/completions", {"prompt": "a"}),
+        ("/v1/responses", {"input": "a"}),
+        ("/v1/messages", {"messages": [turn], "max_tokens": 1}),
+        ("/v1/messages/count_tokens", {"messages": [turn]}),
+        ("/tokenize", {"messages": [turn]}),
     ):
-        response = await client.post(f"/v1/{path}", json={"model": "vectors"} | body)
+        response = await client.post(path, json={"model": "vectors"} | body)
         assert response.status_code == 400
         assert "/v1/embeddings" in response.json()["error"]["message"]
     assert await refused(client, model="none") == (404, "model")
@@ -367,12 +370,12 @@ async def test_who_leaves_pays_for_what_was_computed(
     """A client that hangs up midway has its inputs dropped, and is billed for a part of them."""
     body = {"model": "vectors", "input": [[5] * 250] * 500}
     asking = asyncio.create_task(client.post("/v1/embeddings", json=body))
-    while embedder.service.counts().num_steps < 20:
-        await asyncio.sleep(0.005)
+    # Bounded, so that where nothing moves it says which of them it was.
+    await until(lambda: asking.done() or embedder.service.counts().num_steps >= 20, timeout_s=60)
+    assert not asking.done(), asking.result().text
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-    while not rows:
-        await asyncio.sleep(0.005)
+    await until(lambda: bool(rows), timeout_s=60)
     [row] = rows
     assert row.outcome is Outcome.CANCELLED
     assert 0 < row.input_tokens < 500 * 250

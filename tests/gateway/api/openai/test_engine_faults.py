@@ -86,8 +86,9 @@ async def test_a_stream_in_a_step_that_raises_ends_with_an_error(
     """A stream that had begun gets an error event as its last, and the next request is served."""
     expected = text_of(await complete(demo_client, CULPRIT))
     engine.num_attempts.clear()
-    engine.failing_steps[CULPRIT] = 4
-    answer = await complete(demo_client, CULPRIT, stream=True)
+    # Late enough that a busy machine has begun to answer: a fault before that is a status.
+    engine.failing_steps[CULPRIT] = 150
+    answer = await complete(demo_client, CULPRIT, stream=True, max_tokens=200)
     assert answer.status_code == 200
     *begun, last = [line for line in answer.text.split("\n\n") if line.startswith("data: ")]
     assert begun

@@ -156,7 +156,7 @@ async def test_blanks_are_bounded(constraints: Constraints) -> None:
         ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "$ref"),
         ({"x-guidance": {"lenient": True}, "not": {}}, "not"),
         ({"properties": {"a": {"x-guidance": {"lenient": True}, "not": {}}}}, "not"),
-        ({"type": "string", "maxLength": 10**6}, "maxLength"),
+        ({"type": "string", "minLength": 10**6}, "minLength"),
         ({"enum": [str(i) for i in range(3000)]}, "enum"),
         ({"properties": {f"p{i}": {} for i in range(500)}}, "properties"),
         ({"description": "x" * 70_000}, "65536"),

@@ -1,0 +1,118 @@
+"""The parts of `soak-forms`: answers of random schemas, of many schemas, of hostile ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from scheduler.bench.report import Figure, at_least, at_most
+from tests.live_server import start_server
+from tests.soak.forms import random_forms, unique_forms
+from tests.soak.hostile_forms import HOSTILE, Seen, hostile_beside_streams
+from tests.soak.live_gateway import percentile
+
+Part = tuple[dict[str, Figure], dict[str, Any]]
+NUM_RANDOM: Final = 500
+NUM_UNIQUE: Final = 10_000
+_LOOKS: Final = 20
+# By then what is kept of a tenant is full.
+_FULL_AFTER: Final = 5
+# A victim's gaps may be so much of what they are alone, and a step longer.
+_BOUND_RATIO: Final = 1.5
+
+
+def random_schemas(directory: Path, scale: float = 1.0) -> Part:
+    """Have 500 random schemas answered by the demo model, and validate what ends by itself."""
+    number = round(NUM_RANDOM * scale)
+    server = start_server(directory / "data")
+    try:
+        fates = asyncio.run(random_forms(server, number))
+    finally:
+        server.stop()
+    ends = fates.ends
+    refused = sum(count for end, count in ends.items() if end.startswith("400"))
+    figures = {
+        "forms_schemas": at_least(ends.total(), NUM_RANDOM, "schemas"),
+        "forms_valid": Figure(ends["stop"] - len(fates.invalid), "answers"),
+        "forms_invalid": at_most(len(fates.invalid), 0, "answers"),
+        "forms_cut": at_most(ends["length"], 0, "answers"),
+        "forms_refused_share": at_most(refused / ends.total(), 0.2, "share"),
+        "forms_refused_without_keyword": at_most(len(fates.unnamed), 0, "refusals"),
+        "forms_failed": at_most(
+            ends.total() - ends["stop"] - ends["length"] - refused, 0, "answers"
+        ),
+    }
+    samples = {"ends": dict(ends), "invalid": fates.invalid[:20], "unnamed": fates.unnamed[:20]}
+    return figures, {"random_schemas": samples}
+
+
+def unique_schemas(directory: Path, scale: float = 1.0) -> Part:
+    """Send 10,000 schemas of which no two are alike, and watch the memory."""
+    server = start_server(directory / "data")
+    try:
+        sent = unique_forms(server, round(NUM_UNIQUE * scale), looks=_LOOKS)
+        statuses, memory_mib = asyncio.run(sent)
+    finally:
+        server.stop()
+    growth = max(memory_mib[_FULL_AFTER:]) / memory_mib[_FULL_AFTER - 1]
+    figures = {
+        "unique_schemas": at_least(statuses[200], NUM_UNIQUE, "schemas"),
+        "unique_schemas_failed": at_most(statuses.total() - statuses[200], 0, "schemas"),
+        "unique_schemas_memory_growth_ratio": at_most(growth, 1.03, "ratio"),
+        "unique_schemas_memory_mib": Figure(memory_mib[-1], "MiB"),
+    }
+    return figures, {"unique_schemas": {"statuses": statuses, "memory_mib": memory_mib}}
+
+
+def hostile_schemas(directory: Path, scale: float = 1.0) -> Part:
+    """Send what is made to take long, beside another tenant's streams."""
+    server = start_server(directory / "data")
+    try:
+        rounds = max(1, round(5 * scale))
+        seen = asyncio.run(hostile_beside_streams(server, rounds=rounds, spell_s=10 * scale))
+    finally:
+        server.stop()
+    return _hostile_figures(seen), {"hostile_schemas": _hostile_samples(seen)}
+
+
+PARTS: Final = (random_schemas, unique_schemas, hostile_schemas)
+
+
+def _hostile_figures(seen: Seen) -> dict[str, Figure]:
+    statuses = Counter(status for each in seen.statuses.values() for status in each)
+    refused_s = [
+        took_s
+        for name in HOSTILE
+        for status, took_s in zip(seen.statuses[name], seen.took_s[name], strict=True)
+        if status == 400
+    ]
+    step_s = median(seen.alone_s)
+    p99_s, alone_p99_s = percentile(seen.beside_s, 0.99), percentile(seen.alone_s, 0.99)
+    longest_s, alone_longest_s = max(seen.beside_s), max(seen.alone_s)
+    return {
+        "hostile_schemas": at_least(len(seen.statuses), len(HOSTILE), "forms"),
+        "hostile_failed": at_most(statuses.total() - statuses[200] - statuses[400], 0, "answers"),
+        "hostile_refused": at_least(statuses[400], 1, "answers"),
+        "hostile_refusal_max_s": at_most(max(refused_s), 2.0, "s"),
+        "hostile_gap_p99_ratio": at_most(
+            p99_s / (_BOUND_RATIO * alone_p99_s + step_s), 1.0, "ratio"
+        ),
+        "hostile_gap_p99_ms": Figure(p99_s * 1000, "ms"),
+        "hostile_gap_p99_alone_ms": Figure(alone_p99_s * 1000, "ms"),
+        "hostile_gap_max_ms": Figure(longest_s * 1000, "ms"),
+        "hostile_gap_max_alone_ms": Figure(alone_longest_s * 1000, "ms"),
+        "hostile_step_ms": Figure(step_s * 1000, "ms"),
+    }
+
+
+def _hostile_samples(seen: Seen) -> dict[str, Any]:
+    longest_ms = {
+        name: sorted(round(gap_s * 1000, 2) for gap_s in gaps_s)[-20:]
+        for name, gaps_s in (("alone", seen.alone_s), ("beside", seen.beside_s))
+    }
+    told = asdict(seen)
+    return {"statuses": told["statuses"], "took_s": told["took_s"], "longest_gaps_ms": longest_ms}
