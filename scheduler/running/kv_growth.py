@@ -138,14 +138,15 @@ class KvGrowth:
 
     def _by_place(self) -> tuple[_Sizes, _Sizes]:
         """Sum what rows hold, and are to grow by, for all tenants at once."""
-        if self._of_places is None:
+        found = self._of_places
+        if found is None:
             size = len(self._places)
-            growth = np.maximum(self._growth, 0.0)
-            self._of_places = (
-                np.bincount(self._places, weights=self._own, minlength=size),
-                np.bincount(self._places, weights=growth, minlength=size),
+            own: _Sizes = np.bincount(self._places, self._own, size).astype(np.float64, copy=False)
+            growth: _Sizes = np.bincount(self._places, np.maximum(self._growth, 0.0), size).astype(
+                np.float64, copy=False
             )
-        return self._of_places
+            found = self._of_places = own, growth
+        return found
 
     def _sum(self) -> tuple[float, float, float, float]:
         if self._sums is None:
