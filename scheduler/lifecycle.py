@@ -199,6 +199,7 @@ class Lifecycle:
             num_tokens - num_found,
             expected_len - num_tokens,
             is_batch=sequence.request.band is Band.BATCH,
+            place=self.running.holdings.place(sequence),
         )
         return new_block_ids
 

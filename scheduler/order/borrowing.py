@@ -14,6 +14,8 @@ lag allows it in the same way; here the deadlines are real ones.
 
 from __future__ import annotations
 
+from itertools import islice
+
 from scheduler.order.deadlines import NEVER
 from scheduler.order.tree_node import Node
 from scheduler.policies.base import Child, Key, Policy
@@ -53,7 +55,7 @@ class Soonest(Policy):
 def first_with_loan(node: Node, first: Child, loan: float, now: float) -> Child:
     """Find the child that goes before `first`, whose turn it is; that one itself if none does."""
     assert node.urgent is not None, "only a node that lends knows who is urgent"
-    for child in node.urgent.least(_MAX_BORROWERS, now):
+    for child in islice(node.urgent.in_turn(now), _MAX_BORROWERS):
         is_saved = now <= _head_with_loan(child, loan, now).start_by_s < NEVER
         if child is first or (is_saved and node.policy.lead(child, first) <= loan):
             return child

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,11 +143,12 @@ class FairTree(Standings):
         assert child is None or isinstance(child, Sequence)
         return child
 
-    def others(self, num_requests: int, now: float) -> list[Sequence]:
-        """List the heads of those that come after the next one, in its band alone.
+    def others(self, num_requests: int, now: float) -> Iterator[Sequence]:
+        """Go through the heads of those that come after the next one, in its band alone.
 
         One of each organisation and of each tenant without; of each tenant where one organisation
         waits alone. Where tenants have no turns of their own, the requests after the next one.
+        Nothing may be asked of the tree, or changed in it, before the iterator is done with.
         """
         band = self._first(self._root, now)
         node = band if isinstance(band, Node) else self._root
@@ -154,9 +156,10 @@ class FairTree(Standings):
             alone = self._first(node, now)
             if isinstance(alone, Node) and alone.level is Level.ORGANISATION:
                 node = alone
-        following = node.order.least(num_requests + 1, now)
         turn = self._first(node, now)
-        return [child.head(now) for child in following if child is not turn][:num_requests]
+        following = (child for child in node.order.in_turn(now) if child is not turn)
+        for child in islice(following, num_requests):
+            yield child.head(now)
 
     def note_held(self, members: NDArray[np.intp]) -> None:
         """Note of which tenants, or organisations, rows sit out for others, by their entries."""

@@ -10,7 +10,7 @@ looked at again and sinks to where it belongs: charging a child costs nothing he
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 
 from scheduler.policies.base import Child, Key, Policy
 from scheduler.sequence import Sequence
@@ -105,26 +105,31 @@ class Order:
         top = self._top(now)
         return None if top is None else top[4]
 
-    def least(self, num_children: int, now: float) -> list[Child]:
-        """List the first children, in their order; costs O(log n) for each one."""
+    def in_turn(self, now: float) -> Generator[Child]:
+        """Go through the children in their order; costs O(log n) for each one that is asked for.
+
+        Until the iterator is exhausted, closed or forgotten, nobody else may use the order.
+        """
         taken: list[_Entry] = []
         heaps, entry_of = self._heaps, self._entry_of
         unsettled = list(heaps)
-        num_children = min(num_children, len(entry_of))
-        while len(taken) < num_children:
-            if len(taken) == len(entry_of) - 1:
-                taken.append(self._last_but(taken))
-                break
-            self._settle(unsettled, now)
-            entry = self._top(now)
-            assert entry is not None, "who waits has an entry"
-            # Taken out for a moment, so that the next one surfaces.
-            heapq.heappop(heaps[entry[3]])
-            unsettled = [entry[3]]
-            taken.append(entry)
-        for entry in taken:
-            heapq.heappush(heaps.setdefault(entry[3], []), entry)
-        return [entry[4] for entry in taken]
+        try:
+            while len(taken) < len(entry_of):
+                if len(taken) == len(entry_of) - 1:
+                    entry = self._last_but(taken)
+                else:
+                    self._settle(unsettled, now)
+                    top = self._top(now)
+                    assert top is not None, "who waits has an entry"
+                    entry = top
+                    # Taken out for a moment, so that the next one surfaces.
+                    heapq.heappop(heaps[entry[3]])
+                    unsettled = [entry[3]]
+                taken.append(entry)
+                yield entry[4]
+        finally:
+            for entry in taken:
+                heapq.heappush(heaps.setdefault(entry[3], []), entry)
 
     def _last_but(self, taken: list[_Entry]) -> _Entry:
         """Take out the one entry that is left beside those that are taken."""

@@ -46,12 +46,14 @@ class BandShares(Policy):
         child.counter = min(child.counter, 0.0)
 
     def charge(self, child: Child, cost: float, siblings: Siblings, now: float) -> None:
-        waiting = [(sibling, _band_of(sibling)) for sibling in siblings.waiting()]
-        band, quantum = _band_of(child), self._quantum
+        band, quantum, shares = _band_of(child), self._quantum, self._shares
+        is_contended = False
         # First what is earned: a prompt of a hundred thousand tokens would else leave its own band
         # owed a tenth of it.
-        for sibling, other in waiting:
-            share = self._shares[other]
+        for sibling in siblings.waiting():
+            other = _band_of(sibling)
+            is_contended = is_contended or other < band
+            share = shares[other]
             if share:
                 before = sibling.counter
                 sibling.counter = after = before + share * cost
@@ -61,6 +63,5 @@ class BandShares(Policy):
             child.counter = min(child.counter - cost, max(child.counter, 0.0))
             siblings.update(child, now)
         else:
-            is_contended = any(other < band for _, other in waiting)
             max_debt = quantum * (_MAX_DEBT_QUANTA if is_contended else 1)
             child.counter = max(child.counter - cost, min(child.counter, -max_debt))

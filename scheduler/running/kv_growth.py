@@ -13,6 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+_Sizes = NDArray[np.float64]
+
 
 class KvGrowth:
     """Keep the sizes of up to `num_slots` running sequences, and what they are to grow by."""
@@ -23,6 +25,8 @@ class KvGrowth:
         # One more than there are slots, for the row that is thought of besides.
         self._columns = np.zeros((3, num_slots + 1))
         self._own, self._growth, self._is_held = self._columns[:, :-1]
+        # By slot, the place of the tenant whose row it is (`scheduler.running.holdings`).
+        self._places = np.zeros(num_slots, dtype=np.intp)
         self.clear()
 
     def clear(self) -> None:
@@ -36,10 +40,20 @@ class KvGrowth:
         return {"own": self._own, "growth": self._growth, "is_held": self._is_held}
 
     def admit(
-        self, slot: int, own_tokens: int, growth_tokens: float, *, is_batch: bool = False
+        self,
+        slot: int,
+        own_tokens: int,
+        growth_tokens: float,
+        *,
+        is_batch: bool = False,
+        place: int = 0,
     ) -> None:
-        """Note what a row holds of its own, and by how much it is expected to grow."""
+        """Note what a row holds of its own, and by how much it is expected to grow.
+
+        `place` is its tenant's, of which there are no more than slots.
+        """
         self._is_batch[slot] = is_batch
+        self._places[slot] = place
         self._own[slot] = own_tokens
         self._growth[slot] = max(0.0, growth_tokens)
         self._is_held[slot] = 1.0
@@ -53,9 +67,10 @@ class KvGrowth:
         self._growth[slots] -= is_held
         self.changed()
 
-    def promote(self, slot: int) -> None:
-        """Note that a row is not of the batch band any more."""
+    def promote(self, slot: int, place: int = 0) -> None:
+        """Note that a row is not of the batch band any more, and its tenant's `place` there."""
         self._is_batch[slot] = False
+        self._places[slot] = place
         self.changed()
 
     def release(self, slot: int) -> None:
@@ -84,9 +99,15 @@ class KvGrowth:
         held = own.cumsum() + np.maximum(growth, 0.0) * is_held.cumsum()
         return float(held.max())
 
-    def tokens_of(self, slots: list[int]) -> tuple[float, float]:
-        """Sum what these rows hold of their own, and what they are expected to grow by."""
-        return float(self._own[slots].sum()), float(np.maximum(self._growth[slots], 0.0).sum())
+    def tokens_of(self, place: int) -> tuple[float, float]:
+        """Sum what the rows of a tenant hold of their own, and what they are to grow by."""
+        own, growth = self._by_place()
+        return own.item(place), growth.item(place)
+
+    def tokens_of_all(self, places: list[int]) -> float:
+        """Sum both of several tenants."""
+        own, growth = self._by_place()
+        return float((own[places] + growth[places]).sum())
 
     @property
     def own_by_slot(self) -> NDArray[np.float64]:
@@ -113,6 +134,19 @@ class KvGrowth:
         """Note that sizes were changed, which a compiled twin does by itself."""
         self.version += 1
         self._sums: tuple[float, float, float, float] | None = None
+        self._of_places: tuple[_Sizes, _Sizes] | None = None
+
+    def _by_place(self) -> tuple[_Sizes, _Sizes]:
+        """Sum what rows hold, and are to grow by, for all tenants at once."""
+        found = self._of_places
+        if found is None:
+            size = len(self._places)
+            own: _Sizes = np.bincount(self._places, self._own, size).astype(np.float64, copy=False)
+            growth: _Sizes = np.bincount(self._places, np.maximum(self._growth, 0.0), size).astype(
+                np.float64, copy=False
+            )
+            found = self._of_places = own, growth
+        return found
 
     def _sum(self) -> tuple[float, float, float, float]:
         if self._sums is None:

@@ -131,10 +131,11 @@ class RunningSet:
             del self._of_band[before][sequence]
             self.holdings.release(sequence)
         sequence.request = replace(sequence.request, band=band)
+        sequence.holder = int(band), sequence.request.member
         if is_running:
             self._of_band[band][sequence] = None
             self.holdings.admit(sequence)
-            self.kv_growth.promote(sequence.slot)
+            self.kv_growth.promote(sequence.slot, self.holdings.place(sequence))
         if sequence in self.batch_decodes:
             del self.batch_decodes[sequence]
             self.online_decodes[sequence] = None

@@ -38,12 +38,15 @@ class Displacement:
         self._kv_budget = kv_budget
         self._preemption = preemption
         self._passing = passing
+        # Who was found to fit as it is, while room is made.
+        self._fitting: Sequence | None = None
         self._reclaim = Reclaim(pool, running, kv_budget, preemption)
 
     def make_way(self, now: float) -> list[Sequence]:
         """Preempt for the next request if that lets it in; returns the victims, to be requeued."""
         if not len(self._running):
             return []
+        self._fitting = None
         head = self._find_head(now)
         if head is None:
             return self._reclaim_for_next(now)
@@ -64,7 +67,7 @@ class Displacement:
     def _reclaim_for_next(self, now: float) -> list[Sequence]:
         """Preempt for the next request that may take the headroom, if it does not fit."""
         head = self._passing.next(now)
-        if head is None or head.num_in_flight:
+        if head is None or head.num_in_flight or head is self._fitting:
             return []
         running, budget = self._running, self._kv_budget
         if not running.is_full and (budget.surely_fits(head) or budget.fit(head) is not None):
@@ -81,5 +84,6 @@ class Displacement:
             return None
         budget = self._kv_budget
         if not running.is_full and (budget.surely_fits(head) or budget.fit(head) is not None):
+            self._fitting = head
             return None
         return head

@@ -25,9 +25,6 @@ class Headroom:
         self._running = running
         self._num_blocks = pool.num_blocks
         self._num_tokens = pool.num_blocks * pool.block_size
-        # By the identity of a tenant's rows, as of a version of the sizes.
-        self._tokens_of: dict[int, tuple[float, float]] = {}
-        self._version = -1
         # By band, as of a version and a step.
         self._asked: dict[Band, tuple[Weights, float]] = {}
         self._asked_at = (-1, -1)
@@ -106,25 +103,11 @@ class Headroom:
         found = self._asked.get(band)
         if found is None:
             holdings = running.holdings
-            tokens = sum(
-                sum(self._tokens_beside(row))
-                for row in holdings.some_rows()
-                if row.request.band <= band and not holdings.waits(row)
-            )
+            tokens = growth.tokens_of_all(holdings.places_of_content(band))
             found = self._asked[band] = holdings.weights_up_to(band), tokens
         return found
 
     def _tokens_beside(self, sequence: Sequence) -> tuple[float, float]:
-        """Sum what the rows of a request's tenant hold of their own, and are to grow by.
-
-        Kept until a row changes, as each row of a tenant is asked about where one is to go.
-        """
-        growth = self._running.kv_growth
-        if self._version != growth.version:
-            self._version = growth.version
-            self._tokens_of.clear()
-        rows = self._running.holdings.rows_beside(sequence)
-        found = self._tokens_of.get(id(rows))
-        if found is None:
-            found = self._tokens_of[id(rows)] = growth.tokens_of([row.slot for row in rows])
-        return found
+        """Sum what the rows of a request's tenant hold of their own, and are to grow by."""
+        place = self._running.holdings.place(sequence)
+        return (0.0, 0.0) if place < 0 else self._running.kv_growth.tokens_of(place)

@@ -44,14 +44,29 @@ class KvBudget:
         self._expected_at = 0
         self._expected_len = 0.0
         self._headroom = round(config.batch_kv_headroom * info.num_blocks)
+        # Who was found not to fit since the step began, as of a version of the rows.
+        self._unfit: dict[tuple[Sequence, bool], int] = {}
+
+    def begin(self) -> None:
+        """Begin a step: who waits, and what is free, may have changed since the last one."""
+        self._unfit.clear()
 
     def fit(self, sequence: Sequence, *, keeps: bool = True) -> list[int] | None:
         """Find the blocks of a prefix hit, or None where the rest does not fit beside them.
 
         It `keeps` the headroom, if that is not for its tenant.
 
-        A sequence that would run alone needs no more than its known tokens.
+        A sequence that would run alone needs no more than its known tokens. While a step is planned
+        and no row comes or goes, blocks are only taken: who did not fit does not fit later.
         """
+        if self._unfit.get((sequence, keeps)) == self.version:
+            return None
+        hit = self._fit(sequence, keeps)
+        if hit is None:
+            self._unfit[sequence, keeps] = self.version
+        return hit
+
+    def _fit(self, sequence: Sequence, keeps: bool) -> list[int] | None:
         hit = self.find(sequence)
         pool = self._pool
         num_new = sequence.table.blocks_missing(sequence.num_tokens) - len(hit)

@@ -12,6 +12,7 @@ far ahead by passing has no claim to the headroom, and where only such wait it i
 from __future__ import annotations
 
 import math
+from itertools import chain
 
 from scheduler.order import FairTree
 from scheduler.request import Band
@@ -44,14 +45,12 @@ class Passing:
         head = self._waiting.peek(now)
         if head is None or not self._kv_budget.is_kept_out(head):
             return head
-        others = self._waiting.heads_above(head.request.band, now)
-        others += self._waiting.others(_MAX_PASSED, now)
-        others = [
-            other
-            for other in others
-            if other.request.band is not Band.BATCH and not self._kv_budget.is_kept_out(other)
-        ]
-        for sequence in others:
-            if self._waiting.lead(sequence, head) <= _MAX_LEAD:
-                return sequence
-        return head if others else None
+        is_one_let_in = False
+        heads_above = self._waiting.heads_above(head.request.band, now)
+        for other in chain(heads_above, self._waiting.others(_MAX_PASSED, now)):
+            if other.request.band is Band.BATCH or self._kv_budget.is_kept_out(other):
+                continue
+            if self._waiting.lead(other, head) <= _MAX_LEAD:
+                return other
+            is_one_let_in = True
+        return head if is_one_let_in else None

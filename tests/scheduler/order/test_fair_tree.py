@@ -376,8 +376,8 @@ def test_others_are_heads_of_the_tenants_behind() -> None:
         _push(tree, _sequence(name))
         tree.charge(heads[name], cost, 0.0)
     assert tree.peek(0.0) is heads["a"]
-    assert tree.others(2, 0.0) == [heads["d"], heads["c"]]
-    assert tree.others(9, 0.0) == [heads["d"], heads["c"], heads["b"]]
+    assert list(tree.others(2, 0.0)) == [heads["d"], heads["c"]]
+    assert list(tree.others(9, 0.0)) == [heads["d"], heads["c"], heads["b"]]
 
 
 def test_newcomer_is_lifted_to_what_others_have_had() -> None:

@@ -251,9 +251,9 @@ def test_whom_to_try_next_where_one_organisation_waits_alone() -> None:
     first, second = _push(tree, "a", "x"), _push(tree, "b", "x")
     _push(tree, "a", "x")
     assert tree.peek(0.0) is first
-    assert tree.others(5, 0.0) == [second]
+    assert list(tree.others(5, 0.0)) == [second]
     third = _push(tree, "c")
-    assert tree.others(5, 0.0) == [third]
+    assert list(tree.others(5, 0.0)) == [third]
 
 
 def test_a_level_that_nobody_uses_is_not_there() -> None:

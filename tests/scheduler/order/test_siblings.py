@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from types import SimpleNamespace
 from typing import ClassVar, cast
 
@@ -95,7 +96,9 @@ class OrderMachine(RuleBasedStateMachine):
             self.items, key=lambda i: (self.policy.rank(i, self.now), i.sequence.ordinal)
         )
         assert self.order.first(self.now) is (expected[0] if expected else None)
-        assert self.order.least(num_items, self.now) == expected[:num_items]
+        in_turn = self.order.in_turn(self.now)
+        assert list(islice(in_turn, num_items)) == expected[:num_items]
+        in_turn.close()
         assert set(self.order) == set(self.items) == set(self.order.waiting())
         assert len(self.order) == len(self.items)
 
@@ -123,7 +126,7 @@ def test_ties_go_to_who_ran_before_then_to_the_older() -> None:
     preempted.sequence.was_admitted = True
     for item in (younger, preempted, older):
         order.add(item, 0.0)
-    assert order.least(3, 0.0) == [preempted, older, younger]
+    assert list(order.in_turn(0.0)) == [preempted, older, younger]
 
 
 def test_changes_cost_a_few_looks_and_bounded_memory() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 import fakes
@@ -83,3 +85,45 @@ def test_who_has_its_share_of_the_slots_leaves_some() -> None:
     assert holdings.slots_kept_from(rows[8], 16) == 0
     holdings.admit(rows[7])
     assert holdings.slots_kept_from(rows[8], 16) == 2
+
+
+def test_what_is_kept_of_who_waits_is_what_counting_again_finds() -> None:
+    """After any history, weights of who waits, and rows of who does not, are those of all alive."""
+    draw = random.Random(7)
+    holdings = Holdings()
+    live: list[Sequence] = []
+    rows: list[Sequence] = []
+    for step in range(1500):
+        match draw.randrange(5):
+            case 0 | 1:
+                tenant = draw.randrange(9)
+                band = draw.choice((Band.PRIORITY, Band.DEFAULT, Band.FLEX))
+                live.append(make(f"t{tenant}", band, 2.0**tenant))
+                holdings.join(live[-1], step)
+            case 2 if len(live) > len(rows):
+                rows.append(draw.choice([s for s in live if s not in rows]))
+                holdings.admit(rows[-1])
+            case 3 if rows:
+                holdings.release(rows.pop(draw.randrange(len(rows))))
+            case _ if live:
+                gone = live.pop(draw.randrange(len(live)))
+                if gone in rows:
+                    rows.remove(gone)
+                    holdings.release(gone)
+                holdings.leave(gone, step)
+        holdings.forget(step)
+        for band in (Band.PRIORITY, Band.DEFAULT, Band.FLEX):
+            waiting = {s.holder for s in live if s not in rows}
+            weight_of = {s.holder: s.request.weight for s in live}
+            above = [holder for holder in waiting if holder[0] <= band]
+            weights = holdings.weights_up_to(band)
+            assert weights.waiting == sum(weight_of[holder] for holder in above)
+            own = sum(weight_of[holder] for holder in above if holder[0] == band)
+            higher = holdings.weights_up_to(Band(band - 1)).all if band else 0.0
+            assert weights.own_idle == weights.all - higher - own
+            content = {s.holder for s in rows if s.holder[0] <= band} - waiting
+            places = {holdings.place(s) for s in rows if s.holder in content}
+            assert sorted(holdings.places_of_content(band)) == sorted(places)
+        places = [holdings.place(row) for row in holdings.some_rows()]
+        assert len(set(places)) == len(places)
+        assert all(0 <= place < 40 for place in places)

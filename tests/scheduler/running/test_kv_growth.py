@@ -36,3 +36,22 @@ def test_freed_slots_hold_nothing() -> None:
     rows.release(2)
     rows.advance(np.array([2], dtype=np.intc))
     assert (rows.own_tokens, rows.growth_tokens) == (0, 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 40), st.integers(-3, 30)), max_size=6))
+def test_what_a_tenant_holds_is_the_sum_of_its_rows(rows_of: list[tuple[int, int, int]]) -> None:
+    """By place, rows add up what they hold, and what they are to grow by where that is above 0."""
+    rows = KvGrowth(8)
+    for slot, (place, held, growth) in enumerate(rows_of):
+        rows.admit(slot, held, growth, place=place)
+    rows.admit(6, 5, 5, is_batch=True, place=2)
+    rows.promote(6, 1)
+    if rows_of:
+        rows.release(0)
+    left = [*rows_of[1:], (1, 5, 5)]
+    for place in range(3):
+        own = [(held, max(growth, 0)) for of, held, growth in left if of == place]
+        assert rows.tokens_of(place) == (sum(h for h, _ in own), sum(g for _, g in own))
+    assert rows.tokens_of_all([0, 2]) == sum(rows.tokens_of(0)) + sum(rows.tokens_of(2))
+    rows.advance(np.array([6]))
+    assert rows.tokens_of_all([0, 1, 2]) == rows.own_tokens + rows.growth_tokens

@@ -44,7 +44,7 @@ def test_turns_begin_when_a_row_decodes() -> None:
 def test_what_a_promoted_row_holds_is_not_free_any_more() -> None:
     """What the batch band holds is as good as free for others; of a row that is moved up it is not.
 
-    It is listed among those that run online.
+    It is listed among those that run online, and its tenant has it in the band that it has now.
     """
     running = RunningSet(2, compiled=False)
     row = make_sequence(8, band=Band.BATCH)
@@ -56,6 +56,9 @@ def test_what_a_promoted_row_holds_is_not_free_any_more() -> None:
     running.promote(row, Band.DUE)
     assert running.kv_growth.batch_tokens == (0.0, 0.0)
     assert (list(running.online_decodes), list(running.batch_decodes)) == ([row], [])
+    assert row.holder == (Band.DUE, row.request.member)
+    running.release(row)
+    assert not list(running.holdings.some_rows())
 
 
 def test_a_row_takes_its_promise_along() -> None:

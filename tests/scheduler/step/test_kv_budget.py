@@ -49,3 +49,29 @@ def test_what_is_expected_of_a_request_grows_with_what_it_has_drawn() -> None:
     assert budget.expected_len(sequence) == before < 80.0
     sequence.token_ids.extend([0] * 80)
     assert 90.0 < budget.expected_len(sequence) <= 110.0
+
+
+def test_who_did_not_fit_is_looked_at_again_once_a_row_goes_or_a_step_begins() -> None:
+    """That a request did not fit holds for the rows and for the step that it was found in."""
+    driver = Driver(fakes.make_engine(block_size=8, num_blocks=10, max_model_len=64))
+    mixed = PRESETS["mixed"]
+    composer = replace(mixed.composer, kv_reserve="prompt")
+    config = replace(mixed, composer=composer, prefix_caching=False)
+    driver.scheduler = Scheduler(driver.engine.info, config)
+    budget, find = driver.scheduler._composer._kv_budget, driver.scheduler._lifecycle.find
+    driver.offer(fakes.make_request("runs", prompt=[1] * 33, max_tokens=8))
+    driver.turn()
+    driver.offer(fakes.make_request("waits", prompt=[2] * 38, max_tokens=8))
+    waits = find("waits")
+    assert waits is not None
+    budget.begin()
+    assert budget.fit(waits) is None
+    # As if there were room: who asks again in the same step is not looked at.
+    waits.num_tokens = 1
+    assert budget.fit(waits) is None
+    budget.begin()
+    assert budget.fit(waits) == []
+    waits.num_tokens = 38
+    assert budget.fit(waits) is None
+    driver.scheduler.cancel("runs", driver.now)
+    assert budget.fit(waits) == []
