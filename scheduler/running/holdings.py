@@ -97,7 +97,7 @@ class Holdings:
         """Multiply what a tenant of no organisation, or an organisation, is entitled to."""
         holding = self._holdings.get((int(band), member))
         if holding is not None:
-            self._weigh(int(band), holding, holding.weight * ratio)
+            self._weigh(holding, holding.weight * ratio)
 
     def _set_weight(self, member: Member, weight: float) -> None:
         for band in Band:

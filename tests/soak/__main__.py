@@ -192,12 +192,8 @@ FORMS = form_parts.PARTS
 SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING, *RESTORE, *FORMS, *CHAOS)
 REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-streams": (start, sdk_streams, disconnects, http_ratio, replay),
-    "soak-fairness": (
-        tenant_shares,
-        decode_parts.decode_shares,
-        decode_parts.light_stream,
-        replica_shares.replica_shares,
-    ),
+    "soak-fairness": (tenant_shares, decode_parts.decode_shares, decode_parts.light_stream),
+    "soak-replicas": (replica_shares.replica_shares,),
     "soak-models": (model_parts.beside_models,),
     "soak-overload": (five_times_capacity,),
     "soak-histories": (random_histories.random_histories,),
