@@ -18,6 +18,7 @@ from gateway.cli import (
     batch,
     bench,
     config,
+    db,
     import_,
     keys,
     orgs,
@@ -67,6 +68,7 @@ app.add_typer(tokens.app, name="tokens")
 app.add_typer(admin.app, name="admin")
 app.add_typer(audit.app, name="audit")
 app.add_typer(config.app, name="config")
+app.add_typer(db.app, name="db")
 app.add_typer(scheduler.app, name="scheduler")
 app.add_typer(bench.app, name="bench")
 
