@@ -120,8 +120,8 @@ def test_what_the_chart_sets_cannot_be_set_beside_it() -> None:
     ("changes", "said"),
     [
         ({"gateway__replica": 2}, "replica"),
-        ({"settings__port": 1}, "settings"),
-        ({"settings__Log_Format": "json"}, "settings"),
+        ({"settings__port": 1}, "invalid propertyName 'port'"),
+        ({"settings__Log_Format": "json"}, "invalid propertyName 'Log_Format'"),
         ({"image__digest": "sha256:0"}, "digest"),
         ({"gateway__dataSize": "10G"}, "dataSize"),
         ({"models": [{"name": "a"}]}, "directory"),

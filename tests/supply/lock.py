@@ -1,9 +1,10 @@
 """The locked requirements: which packages, at which versions, with the hashes of their files.
 
 `requirements.lock` has what the product stands on, `tests/requirements.lock` what the tests need
-besides; pip installs them with `--require-hashes`, so that a file that was changed on the way is
-refused. Markers say where a package is wanted, so one list serves every machine. torch is in
-neither, nor what only comes with a build of it: the right build differs between machines.
+besides, `helm/requirements.lock` what an image has besides; pip installs them with
+`--require-hashes`, so that a file that was changed on the way is refused. Markers say where a
+package is wanted, so one list serves every machine. torch is in none, nor what only comes with a
+build of it: the right build differs between machines.
 
 `make lock` runs this file, with uv at hand, which knows the hashes of every file of a release.
 Versions stay as they are where `pyproject.toml` still allows them; `--upgrade` takes the newest.
@@ -23,6 +24,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ROOT / "requirements.lock"
 TESTS: Final = ROOT / "tests" / "requirements.lock"
+IMAGE: Final = ROOT / "helm" / "requirements.lock"
 UNLOCKED: Final = re.compile(r"torch|triton|nvidia-.*|cuda-.*")
 
 _PIN = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[\w.+!]+)(?: ; (?P<marker>[^\\]+?))? \\")
@@ -31,6 +33,7 @@ _HEADS = {
     PRODUCT: "# What Sluice stands on, with the hashes of all files. torch is left to its range:\n"
     "# the right build differs between machines. Written by 'make lock'.\n",
     TESTS: "# What the tests need besides ../requirements.lock. Written by 'make lock'.\n",
+    IMAGE: "# What an image has besides ../requirements.lock. Written by 'make lock'.\n",
 }
 
 
@@ -74,11 +77,21 @@ def _entries(text: str) -> Iterator[Locked]:
 
 
 def renew(*options: str) -> None:
-    """Write both files from `pyproject.toml`."""
-    everything = _compiled(PRODUCT.read_text() + TESTS.read_text(), "--extra=test", *options)
-    product = _compiled("".join(entry.written() for entry in everything))
+    """Write the files from `pyproject.toml`: what two of them have, they have in one version."""
+    known = "".join(path.read_text() for path in (PRODUCT, TESTS, IMAGE) if path.exists())
+    everything = _compiled(_once(known), "--extra=test", "--extra=s3", *options)
+    chosen = "".join(entry.written() for entry in everything)
+    product = _compiled(chosen)
     _write(PRODUCT, product)
-    _write(TESTS, [entry for entry in everything if entry.name not in {e.name for e in product}])
+    names = {entry.name for entry in product}
+    for path, extra in ((TESTS, "--extra=test"), (IMAGE, "--extra=s3")):
+        _write(path, [one for one in _compiled(chosen, extra) if one.name not in names])
+
+
+def _once(known: str) -> str:
+    """Leave out what a second file says again."""
+    entries = {(entry.name, entry.marker): entry for entry in _entries(known)}
+    return "".join(entry.written() for entry in entries.values())
 
 
 def _compiled(known: str, *options: str) -> list[Locked]:
