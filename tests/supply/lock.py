@@ -77,21 +77,21 @@ def _entries(text: str) -> Iterator[Locked]:
 
 
 def renew(*options: str) -> None:
-    """Write the files from `pyproject.toml`: what two of them have, they have in one version."""
-    known = "".join(path.read_text() for path in (PRODUCT, TESTS, IMAGE) if path.exists())
-    everything = _compiled(_once(known), "--extra=test", "--extra=s3", *options)
-    chosen = "".join(entry.written() for entry in everything)
-    product = _compiled(chosen)
-    _write(PRODUCT, product)
+    """Write the files from `pyproject.toml`.
+
+    Raises: `ValueError`: what an image has besides cannot stand on the product as it is locked.
+    """
+    everything = _compiled(PRODUCT.read_text() + TESTS.read_text(), "--extra=test", *options)
+    product = _compiled("".join(entry.written() for entry in everything))
+    # Apart from the tests, which no image has: neither is to hold the other's versions back.
+    known = "" if options else IMAGE.read_text()
+    image = _compiled("".join(entry.written() for entry in product) + known, "--extra=s3")
+    if missing := set(product) - set(image):
+        raise ValueError(f"an image needs other versions: {[entry.name for entry in missing]}")
     names = {entry.name for entry in product}
-    for path, extra in ((TESTS, "--extra=test"), (IMAGE, "--extra=s3")):
-        _write(path, [one for one in _compiled(chosen, extra) if one.name not in names])
-
-
-def _once(known: str) -> str:
-    """Leave out what a second file says again."""
-    entries = {(entry.name, entry.marker): entry for entry in _entries(known)}
-    return "".join(entry.written() for entry in entries.values())
+    _write(PRODUCT, product)
+    _write(TESTS, [entry for entry in everything if entry.name not in names])
+    _write(IMAGE, [entry for entry in image if entry.name not in names])
 
 
 def _compiled(known: str, *options: str) -> list[Locked]:
