@@ -50,9 +50,7 @@ def current(as_json: AsJson = False) -> None:
 
     state = _of_database(schema_state)
     if as_json:
-        print_json(
-            {"revision": state.revision, "head": state.head, "is_current": state.is_current}
-        )
+        print_json({"revision": state.revision, "head": state.head, "is_current": state.is_current})
     else:
         if state.revision is not None:
             print(state.revision)

@@ -20,8 +20,8 @@ _HEAD = """\
 # The chart of Sluice
 
 Written by make_readme.py from values.yaml; how to install it, and why it is as it is, stands in
-[docs/kubernetes.md](../../docs/kubernetes.md). `ci/` has values for each way to run it, which the tests render, validate
-and start.
+[docs/kubernetes.md](../../docs/kubernetes.md). `ci/` has values for each way to run it, which the
+tests render, validate and start.
 """
 
 

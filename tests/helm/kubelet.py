@@ -139,9 +139,7 @@ class Pod:
         probe = self.container("sluice")["startupProbe"]["httpGet"]
         scheme = str(probe.get("scheme", "http")).lower() if port == probe["port"] else "http"
         [number] = [
-            one["containerPort"]
-            for one in self.container("sluice")["ports"]
-            if one["name"] == port
+            one["containerPort"] for one in self.container("sluice")["ports"] if one["name"] == port
         ]
         return f"{scheme}://127.0.0.1:{self._port(number)}"
 
@@ -152,9 +150,7 @@ class Pod:
         insecure = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         insecure.check_hostname, insecure.verify_mode = False, ssl.CERT_NONE
         try:
-            answer = httpx.get(
-                f"{self.url(get['port'])}{get['path']}", verify=insecure, timeout=10
-            )
+            answer = httpx.get(f"{self.url(get['port'])}{get['path']}", verify=insecure, timeout=10)
         except httpx.TransportError:
             return False
         return 200 <= answer.status_code < 400

@@ -1,4 +1,4 @@
-"""The chart as Helm and a cluster's API would read it: linted, checked by schema, told what is wrong."""
+"""The chart as Helm and a cluster's API read it: linted, checked by schemas, and misused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _INFO: Final = 1
 
 
 def test_there_is_a_file_for_each_way_to_run_it() -> None:
-    """What was asked for is there: as it comes, GPUs, stores outside, several models, everything."""
+    """As it comes, with GPUs, with stores outside, with several models, with everything on."""
     asked = {"default", "gpu", "external-stores", "several-models", "everything"}
     assert set(SHAPES) >= asked
     assert all(path.read_text().startswith("# ") for path in CI)
@@ -166,9 +166,7 @@ def test_numbers_and_lists_reach_variables_as_they_were_written() -> None:
         {"directory": "demo", "aliases": ["x y"]},
     ]
     chart = render(
-        with_changes(
-            "default", settings=written, models=models, modelFiles__existingClaim="models"
-        )
+        with_changes("default", settings=written, models=models, modelFiles__existingClaim="models")
     )
     _, pod = chart.component("gateway")
     found = {one["name"]: one.get("value") for one in pod["spec"]["containers"][0]["env"]}

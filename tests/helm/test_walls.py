@@ -230,9 +230,9 @@ def test_the_owner_of_a_database_outside_is_gone_after_the_migration() -> None:
     [secret] = owned
     [job] = chart.of("Job").values()
     hooks = [one["metadata"]["annotations"] for one in (secret, job)]
-    for annotations in hooks:
-        assert annotations["helm.sh/hook"] == "pre-install,pre-upgrade"
-        assert "hook-succeeded" in annotations["helm.sh/hook-delete-policy"]
+    for hook in hooks:
+        assert hook["helm.sh/hook"] == "pre-install,pre-upgrade"
+        assert "hook-succeeded" in hook["helm.sh/hook-delete-policy"]
     assert int(hooks[0]["helm.sh/hook-weight"]) < int(hooks[1]["helm.sh/hook-weight"])
 
 

@@ -1,8 +1,9 @@
 """Ask OSV whether what is locked has known vulnerabilities.
 
-One request asks for all of the locked requirements, and the torch that is installed. A database that does not answer, or not as it should, is no news and not good news: each
-request also asks for a release whose vulnerabilities are known for certain, and an answer that
-does not know these tells nothing.
+One request asks for all of the locked requirements, and the torch that is installed. A database
+that does not answer, or not as it should, is no news and not good news: each request also asks for
+a release whose vulnerabilities are known for certain, and an answer that does not know these tells
+nothing.
 
 Exit codes: 0 nothing found, or no data and none required; 1 a finding that `accepted.toml` gives no
 reason to live with; 2 no data although `SLUICE_REQUIRE_AUDIT=1` asks for it. What wheels bring
@@ -39,7 +40,9 @@ class NoData(Exception):
 
 def releases() -> list[Release]:
     """Name what is audited."""
-    found = {(entry.name, entry.version) for path in (PRODUCT, TESTS, IMAGE) for entry in read(path)}
+    found = {
+        (entry.name, entry.version) for path in (PRODUCT, TESTS, IMAGE) for entry in read(path)
+    }
     for name in ("torch", "triton"):
         try:
             # Without the name of the build: +cpu, +cu130.
