@@ -35,7 +35,7 @@ from gateway.store.placement import installed_programs
 from gateway.store.postgres_server import LOGIN, MAINTENANCE, OWNER, SUPERUSER
 from tests.faults.replica import free_port
 from tests.helm.kubelet import Pod
-from tests.helm.rendered import CHART, SHAPES, Rendered, rendered
+from tests.helm.rendered import SHAPES, Rendered, rendered
 from tests.passable import passable_directory
 
 HERE: Final = IPv4Address("127.0.0.1")
@@ -91,21 +91,31 @@ def stores() -> Iterator[Stores]:
                 f"DROP ROLE {OWNER}",
             )
         )
-        script = chart.of("ConfigMap")["rel-postgresql"]["data"]["make-roles.sh"]
-        assert script == (CHART / "files/make-roles.sh").read_text()
-        subprocess.run(
-            ["sh", "-c", script],
-            env={
-                "PATH": f"{installed_programs().postgres_bin}:/usr/bin:/bin",
-                "PGHOST": str(servers.sockets),
-                "POSTGRES_USER": SUPERUSER,
-                "OWNER_PASSWORD": "it's quoted",
-                "SERVER_PASSWORD": "x",
-            },
-            check=True,
-            timeout=60,
-        )
+        make_roles(chart, servers, parent)
         yield made
+
+
+def make_roles(chart: Rendered, servers: EmbeddedServers, parent: Path) -> None:
+    """Run the script that the chart gives PostgreSQL's image, by its mode and its variables."""
+    pod = chart.of("StatefulSet")["rel-postgresql"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    secrets = chart.secrets()
+    environment = {}
+    for one in container["env"]:
+        wanted = one.get("valueFrom", {}).get("secretKeyRef")
+        environment[one["name"]] = (
+            one["value"] if wanted is None else secrets[wanted["name"]][wanted["key"]].decode()
+        )
+    [volume] = (one for one in pod["volumes"] if "configMap" in one)
+    script = parent / "make-roles.sh"
+    script.write_text(chart.of("ConfigMap")["rel-postgresql"]["data"][script.name])
+    script.chmod(volume["configMap"]["defaultMode"])
+    here = {
+        "PATH": f"{installed_programs().postgres_bin}:/usr/bin:/bin",
+        "PGHOST": str(servers.sockets),
+        "POSTGRES_USER": SUPERUSER,
+    }
+    subprocess.run([script], env=environment | here, check=True, timeout=60)
 
 
 @contextmanager

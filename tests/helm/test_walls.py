@@ -126,12 +126,14 @@ def chart_release(pod: Object) -> str:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_admin_port_is_a_pods_own_unless_something_must_reach_it(shape: str) -> None:
-    """Without scrapers it listens at the loopback; no Service or Ingress for clients has it."""
+    """Without scrapers it listens at the loopback, while the API is for all; no Service or Ingress
+    for clients has it."""
     chart = rendered(shape)
     monitors = bool(chart.of("ServiceMonitor"))
     for component, pod in sluices(chart).items():
         env = {one["name"]: one.get("value") for one in pod["spec"]["containers"][0]["env"]}
         is_reached = monitors or component == "worker"
+        assert env.get("SLUICE_HOST") == (None if component == "worker" else "0.0.0.0")
         assert (env.get("SLUICE_ADMIN_HOST") == "0.0.0.0") is is_reached
         assert (env.get("SLUICE_ADMIN_ALLOW_PLAIN") == "true") is is_reached
     for name, service in chart.of("Service").items():

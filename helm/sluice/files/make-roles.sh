@@ -1,5 +1,6 @@
+#!/bin/sh
 # Run once, by PostgreSQL's image, in an empty cluster: an owner who migrates, a login that serves
-# and owns nothing. The passwords come from the environment, so that no argument shows them.
+# and owns nothing. It must be executable: the image would read it into its own shell otherwise. The passwords come from the environment, so that no argument shows them.
 set -eu
 psql --no-psqlrc --set ON_ERROR_STOP=1 --username "$POSTGRES_USER" --dbname postgres <<'SQL'
 \getenv owner_password OWNER_PASSWORD

@@ -62,11 +62,10 @@ def test_an_embedded_database_is_its_servers(tmp_path: Path) -> None:
     assert "migrated by that server" in done.stderr
 
 
-def test_a_database_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    """Which URL to mend is said, without what is secret in it."""
-    url = "postgresql://sluice_owner:very-secret@127.0.0.1:1/sluice"
-    done = sluice_here("db", "current", SLUICE_DATABASE_URL=url)
+def test_a_url_that_is_none_is_one_line() -> None:
+    """Which setting to mend is said, without what is secret in it."""
+    given = {"SLUICE_DATABASE_OWNER_URL": "mysql://owner:very-secret@db.example/sluice"}
+    done = sluice_here("db", "upgrade", SLUICE_DATABASE_URL="postgresql://db.example/a", **given)
     assert done.returncode == 1
-    assert "127.0.0.1:1 cannot be used" in done.stderr
-    assert "mend SLUICE_DATABASE_URL" in done.stderr
+    assert "SLUICE_DATABASE_OWNER_URL cannot be used" in done.stderr
     assert "very-secret" not in done.stderr
