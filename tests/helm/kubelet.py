@@ -36,8 +36,8 @@ Secrets = Mapping[str, Mapping[str, bytes]]
 class Pod:
     """Hold a pod's template and what its names mean here.
 
-    `claims` are the directories of volumes that are there already; `address` turns the URL of a
-    store into the one of this machine.
+    `claims` are the directories of volumes that are there already; `address` turns the URL of
+    something outside the pod into the one of this machine.
     """
 
     template: Object
@@ -189,7 +189,7 @@ class Pod:
         numbers = {one["containerPort"] for one in container.get("ports", ())}
         if value.isdigit() and int(value) in numbers:
             return str(self._port(int(value)))
-        if re.match(r"(postgresql|rediss?)://", value):
+        if re.match(r"(postgresql|rediss?|https?)://", value):
             return self.address(value)
         mounts = {
             one["mountPath"]: self._volumes[one["name"]] / one.get("subPath", "")

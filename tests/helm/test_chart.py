@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,6 +64,13 @@ def test_strictness_is_what_it_says() -> None:
     service["spec"] = service["spec"] | {"selectr": {}}
     with pytest.raises(kubernetes_validate.ValidationError, match="selectr"):
         kubernetes_validate.validate(service, CLUSTERS[-1], strict=True)
+
+
+def test_the_chart_is_of_this_release() -> None:
+    """The image that it takes unless told is the one of this version."""
+    project = tomllib.loads((CHART.parents[1] / "pyproject.toml").read_text())["project"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["appVersion"] == project["version"]
 
 
 def keys_of(values: Any, schema: dict[str, Any], path: str = "") -> set[str]:
@@ -181,6 +190,9 @@ def test_numbers_and_lists_reach_variables_as_they_were_written() -> None:
     assert tables == [models[0] | {"directory": "/models/a/b"}, models[1]]
 
 
+@pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is missing: Debian's prometheus"
+)
 def test_promtool_reads_the_rules_and_the_autoscalers_are_right(tmp_path: Path) -> None:
     """The rendered rules are Prometheus's own; a pod without traffic records 0, one that waits and
     misses its promises what it waited and missed."""

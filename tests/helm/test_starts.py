@@ -37,6 +37,7 @@ from tests.faults.replica import free_port
 from tests.helm.kubelet import Pod
 from tests.helm.rendered import SHAPES, Rendered, rendered
 from tests.passable import passable_directory
+from tests.trace_receiver import Receiver, receiving
 
 HERE: Final = IPv4Address("127.0.0.1")
 KEYS: Final = [new_token(KEY_PREFIX).text for _ in range(2)]
@@ -47,17 +48,20 @@ INSTEAD: Final = {"SLUICE_ENGINE": {"gpu": "simulated"}}
 
 @dataclass
 class Stores:
-    """Hold the stores that the rendered addresses lead to; `database` is the shape's own."""
+    """Hold what the rendered addresses lead to; `database` is the shape's own."""
 
     servers: EmbeddedServers
     valkey: str
+    collector: Receiver
     database: str = "sluice"
 
     def here(self, url: str) -> str:
-        """Return a store's URL of this machine, for the user that is named."""
-        user = urlsplit(url).username
+        """Return a URL of this machine: of a store, for the user that is named, or a collector."""
+        user, host = urlsplit(url).username, urlsplit(url).hostname
         if url.startswith("redis"):
             return self.valkey
+        if url.startswith("http"):
+            return self.collector.url if host == "collector.observability" else url
         assert user in (LOGIN, OWNER), user
         return self.servers.database_url(user, self.database)
 
@@ -79,8 +83,9 @@ def stores() -> Iterator[Stores]:
         passable_directory() as parent,
         EmbeddedServers(parent / "data", valkey=False) as servers,
         valkey_by(chart, parent) as url,
+        receiving() as collector,
     ):
-        made = Stores(servers, url)
+        made = Stores(servers, url, collector)
         # The embedded server has them already; a new volume has none.
         asyncio.run(
             made.superuser(
@@ -345,6 +350,8 @@ def test_a_rendered_gateway_starts_and_answers(cluster: Cluster) -> None:
             assert "sluice_requests_total" in scraped.text
             said = worked(cluster.pod("worker"))
         assert pod.stop(process) == 0, pod.log
+    if cluster.shape == "everything":
+        assert "POST /v1/chat/completions" in {span.name for span in cluster.stores.collector.spans}
     said += pod.log
     assert key not in said
     assert "sluice_admin_" not in said
@@ -356,7 +363,7 @@ def key_of(pod: Pod) -> str:
     environment = pod.environment("sluice")
     if "SLUICE_INIT_KEYS" in environment:
         return KEYS[0]
-    if environment["SLUICE_INIT_TENANTS"] == ",":
+    if "acme" not in environment["SLUICE_INIT_TENANTS"]:
         # No tenant was made that nobody asked for, so that the name is free.
         pod.execute("sluice", "tenants", "create", "acme")
     return pod.execute("sluice", "keys", "create", "--tenant", "acme")

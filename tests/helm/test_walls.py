@@ -35,7 +35,7 @@ def sluices(chart: Rendered) -> dict[str, Object]:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_pod_has_more_than_it_needs(shape: str) -> None:
     """No root, no way to it, no token of the cluster, a root directory that nobody writes, no
-    capability, no default account, an end to its memory; of the migrations too."""
+    capability, an end to its memory and to what it writes; of the migrations too."""
     for name, pod in rendered(shape).pods():
         spec = pod["spec"]
         assert spec["automountServiceAccountToken"] is False, name
