@@ -56,7 +56,7 @@ format: $(VENV)/.tested      ## Rewrite the code in the house's style
 audit: $(VENV)/.installed    ## Look for known vulnerabilities in what is locked (needs the network)
 	@$(BIN)/python -m tests.supply.audit
 
-lock:            ## Write both requirements.lock anew (ARGS="--upgrade" for the newest versions)
+lock:            ## Write the lock files anew (ARGS="--upgrade" for the newest versions)
 	@$(PYTHON) -m venv $(VENV)/lock
 	@$(VENV)/lock/bin/python -m pip --disable-pip-version-check install --quiet uv
 	@$(VENV)/lock/bin/python -m tests.supply.lock $(ARGS)

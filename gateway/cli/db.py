@@ -1,11 +1,83 @@
-"""`sluice db`: the database, apart from any server."""
+"""`sluice db`: the database apart from any server: its schema, and backups of the embedded one."""
 
 from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import typer
 
 from gateway.cli import db_backup
+from gateway.cli.chosen_settings import read_settings
+from gateway.cli.exits import CliError, Exit
+from gateway.cli.options import AsJson
+from gateway.cli.output import note, print_json
 
-app = typer.Typer(help="The database: backups.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from gateway.settings import Settings
+    from gateway.store.schema_upgrade import SchemaState
+
+app = typer.Typer(
+    help="The schema of SLUICE_DATABASE_URL, and backups of the embedded server.",
+    no_args_is_help=True,
+)
 app.command()(db_backup.backup)
 app.command()(db_backup.restore)
+
+
+@app.command()
+def upgrade(as_json: AsJson = False) -> None:
+    """Bring the schema to this release's, and let the login of SLUICE_DATABASE_URL in.
+
+    It is done as the owner, SLUICE_DATABASE_OWNER_URL; servers started after it need no such URL.
+
+    Example: sluice db upgrade
+    """
+    from gateway.store.schema_upgrade import upgrade_schema
+
+    before = _of_database(upgrade_schema)
+    if as_json:
+        print_json({"revision": before.head, "was": before.revision})
+        return
+    print(before.head)
+    was = "empty" if before.revision is None else before.revision
+    note("It was there already." if before.is_current else f"It was {was}.")
+
+
+@app.command()
+def current(as_json: AsJson = False) -> None:
+    """Print the schema's revision; exit code 1 where it is not this release's.
+
+    Example: sluice db current
+    """
+    from gateway.store.schema_upgrade import schema_state
+
+    state = _of_database(schema_state)
+    if as_json:
+        print_json({"revision": state.revision, "head": state.head, "is_current": state.is_current})
+    else:
+        if state.revision is not None:
+            print(state.revision)
+        if not state.is_current:
+            note(f"This release needs {state.head}: sluice db upgrade brings it there.")
+    if not state.is_current:
+        sys.exit(Exit.FAILED)
+
+
+def _of_database(run: Callable[[Settings], Awaitable[SchemaState]]) -> SchemaState:
+    """Run what the settings' database is asked. Raises: `CliError`."""
+    from gateway.errors import GatewayError, StartupFailed
+
+    settings = read_settings({})
+    if settings is None:
+        sys.exit(Exit.USAGE)
+
+    async def asked() -> SchemaState:
+        return await run(settings)
+
+    try:
+        return asyncio.run(asked())
+    except (GatewayError, StartupFailed) as exc:
+        raise CliError(str(exc)) from None

@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 class Banner(StrEnum):
     TEXT = "text"
     JSON = "json"
+    NONE = "none"
+
+
+ChosenBanner = Annotated[
+    Banner,
+    typer.Option(
+        help="What to print once ready; none: no secrets of a first start either, "
+        "for who keeps the output."
+    ),
+]
 
 
 def serve(
@@ -37,7 +47,7 @@ def serve(
             metavar="[MODEL]", help="A Hugging Face model directory; default: the demo model."
         ),
     ] = None,
-    banner: Annotated[Banner, typer.Option(help="What to print once ready.")] = Banner.TEXT,
+    banner: ChosenBanner = Banner.TEXT,
 ) -> None:
     """Start the gateway; without flags, the demo model on port 8000.
 
@@ -45,7 +55,12 @@ def serve(
 
     Example: sluice serve ./Qwen3-0.6B --port 8080
     """
-    run(flags_of(ctx, model_dir), _print_json if banner is Banner.JSON else _print_text)
+    say = {Banner.TEXT: _print_text, Banner.JSON: _print_json, Banner.NONE: say_nothing}[banner]
+    run(flags_of(ctx, model_dir), say)
+
+
+def say_nothing(ready: Ready) -> None:
+    """Keep what a first start made to itself: `sluice admin link` and `keys create` make others."""
 
 
 def flags_of(ctx: typer.Context, model_dir: str | None) -> dict[str, Any]:

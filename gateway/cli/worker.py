@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from gateway.cli.exits import CliError, Exit
-from gateway.cli.serve import Banner, flags_of, run
+from gateway.cli.serve import Banner, ChosenBanner, flags_of, run, say_nothing
 from gateway.cli.setting_flags import flag_of
 from gateway.services.auth import read_local_access
 
@@ -28,7 +28,7 @@ def worker(
             metavar="[MODEL]", help="A Hugging Face model directory; default: the demo model."
         ),
     ] = None,
-    banner: Annotated[Banner, typer.Option(help="What to print once ready.")] = Banner.TEXT,
+    banner: ChosenBanner = Banner.TEXT,
 ) -> None:
     """Run batches for the servers that share its stores; it has no public port.
 
@@ -41,7 +41,7 @@ def worker(
     for name in _PUBLIC:
         if flags[name] is not None:
             raise typer.BadParameter("a worker has no public API", param_hint=flag_of(name))
-    say = _print_json if banner is Banner.JSON else _print_text
+    say = {Banner.TEXT: _print_text, Banner.JSON: _print_json, Banner.NONE: say_nothing}[banner]
     run(flags, say, check=_require_shared, is_worker=True)
 
 

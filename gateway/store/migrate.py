@@ -16,19 +16,27 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 import migrations
 from gateway.errors import StartupFailed, StoreUnavailable
-from gateway.store.database import Database
+from gateway.store.database import PLATFORM_ROLE, STEP_DOWN, Database
 
 HEAD = "0020"
 
 _LOCK_KEY = 7_308_325_614_571_844_467  # "sluice" read as a number, so that few others choose it
 _ADVISORY_TIMEOUT_S, _DDL_TIMEOUT_S = 120, 5
+_NOT_ALLOWED = "42501"
+_LOOK = text(
+    "SELECT to_regclass('alembic_version') IS NOT NULL, "
+    "coalesce(has_table_privilege(to_regclass('alembic_version'), 'SELECT'), false)"
+)
 
 
 async def upgrade(database: Database) -> None:
     """Migrate up to `HEAD`. Raises: `StartupFailed`, `StoreUnavailable`."""
-    async with database.as_itself() as connection:
-        if await revision_of(connection) == HEAD:
-            return
+    try:
+        async with database.as_itself() as connection:
+            if await revision_of(connection) == HEAD:
+                return
+    except DBAPIError as exc:
+        raise _failed(exc) from exc
     await _run(database, "upgrade", HEAD)
 
 
@@ -50,9 +58,19 @@ async def _run(database: Database, direction: str, revision: str) -> None:
             await take_advisory_lock(connection)
             await connection.run_sync(_migrate, direction, revision)
     except DBAPIError as exc:
-        raise StartupFailed(f"the database could not be migrated: {exc.orig}") from exc
+        raise _failed(exc) from exc
     except StoreUnavailable as exc:
         raise StartupFailed(f"the database could not be migrated: {exc.detail}") from exc
+
+
+def _failed(exc: DBAPIError) -> StartupFailed:
+    said = f"the database could not be migrated: {exc.orig}"
+    if getattr(exc.orig, "sqlstate", None) == _NOT_ALLOWED:
+        said += (
+            "; 'sluice db upgrade' does it, with the owner's SLUICE_DATABASE_OWNER_URL, which a "
+            "start may be given too"
+        )
+    return StartupFailed(said)
 
 
 def _migrate(connection: Connection, direction: str, revision: str) -> None:
@@ -72,9 +90,14 @@ def _migrate(connection: Connection, direction: str, revision: str) -> None:
 
 
 async def revision_of(connection: AsyncConnection) -> str | None:
-    """Return the revision that a database is at; None where it has no schema yet."""
-    exists = await connection.scalar(text("SELECT to_regclass('alembic_version') IS NOT NULL"))
+    """Return the revision that a database is at; None where it has no schema yet.
+
+    A login that serves reads it as `sluice_platform`, for the rest of the transaction.
+    """
+    exists, may_read = (await connection.execute(_LOOK)).one()
     if not exists:
         return None
+    if not may_read:
+        await connection.execute(STEP_DOWN, {"role": PLATFORM_ROLE, "tenant_id": ""})
     revision: str | None = await connection.scalar(text("SELECT version_num FROM alembic_version"))
     return revision

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from gateway.credentials import Secrets
 from gateway.domain import FirstStart
-from gateway.errors import StartupFailed, StoreUnavailable
+from gateway.errors import StartupFailed
 from gateway.ports import FileStorage
 from gateway.settings import Settings
 from gateway.store.admin_tokens import SqlAdminTokens
@@ -24,7 +24,7 @@ from gateway.store.batch_heartbeat import BatchHeartbeat
 from gateway.store.batch_queue import SqlBatchQueue
 from gateway.store.batch_steps import SqlBatchSteps
 from gateway.store.batches import SqlBatches
-from gateway.store.database import Database, connect_patiently, database_place
+from gateway.store.database import Database
 from gateway.store.dead_items import SqlDeadItems
 from gateway.store.embedded import EmbeddedServers
 from gateway.store.files import SqlFiles
@@ -44,6 +44,7 @@ from gateway.store.prices import SqlPrices
 from gateway.store.quota_counters import RedisQuotaCounters
 from gateway.store.quota_events import SqlQuotaEvents
 from gateway.store.quota_settings import SqlQuotaSettings
+from gateway.store.reach_database import owner_name, reach_database
 from gateway.store.record_hours import RecordHours
 from gateway.store.redis import (
     ADMIN_EPOCH,
@@ -67,9 +68,6 @@ from gateway.store.untagged import SqlUntaggedTokens
 from gateway.store.usage_queries import SqlUsage
 from gateway.store.users import SqlUsers
 
-# For a database that is not there, and for one that says that it is starting or full. A host that
-# swallows packets is given up by one try, which takes 5 s.
-_SILENT_DATABASE_S, _STARTING_DATABASE_S = 3.0, 120.0
 # Functions came with it, and limits are counted in one.
 _REDIS_MAJOR = 7
 
@@ -145,10 +143,7 @@ async def open_store(
             if settings.redis_url is None
             else settings.redis_url.get_secret_value()
         )
-        owner_name = "SLUICE_DATABASE_URL"
-        if settings.database_owner_url is not None:
-            owner_name = "SLUICE_DATABASE_OWNER_URL"
-        owner = await _open_database(urls.owner, owner_name)
+        owner = await reach_database(urls.owner, owner_name(settings))
         stack.push_async_callback(owner.close)
         redis = await _open_redis(redis_url)
         stack.push_async_callback(redis.aclose)
@@ -157,7 +152,7 @@ async def open_store(
         await upgrade(owner)
         database = owner
         if urls.server != urls.owner:
-            database = await _open_database(urls.server, "SLUICE_DATABASE_URL")
+            database = await reach_database(urls.server, "SLUICE_DATABASE_URL")
             stack.push_async_callback(database.close)
             await let_in(owner, database)
             await owner.close()
@@ -224,20 +219,6 @@ async def open_store(
             replica_rates=RedisReplicaRates(redis),
             first_start=made,
         )
-
-
-async def _open_database(url: str, name: str) -> Database:
-    try:
-        return await connect_patiently(
-            url, silent_s=_SILENT_DATABASE_S, told_s=_STARTING_DATABASE_S
-        )
-    except StoreUnavailable as exc:
-        raise StartupFailed(
-            f"the database at {database_place(url)} cannot be used: {exc.detail}; start it, or "
-            f"mend {name}"
-        ) from exc
-    except Exception as exc:
-        raise StartupFailed(f"{name} cannot be used: {exc}") from exc
 
 
 async def _open_redis(url: str) -> Redis:

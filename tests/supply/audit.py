@@ -1,9 +1,9 @@
 """Ask OSV whether what is locked has known vulnerabilities.
 
-One request asks for all of `requirements.lock`, `tests/requirements.lock`, and the torch that is
-installed. A database that does not answer, or not as it should, is no news and not good news: each
-request also asks for a release whose vulnerabilities are known for certain, and an answer that
-does not know these tells nothing.
+One request asks for all of the locked requirements, and the torch that is installed. A database
+that does not answer, or not as it should, is no news and not good news: each request also asks for
+a release whose vulnerabilities are known for certain, and an answer that does not know these tells
+nothing.
 
 Exit codes: 0 nothing found, or no data and none required; 1 a finding that `accepted.toml` gives no
 reason to live with; 2 no data although `SLUICE_REQUIRE_AUDIT=1` asks for it. What wheels bring
@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from tests.supply.lock import PRODUCT, TESTS, read
+from tests.supply.lock import IMAGE, PRODUCT, TESTS, read
 
 URL: Final = "https://api.osv.dev/v1/querybatch"
 ACCEPTED: Final = Path(__file__).with_name("accepted.toml")
@@ -40,7 +40,9 @@ class NoData(Exception):
 
 def releases() -> list[Release]:
     """Name what is audited."""
-    found = {(entry.name, entry.version) for path in (PRODUCT, TESTS) for entry in read(path)}
+    found = {
+        (entry.name, entry.version) for path in (PRODUCT, TESTS, IMAGE) for entry in read(path)
+    }
     for name in ("torch", "triton"):
         try:
             # Without the name of the build: +cpu, +cu130.

@@ -1,9 +1,10 @@
 """The locked requirements: which packages, at which versions, with the hashes of their files.
 
 `requirements.lock` has what the product stands on, `tests/requirements.lock` what the tests need
-besides; pip installs them with `--require-hashes`, so that a file that was changed on the way is
-refused. Markers say where a package is wanted, so one list serves every machine. torch is in
-neither, nor what only comes with a build of it: the right build differs between machines.
+besides, `helm/requirements.lock` what an image has besides; pip installs them with
+`--require-hashes`, so that a file that was changed on the way is refused. Markers say where a
+package is wanted, so one list serves every machine. torch is in none, nor what only comes with a
+build of it: the right build differs between machines.
 
 `make lock` runs this file, with uv at hand, which knows the hashes of every file of a release.
 Versions stay as they are where `pyproject.toml` still allows them; `--upgrade` takes the newest.
@@ -23,6 +24,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ROOT / "requirements.lock"
 TESTS: Final = ROOT / "tests" / "requirements.lock"
+IMAGE: Final = ROOT / "helm" / "requirements.lock"
 UNLOCKED: Final = re.compile(r"torch|triton|nvidia-.*|cuda-.*")
 
 _PIN = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[\w.+!]+)(?: ; (?P<marker>[^\\]+?))? \\")
@@ -31,6 +33,7 @@ _HEADS = {
     PRODUCT: "# What Sluice stands on, with the hashes of all files. torch is left to its range:\n"
     "# the right build differs between machines. Written by 'make lock'.\n",
     TESTS: "# What the tests need besides ../requirements.lock. Written by 'make lock'.\n",
+    IMAGE: "# What an image has besides ../requirements.lock. Written by 'make lock'.\n",
 }
 
 
@@ -74,11 +77,21 @@ def _entries(text: str) -> Iterator[Locked]:
 
 
 def renew(*options: str) -> None:
-    """Write both files from `pyproject.toml`."""
+    """Write the files from `pyproject.toml`.
+
+    Raises: `ValueError`: what an image has besides cannot stand on the product as it is locked.
+    """
     everything = _compiled(PRODUCT.read_text() + TESTS.read_text(), "--extra=test", *options)
     product = _compiled("".join(entry.written() for entry in everything))
+    # Apart from the tests, which no image has: neither is to hold the other's versions back.
+    known = "" if options else IMAGE.read_text()
+    image = _compiled("".join(entry.written() for entry in product) + known, "--extra=s3")
+    if missing := set(product) - set(image):
+        raise ValueError(f"an image needs other versions: {[entry.name for entry in missing]}")
+    names = {entry.name for entry in product}
     _write(PRODUCT, product)
-    _write(TESTS, [entry for entry in everything if entry.name not in {e.name for e in product}])
+    _write(TESTS, [entry for entry in everything if entry.name not in names])
+    _write(IMAGE, [entry for entry in image if entry.name not in names])
 
 
 def _compiled(known: str, *options: str) -> list[Locked]:

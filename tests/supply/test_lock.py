@@ -12,13 +12,15 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from gateway import DISTRIBUTION
-from tests.supply.lock import PRODUCT, ROOT, TESTS, UNLOCKED, Locked, read
+from tests.supply.lock import IMAGE, PRODUCT, ROOT, TESTS, UNLOCKED, Locked, read
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 WANTED = {
     PRODUCT: PYPROJECT["project"]["dependencies"] + PYPROJECT["build-system"]["requires"],
     TESTS: PYPROJECT["project"]["optional-dependencies"]["test"],
+    IMAGE: PYPROJECT["project"]["optional-dependencies"]["s3"],
 }
+FILES = pytest.mark.parametrize("path", list(WANTED), ids=["product", "tests", "image"])
 
 
 def here(*paths: Path) -> dict[str, Locked]:
@@ -27,7 +29,7 @@ def here(*paths: Path) -> dict[str, Locked]:
     return {e.name: e for e in entries if e.marker is None or Marker(e.marker).evaluate()}
 
 
-@pytest.mark.parametrize("path", [PRODUCT, TESTS], ids=["product", "tests"])
+@FILES
 def test_a_lock_file_is_versions_and_hashes_alone(path: Path) -> None:
     """Each entry has a hash, and is written as it is read: no option, no address of an index."""
     entries = read(path)
@@ -39,11 +41,13 @@ def test_a_lock_file_is_versions_and_hashes_alone(path: Path) -> None:
 
 
 def test_no_package_is_locked_twice() -> None:
-    """What the product stands on is not locked again, perhaps otherwise, for the tests."""
-    assert {e.name for e in read(PRODUCT)} & {e.name for e in read(TESTS)} == set()
+    """What the product stands on is not locked again, perhaps otherwise, for tests or images."""
+    product = {e.name for e in read(PRODUCT)}
+    for path in (TESTS, IMAGE):
+        assert product & {e.name for e in read(path)} == set(), path
 
 
-@pytest.mark.parametrize("path", [PRODUCT, TESTS], ids=["product", "tests"])
+@FILES
 def test_what_is_required_is_locked_in_its_range(path: Path) -> None:
     """Everything that `pyproject.toml` names, what builds Sluice too; torch and triton aside."""
     locked = here(PRODUCT, path)

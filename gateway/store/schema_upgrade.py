@@ -1,0 +1,76 @@
+"""Bringing a database of an operator's own to this release's schema, apart from any server.
+
+What serves then needs the login of `SLUICE_DATABASE_URL` alone, and whoever gets hold of a server's
+environment has no right to change a table, policy or trigger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from gateway.errors import StartupFailed
+from gateway.settings import Settings
+from gateway.store.database import Database
+from gateway.store.logins import DatabaseUrls, given_urls, let_in
+from gateway.store.migrate import HEAD, revision_of, upgrade
+from gateway.store.reach_database import owner_name, reach_database
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaState:
+    """Say which revision a database is at (None: no schema yet), and which this release needs."""
+
+    revision: str | None
+    head: str = HEAD
+
+    @property
+    def is_current(self) -> bool:
+        return self.revision == self.head
+
+
+async def schema_state(settings: Settings) -> SchemaState:
+    """Look at the schema. Raises: `StartupFailed`: it cannot be reached, or no URL names it."""
+    async with _opened(_urls(settings).owner, owner_name(settings)) as owner:
+        return SchemaState(await _revision(owner))
+
+
+async def upgrade_schema(settings: Settings) -> SchemaState:
+    """Migrate as the owner, let the server's login in, and return what was there before.
+
+    It may run beside servers, and more than once at a time. Raises: as `schema_state`, and where
+    the owner may not do it.
+    """
+    urls = _urls(settings)
+    async with _opened(urls.owner, owner_name(settings)) as owner:
+        before = SchemaState(await _revision(owner))
+        await upgrade(owner)
+        if urls.server != urls.owner:
+            async with _opened(urls.server, "SLUICE_DATABASE_URL") as server:
+                await let_in(owner, server)
+        return before
+
+
+def _urls(settings: Settings) -> DatabaseUrls:
+    urls = given_urls(settings)
+    if urls is None:
+        raise StartupFailed(
+            "SLUICE_DATABASE_URL names no database: the one in a server's data directory is "
+            "migrated by that server as it starts"
+        )
+    return urls
+
+
+@asynccontextmanager
+async def _opened(url: str, name: str) -> AsyncIterator[Database]:
+    database = await reach_database(url, name)
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+async def _revision(database: Database) -> str | None:
+    async with database.as_itself() as connection:
+        return await revision_of(connection)
