@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -88,8 +89,9 @@ class TenantDetail:
             )
             return await self._services.usage.answer(question)
 
-        total, days = await asked(UsageBy.DAY)
-        _, parts = await asked(UsageBy.MODEL, UsageBy.KEY)
+        (total, days), (_, parts) = await asyncio.gather(
+            asked(UsageBy.DAY), asked(UsageBy.MODEL, UsageBy.KEY)
+        )
         context |= {
             "total": total,
             "bars": day_bars(days, start, _USAGE_DAYS),

@@ -27,6 +27,7 @@ from tests.soak import (
     harvest_parts,
     model_parts,
     overload,
+    page_parts,
     quota_parts,
     random_histories,
     streams,
@@ -182,7 +183,8 @@ BATCH: tuple[Callable[[Path, float], Part], ...] = (
 )
 WALLS = wall_parts.PARTS
 TELLING = telling_parts.PARTS
-SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING)
+PAGES = page_parts.PARTS
+SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING, *PAGES)
 REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-streams": (start, sdk_streams, disconnects, http_ratio, replay),
     "soak-fairness": (tenant_shares, decode_parts.decode_shares, decode_parts.light_stream),
@@ -193,6 +195,7 @@ REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-quota": QUOTA,
     "soak-walls": WALLS,
     "soak-telling": TELLING,
+    "soak-pages": PAGES,
     "soak-batch": (*BATCH, harvest_parts.batch_harvest),
 }
 PARTS = {part.__name__: part for parts in REPORTS.values() for part in parts}
@@ -208,7 +211,7 @@ def main() -> int:
         "--scale",
         type=float,
         default=1.0,
-        help="share of the full size of soak-guards, soak-quota, soak-batch and soak-telling",
+        help="share of the full size of soak-guards, -quota, -batch, -telling and -pages",
     )
     args = parser.parse_args()
     asked = set(args.part or GROUPS)
