@@ -77,7 +77,8 @@ async def _fill_tenants(connection: Any, organisation_id: UUID, size: Size) -> N
     """Make plans, orgs, tenants with a key each, and the large one's many."""
     await connection.execute(
         "INSERT INTO plans (id, organisation_id, name) "
-        "SELECT gen_random_uuid(), $1, name FROM unnest(ARRAY['free', 'standard', 'priority']) name",
+        "SELECT gen_random_uuid(), $1, name "
+        "FROM unnest(ARRAY['free', 'standard', 'priority']) name",
         organisation_id,
     )
     await connection.execute(
@@ -204,8 +205,8 @@ async def _fill_records(connection: Any, organisation_id: UUID, size: Size) -> N
     """Write a day of records of requests, one in ten of them refused."""
     for hour in range(24, -1, -1):
         await connection.execute(
-            "SELECT make_record_hour(hour) FROM (SELECT now() - $1::int * interval '1 hour' AS hour) "
-            "wanted WHERE to_regclass('request_records_' || "
+            "SELECT make_record_hour(hour) "
+            "FROM (SELECT now() - $1::int * interval '1 hour' AS hour) wanted WHERE to_regclass('request_records_' || "
             "to_char(hour AT TIME ZONE 'UTC', 'YYYYMMDDHH24')) IS NULL",
             hour,
         )
