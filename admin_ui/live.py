@@ -2,8 +2,9 @@
 
 A snapshot is the view of `gateway.services.admin.LiveView`, its numbers written as the pages write
 them, with a point for each chart. It is encoded once. A client waits for the next one and holds
-none: who reads slowly misses snapshots, and takes the newest. Nothing is made while nobody
-watches, tables never are: pages ask for those by themselves.
+none: who reads slowly misses snapshots, and takes the newest. A few are told at a time, so that
+tokens, which go over the same event loop, never wait for hundreds of writes. Nothing is made while
+nobody watches, tables never are: pages ask for those by themselves.
 
 A stream ends after some minutes, so that who may watch is asked again, and at once when the server
 is on its way out; browsers come back by themselves.
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 TICK_S: Final = 1.0
 STREAM_S: Final = 300.0
 MAX_CLIENTS: Final = 500
+# So many are told in a row, and then what else goes on has its turn: all within half a tick.
+_TOGETHER, _APART_S = 10, 0.01
 
 
 class ShowsView(Protocol):
@@ -51,8 +54,8 @@ class LiveHub:
         self._view = view
         self._history = history
         self._is_over = is_over
-        # Done at the next snapshot, with it; empty: there will be none.
-        self._coming: asyncio.Future[bytes] | None = None
+        # Each client's, done with the next snapshot.
+        self._waiting: list[asyncio.Future[bytes]] = []
         self.num_clients = 0
 
     def running(self) -> Background:
@@ -65,7 +68,8 @@ class LiveHub:
 
     async def tell(self) -> None:
         """Make a snapshot and hand it out."""
-        if self._coming is None:
+        waiting = [one for one in self._waiting if not one.done()]
+        if not waiting:
             return
         made = b""
         if not self.is_over:
@@ -75,14 +79,21 @@ class LiveHub:
                 logger.debug("nothing to tell: %s", exc)
                 return
             made = event(msgspec.json.encode(snapshot(view, self._history.newest())))
-        coming, self._coming = self._coming, None
-        coming.set_result(made)
+        waiting, self._waiting = self._waiting, []
+        for number, one in enumerate(waiting):
+            if number and number % _TOGETHER == 0:
+                await asyncio.sleep(_APART_S)
+            if not one.done():
+                one.set_result(made)
 
     def coming(self) -> asyncio.Future[bytes]:
-        """Return the next snapshot's future, everybody's; an empty one says it was the last."""
-        if self._coming is None:
-            self._coming = asyncio.get_running_loop().create_future()
-        return self._coming
+        """Return a future of the next snapshot; an empty one says that there will be none.
+
+        It is the caller's own, who may end it before.
+        """
+        coming: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._waiting.append(coming)
+        return coming
 
     def stream(self) -> LiveStream:
         """Answer with snapshots. Raises: `Overloaded`: too many watch, or the server stops."""
@@ -100,19 +111,18 @@ class LiveStream(Response):
         super().__init__()
         self._hub = hub
         self._stream_s = stream_s
+        self._coming: asyncio.Future[bytes] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         hub, stream = self._hub, EventStream(send)
         hub.num_clients += 1
-        gone = asyncio.ensure_future(_gone(receive))
+        gone = asyncio.ensure_future(self._gone(receive))
         try:
             await stream.write(b"retry: 2000\n\n")
             async with asyncio.timeout(self._stream_s):
-                while True:
-                    coming = hub.coming()
-                    either: set[asyncio.Future[Any]] = {coming, gone}
-                    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                    if gone.done() or not (data := coming.result()):
+                while not gone.done():
+                    self._coming = hub.coming()
+                    if not (data := await self._coming):
                         break
                     await stream.write(data)
             await stream.write(b"", last=True)
@@ -123,10 +133,12 @@ class LiveStream(Response):
             gone.cancel()
             stream.close()
 
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    async def _gone(self, receive: Receive) -> None:
+        """End the wait of a client that goes. Cheaper for those that stay than waiting for both."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if self._coming is not None and not self._coming.done():
+            self._coming.set_result(b"")
 
 
 def snapshot(view: Mapping[str, Any], sample: Sample | None) -> dict[str, Any]:

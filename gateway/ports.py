@@ -64,6 +64,7 @@ from gateway.domain.idempotency import Claim, KeyedRecord, SealedAnswer
 from gateway.domain.limits import Sums, Told
 from gateway.domain.login_rate import Bucket
 from gateway.domain.page import Page, PageRequest
+from gateway.domain.past_request import PastRequest
 from gateway.domain.plan import Plan
 from gateway.domain.price import Price, PriceDraft
 from gateway.domain.quota import Quota, Scope, ScopeQuota
@@ -586,6 +587,22 @@ class UsageStore(Protocol):
 
         With a `tenant_id`, a transaction that can see nothing but that tenant answers.
         """
+        ...
+
+
+class PastRequestStore(Protocol):
+    """Tell of requests that the ledger has a row of."""
+
+    async def since(
+        self,
+        organisation_id: UUID,
+        since: datetime,
+        *,
+        limit: int,
+        tenant_id: UUID | None = None,
+        model: str | None = None,
+    ) -> Sequence[PastRequest]:
+        """Return those that began since then, the oldest first; of many the newest `limit`."""
         ...
 
 

@@ -100,6 +100,7 @@ batches = Table(
         name="state",
     ),
     CheckConstraint("num_done + num_failed + num_dropped <= num_items", name="num_items"),
+    Index("ix_batches_created_at", "created_at", "id"),
     Index("ix_batches_tenant_id_created_at", "tenant_id", "created_at", "id"),
     Index("ix_batches_open", "id", postgresql_where=text("ended_at IS NULL")),
     Index("ix_batches_open_of_tenant", "tenant_id", postgresql_where=text("ended_at IS NULL")),

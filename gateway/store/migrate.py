@@ -18,7 +18,7 @@ import migrations
 from gateway.errors import StartupFailed, StoreUnavailable
 from gateway.store.database import PLATFORM_ROLE, STEP_DOWN, Database
 
-HEAD = "0020"
+HEAD = "0022"
 
 _LOCK_KEY = 7_308_325_614_571_844_467  # "sluice" read as a number, so that few others choose it
 _ADVISORY_TIMEOUT_S, _DDL_TIMEOUT_S = 120, 5

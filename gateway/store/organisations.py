@@ -33,8 +33,12 @@ class SqlOrganisations:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        # The oldest: once there is one it stays the same, and every page asks for it several times.
+        self._default: Organisation | None = None
 
     async def default(self) -> Organisation:
+        if self._default is not None:
+            return self._default
         query = (
             select(organisations.c.id, organisations.c.name)
             .order_by(organisations.c.created_at)
@@ -44,7 +48,8 @@ class SqlOrganisations:
             row = (await connection.execute(query)).one_or_none()
         if row is None:
             raise NotFound("There is no organisation.")
-        return Organisation(id=row.id, name=row.name)
+        self._default = Organisation(id=row.id, name=row.name)
+        return self._default
 
 
 class SqlTenants:

@@ -44,6 +44,7 @@ metadata = MetaData(
 
 _TIME = DateTime(timezone=True)
 _NOW = text("now()")
+_HAS_MISSED = text("cardinality(missed) > 0")
 
 organisations = Table(
     "organisations",
@@ -116,6 +117,7 @@ keys = Table(
     Column("version", Integer, nullable=False, server_default="1"),
     Column("operator_set", ARRAY(Text), nullable=False, server_default="{}"),
     CheckConstraint("max_tier IN ('priority', 'default', 'flex')", name="max_tier"),
+    Index("ix_keys_created_at", "created_at", "id"),
 )
 
 # Apart from the keys, so that a key can have two live secrets while it is rotated.
@@ -254,6 +256,7 @@ usage_events = Table(
     Column("outcome", Text, nullable=False),
     Column("ttft_ms", REAL),
     Index("ix_usage_events_tenant_id_at", "tenant_id", "at"),
+    Index("ix_usage_events_at", "at", postgresql_using="brin"),
 )
 
 # Sums of the ledger, changed in the transaction that changes it.
@@ -305,6 +308,10 @@ audit_log = Table(
     Column("hash", LargeBinary, nullable=False),
     # None: from before there was a key; a trigger refuses more of these.
     Column("pepper_id", Text),
+    Index("ix_audit_log_tenant_id", "tenant_id", "seq"),
+    Index("ix_audit_log_object_kind", "organisation_id", "object_kind", "seq"),
+    Index("ix_audit_log_action", "organisation_id", "action", "seq"),
+    Index("ix_audit_log_actor", "organisation_id", "actor", "seq"),
 )
 
 # Answers kept for a request that is sent again; `answer` is encrypted, None while it runs.
@@ -372,4 +379,12 @@ request_records = Table(
     Column("details", JSONB, nullable=False),
     Index("ix_request_records_at_request_id", "at", "request_id"),
     Index("ix_request_records_tenant_id_at_request_id", "tenant_id", "at", "request_id"),
+    Index("ix_request_records_status", "status", "at", "request_id"),
+    Index("ix_request_records_cause", "cause", "at", "request_id"),
+    Index("ix_request_records_missed", "at", "request_id", postgresql_where=_HAS_MISSED),
+    Index(
+        "ix_request_records_missed_of_tenant",
+        *("tenant_id", "at", "request_id"),
+        postgresql_where=_HAS_MISSED,
+    ),
 )

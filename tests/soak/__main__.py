@@ -29,6 +29,7 @@ from tests.soak import (
     harvest_parts,
     model_parts,
     overload,
+    page_parts,
     quota_parts,
     random_histories,
     replica_shares,
@@ -189,7 +190,8 @@ WALLS = wall_parts.PARTS
 TELLING = telling_parts.PARTS
 CHAOS = (chaos.chaos,)
 FORMS = form_parts.PARTS
-SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING, *RESTORE, *FORMS, *CHAOS)
+PAGES = page_parts.PARTS
+SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING, *RESTORE, *FORMS, *PAGES, *CHAOS)
 REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-streams": (start, sdk_streams, disconnects, http_ratio, replay),
     "soak-fairness": (tenant_shares, decode_parts.decode_shares, decode_parts.light_stream),
@@ -204,6 +206,7 @@ REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-chaos": CHAOS,
     "soak-restore": RESTORE,
     "soak-forms": FORMS,
+    "soak-pages": PAGES,
     "soak-batch": (*BATCH, harvest_parts.batch_harvest),
 }
 PARTS = {part.__name__: part for parts in REPORTS.values() for part in parts}

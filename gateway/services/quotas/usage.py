@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.domain.counters import Look, Seen
+from gateway.domain.counters import Look, ReadSlot, Seen, SlotUse
+from gateway.domain.limits import Limits
 from gateway.domain.quota import Metric, ScopeQuota
 from gateway.services.quotas.compile import compile_limits
 from gateway.services.quotas.service import QuotaService
@@ -24,13 +25,14 @@ class LimitUse:
 
 
 async def limit_uses(quotas: QuotaService, scope: ScopeQuota) -> Sequence[LimitUse]:
-    """Ask the counters. Raises: `CountersUnavailable`, `StoreUnavailable`."""
+    """Ask the counters, and the ledger where a window was not counted yet.
+
+    Raises: `CountersUnavailable`, `StoreUnavailable`.
+    """
     limits = compile_limits((scope,), quotas.link.now_s())
     if not limits.limits:
         return []
-    await quotas.load(limits)
-    [answer] = await quotas.link.ask(Look(limits))
-    assert isinstance(answer, Seen)
+    answer = await _seen(quotas, limits)
     now_s = quotas.link.now_s()
     uses = []
     for limit, seen in zip(limits.limits, answer.limits, strict=True):
@@ -41,3 +43,14 @@ async def limit_uses(quotas: QuotaService, scope: ScopeQuota) -> Sequence[LimitU
             LimitUse(limit.metric, limit.amount, seen.used, seen.held, seen.left, resets_at_s)
         )
     return uses
+
+
+async def _seen(quotas: QuotaService, limits: Limits) -> Seen:
+    windows = [limit for limit in limits.limits if limit.slot is not None]
+    *slots, answer = await quotas.link.ask(*(ReadSlot(limit) for limit in windows), Look(limits))
+    # Adding up a month of a large tenant's takes long, and who watches asks every few seconds.
+    if not all(isinstance(slot, SlotUse) and slot.is_counted for slot in slots):
+        await quotas.load(limits)
+        [answer] = await quotas.link.ask(Look(limits))
+    assert isinstance(answer, Seen)
+    return answer
