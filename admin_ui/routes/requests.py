@@ -143,10 +143,12 @@ def waterfall(record: RequestRecord, *, is_own: bool = False) -> list[Bar]:
 def _why(label: str, generation: Mapping[str, Any], *, is_own: bool) -> dict[str, Any]:
     """Return the scheduler's reasons for a part of a generation."""
     if label.startswith("queued"):
+        if is_own:
+            return {}
         waits = {
             f"for {cause}": f"{took_s:.3f} s" for cause, took_s in generation["waits_s"].items()
         }
-        return {} if is_own else {"ahead": generation["num_ahead"]} | waits
+        return {"ahead": generation["num_ahead"]} | waits
     if label.startswith("prefill"):
         return {"chunks": generation["num_chunks"], "cached": generation["num_cached_tokens"]}
     rests = {

@@ -63,6 +63,35 @@ async def test_a_request_is_found_by_the_id_that_its_answer_had(store: Store) ->
             assert (answer.status_code, answer.json()["error"]["param"]) == (404, "id")
 
 
+async def test_a_tenant_learns_nothing_of_the_queue(store: Store) -> None:
+    """Its own request's record has its own times, and not how many were ahead or what they did."""
+    assert store.first_start is not None
+    phase = {"name": "queue", "begin_s": 0.1, "end_s": 0.4, "detail": {"ahead": 7}}
+    generation = {"queued_s": 0.1, "num_ahead": 7, "waits_s": {"turn": 0.3}, "rests_s": {}}
+    details = {
+        "sentence": "7 were ahead of it.",
+        "input_tokens": 5,
+        "phases": [phase],
+        "generations": [generation],
+    }
+    record = await recorded(store, details=details)
+    token = store.first_start.admin_token
+    app = await admin_app(store)
+    async with admin_client(app, token) as owner:
+        whole = await owner.get(f"{REQUESTS}/{record.request_id.hex}")
+        made = {"name": "t", "role": "tenant-viewer", "tenant": "acme"}
+        issued = await owner.post("/admin/v1/tokens", json=made)
+    async with admin_client(app, issued.json()["token"]) as viewer:
+        seen = await viewer.get(f"{REQUESTS}/{record.request_id.hex}")
+    assert whole.json()["details"] == details
+    assert seen.json()["details"] == {
+        "input_tokens": 5,
+        "phases": [{**phase, "detail": {}}],
+        "remarks": [],
+        "generations": [{"queued_s": 0.1, "rests_s": {}}],
+    }
+
+
 async def test_requests_are_chosen_from(store: Store) -> None:
     """By tenant, status, cause, missed promises and time; a page has 100 at most."""
     assert store.first_start is not None
