@@ -30,6 +30,7 @@ from admin_ui.routes.shell import shell_routes
 from admin_ui.routes.tenant import tenant_detail_routes
 from admin_ui.routes.tenant_limits import tenant_limit_routes
 from admin_ui.routes.tenants import tenant_routes
+from admin_ui.routes.what_if import what_if_routes
 from admin_ui.services import UiServices
 from gateway.api.errors import classify
 from gateway.errors import GatewayError, InternalFailure, StoreUnavailable
@@ -60,6 +61,7 @@ def screens_of(services: UiServices, pages: Pages) -> list[Route]:
         *request_routes(services, pages),
         *batch_routes(services, pages),
         *scheduler_routes(services, pages),
+        *what_if_routes(services, pages),
         *audit_routes(services, pages),
         *settings_routes(services, pages),
         *shell_routes(),

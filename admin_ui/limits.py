@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
 from admin_ui.screens import Form
 from gateway.domain.quota import Kind, Metric, Quota, ScopeKind, Unit
@@ -97,6 +97,21 @@ def read_limits(form: Form, kind: ScopeKind) -> dict[str, object]:
         limits["budget_window"] = form.optional("budget_window")
         limits["budget_hard"] = form.text("budget_hard", "yes") == "yes"
     return limits
+
+
+def quota_of(limits: Mapping[str, object]) -> Quota:
+    """Return the amounts of limits as they were read, without how a budget is held to."""
+    amounts: dict[str, Any] = {metric.value: limits.get(metric.value) for metric in Metric}
+    return Quota(**amounts)
+
+
+def laid_over(below: Quota, above: Quota) -> Quota:
+    """Return the amounts that hold where some limits lie over others."""
+    amounts: dict[str, Any] = {
+        metric.value: below.limit(metric) if above.limit(metric) is None else above.limit(metric)
+        for metric in Metric
+    }
+    return Quota(**amounts)
 
 
 def differences(before: Quota, after: Quota) -> list[tuple[str, str]]:

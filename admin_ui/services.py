@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from admin_ui.live import LiveHub
 from admin_ui.setting_rows import SettingRow
 from gateway.api.admin.routes import AdminServices
-from gateway.services.admin import LiveHistory, LiveView, SchedulerControl
+from gateway.services.admin import LiveHistory, LiveView, PastLimits, SchedulerControl
 from gateway.services.health import Part
 from gateway.services.ledger import UsageService
 from gateway.services.quotas import QuotaService
+from gateway.services.what_if import WhatIf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,4 +30,6 @@ class UiServices:
     hub: LiveHub
     parts: Callable[[], Sequence[Part]]
     settings: Sequence[SettingRow]
+    past_limits: PastLimits
+    what_if: WhatIf
     api: str | None = None

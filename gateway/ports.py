@@ -50,6 +50,7 @@ from gateway.domain.batch import (
     BatchDraft,
     ClaimedItem,
     DeadItem,
+    ErrorGroup,
     ItemResult,
     ItemRun,
     LineError,
@@ -64,6 +65,7 @@ from gateway.domain.idempotency import Claim, KeyedRecord, SealedAnswer
 from gateway.domain.limits import Sums, Told
 from gateway.domain.login_rate import Bucket
 from gateway.domain.page import Page, PageRequest
+from gateway.domain.past_request import PastRequest
 from gateway.domain.plan import Plan
 from gateway.domain.price import Price, PriceDraft
 from gateway.domain.quota import Quota, Scope, ScopeQuota
@@ -589,6 +591,22 @@ class UsageStore(Protocol):
         ...
 
 
+class PastRequestStore(Protocol):
+    """Tell of requests that the ledger has a row of."""
+
+    async def since(
+        self,
+        organisation_id: UUID,
+        since: datetime,
+        *,
+        limit: int,
+        tenant_id: UUID | None = None,
+        model: str | None = None,
+    ) -> Sequence[PastRequest]:
+        """Return those that began since then, the oldest first; of many the newest `limit`."""
+        ...
+
+
 class RequestRecordStore(Protocol):
     """Hold records of finished requests for a while; `within` bounds what is seen to a tenant."""
 
@@ -829,6 +847,15 @@ class FileStore(Protocol):
 
 
 class BatchListStore(Protocol):
+    async def get_of_all(self, organisation_id: UUID, batch_id: UUID) -> NamedBatch | None: ...
+
+    async def error_groups(self, batch_id: UUID, *, limit: int) -> Sequence[ErrorGroup]:
+        """Group the failed items of a batch that has not ended by cause, the most first.
+
+        Of more than `limit` those of the first lines are grouped.
+        """
+        ...
+
     async def page_of_all(
         self,
         organisation_id: UUID,

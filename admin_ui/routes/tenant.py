@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from starlette.routing import Route
 from admin_ui.audit_rows import audit_row
 from admin_ui.day_bars import day_bars
 from admin_ui.pages import Pages
+from admin_ui.predicted_share import Predicted, predicted_shares
 from admin_ui.screens import Form, Words, errors_of, listed, page_asked, read_form, screen, see
 from admin_ui.services import UiServices
 from gateway.api.admin.routing import EVERYONE, OPERATORS, TENANT_OWNERS, actor_of, admin_of
@@ -41,6 +42,7 @@ def tenant_detail_routes(services: UiServices, pages: Pages) -> list[Route]:
         screen(f"{path}/audit", detail.audit, allows=EVERYONE),
         screen(f"{path}/settings", detail.settings, allows=EVERYONE),
         screen(f"{path}/settings", detail.change, method="POST", allows=OPERATORS),
+        screen(f"{path}/settings/preview", detail.preview, method="POST", allows=OPERATORS),
         screen(f"{path}/archive", detail.archive, method="POST", allows=OPERATORS),
     ]
 
@@ -140,6 +142,19 @@ class TenantDetail:
             return await self._settings(request, form, errors_of(exc), status=status)
         return see(f"/admin/tenants/{name}/settings", said="changed")
 
+    async def preview(self, request: Request) -> Response:
+        """Say which share a weight would give now; nothing is changed."""
+        form = await read_form(request)
+        try:
+            weight = _changes(form)["weight"]
+        except InvalidRequest as exc:
+            return await self._settings(request, form, errors_of(exc), status=classify(exc)[0])
+        assert isinstance(weight, float), "a tenant has a weight"
+        tenant = await self._services.admin.tenants.get(request.path_params["name"])
+        shares = (await self._services.live.show())["shares"]
+        predicted = predicted_shares(tenant, weight, shares)
+        return await self._settings(request, form, Words(), predicted=predicted)
+
     async def archive(self, request: Request) -> Response:
         form = await read_form(request)
         name = request.path_params["name"]
@@ -159,6 +174,7 @@ class TenantDetail:
         *,
         status: int = 200,
         conflict: Any = None,  # a tenant, as it is now
+        predicted: Sequence[Predicted] | None = None,
     ) -> Response:
         context = await self.head(request, "settings")
         tenant = context["tenant"]
@@ -172,6 +188,7 @@ class TenantDetail:
             "plans": [],
             "orgs": [],
             "conflict": None,
+            "predicted": predicted,
         }
         if context["may_change"]:
             plans = await self._services.admin.plans.page(first)

@@ -10,7 +10,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from admin_ui.audit_rows import audit_row
-from admin_ui.limits import WINDOWS, differences, lines_of, read_limits
+from admin_ui.limits import (
+    LABELS,
+    WINDOWS,
+    differences,
+    laid_over,
+    lines_of,
+    quota_of,
+    read_limits,
+)
 from admin_ui.pages import Pages
 from admin_ui.routes.tenant import TenantDetail
 from admin_ui.screens import Form, Words, errors_of, read_form, screen, see
@@ -22,6 +30,7 @@ from gateway.domain.page import PageRequest
 from gateway.domain.quota import Quota, ScopeKind
 from gateway.domain.quota_settings import QuotaState
 from gateway.errors import InvalidRequest, StoreUnavailable, VersionConflict
+from gateway.services.admin import WouldHave
 from gateway.services.quotas.usage import LimitUse, limit_uses
 
 _KIND: Final = ScopeKind.TENANT
@@ -36,6 +45,8 @@ def tenant_limit_routes(services: UiServices, pages: Pages) -> list[Route]:
         screen(path, limits.show, allows=EVERYONE),
         screen(f"{path}/meters", limits.meters, allows=EVERYONE),
         screen(f"{path}/limits", limits.put, method="POST", allows=OPERATORS),
+        screen(f"{path}/limits/preview", limits.preview, method="POST", allows=OPERATORS),
+        screen(f"{path}/override/preview", limits.preview_over, method="POST", allows=OPERATORS),
         screen(f"{path}/override", limits.override, method="POST", allows=OPERATORS),
         screen(f"{path}/override/clear", limits.clear, method="POST", allows=OPERATORS),
     ]
@@ -69,6 +80,31 @@ class _TenantLimits:
         except InvalidRequest as exc:
             return await self._show(request, form, errors_of(exc), status=classify(exc)[0])
         return self._done(request, "limits")
+
+    async def preview(self, request: Request) -> Response:
+        """Say what the last day would have met; nothing is changed."""
+        form = await read_form(request)
+        try:
+            own = quota_of(read_limits(form, _KIND))
+        except InvalidRequest as exc:
+            return await self._show(request, form, errors_of(exc), status=classify(exc)[0])
+        state = await self._state(request)
+        quota = laid_over(await self._of_plan(request), own)
+        if state.override is not None:
+            quota = laid_over(quota, state.override.quota)
+        return await self._show(request, form, would_have=await self._tried(request, quota))
+
+    async def preview_over(self, request: Request) -> Response:
+        """Say what the last day would have met below such an override; nothing is changed."""
+        form = await read_form(request)
+        try:
+            over = quota_of(read_limits(form, _KIND))
+        except InvalidRequest as exc:
+            errors = Words({f"over-{exc.param}": exc.message})
+            return await self._show(request, over=form, errors=errors, status=classify(exc)[0])
+        state = await self._state(request)
+        quota = laid_over(laid_over(await self._of_plan(request), state.quota), over)
+        return await self._show(request, over=form, would_have=await self._tried(request, quota))
 
     async def override(self, request: Request) -> Response:
         form = await read_form(request)
@@ -115,6 +151,7 @@ class _TenantLimits:
         over: Form | None = None,
         status: int = 200,
         conflict: Any = None,  # the limits as they are now
+        would_have: WouldHave | None = None,
     ) -> Response:
         context = await self._context(request)
         own = Words({line.name: line.own for line in context["lines"]})
@@ -125,6 +162,8 @@ class _TenantLimits:
             "windows": WINDOWS,
             "spans": SPANS,
             "conflict": None,
+            "would_have": would_have,
+            "labels": LABELS,
         }
         if conflict is not None:
             status = 409
@@ -142,6 +181,21 @@ class _TenantLimits:
             "are_counted": uses is not None,
         }
 
+    async def _state(self, request: Request) -> QuotaState:
+        return await self._services.admin.quota_settings.get(await self._holder(request))
+
+    async def _of_plan(self, request: Request) -> Quota:
+        """Return the limits of the tenant's plan."""
+        tenant = await self._services.admin.tenants.get(request.path_params["name"])
+        if tenant.plan is None:
+            return Quota()
+        settings = self._services.admin.quota_settings
+        return (await settings.get(await settings.holder(ScopeKind.PLAN, tenant.plan))).quota
+
+    async def _tried(self, request: Request, quota: Quota) -> WouldHave:
+        tenant = await self._services.admin.tenants.get(request.path_params["name"])
+        return await self._services.past_limits.would_have(tenant, quota)
+
     async def _uses(self, state: QuotaState) -> Sequence[LimitUse] | None:
         try:
             return await limit_uses(self._services.quotas, state.effective)
@@ -157,9 +211,7 @@ class _TenantLimits:
         )
         lines = []
         if sent is not None:
-            named = {name: value for name, value in sent.items() if not name.startswith("budget_w")}
-            named.pop("budget_hard", None)
-            lines = differences(there.quota, Quota(**named))
+            lines = differences(there.quota, quota_of(sent))
         return {"lines": lines, "by": audit_row(found.data[0]) if found.data else None}
 
     async def _holder(self, request: Request) -> Any:  # whose limits they are

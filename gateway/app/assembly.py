@@ -34,7 +34,7 @@ from gateway.app.signing_in import SigningIn, signing_in
 from gateway.app.watching import Watching, open_watching
 from gateway.app.web_ui import UiParts, open_ui
 from gateway.credentials import Token
-from gateway.services.admin import LiveHistory, LiveView, SchedulerControl
+from gateway.services.admin import LiveHistory, LiveView, PastLimits, SchedulerControl
 from gateway.services.auth import (
     AdminAuthenticator,
     Authenticator,
@@ -61,6 +61,7 @@ from gateway.services.quotas import Entry
 from gateway.services.read_rate import ReadRate
 from gateway.services.requests import RecentRequests
 from gateway.services.responses import StoredResponses
+from gateway.services.what_if import WhatIf
 from gateway.settings import Settings
 from gateway.store import FirstStart, Store
 from gateway.telemetry.sink_metrics import SinkMetrics
@@ -323,6 +324,8 @@ async def _admin(
         parts=common.probes.ready,
         is_over=lambda: lifecycle.phase > Phase.SERVING,
         settings=setting_rows(common.settings, shown_settings(common.settings)),
+        past_limits=PastLimits(store.past_requests),
+        what_if=WhatIf(store.past_requests, services.tenants, list(common.models)),
         api=api_url,
     )
     ui = await open_ui(

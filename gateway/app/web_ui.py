@@ -15,10 +15,11 @@ from admin_ui.pages import About, Pages
 from admin_ui.services import UiServices
 from admin_ui.setting_rows import SettingRow
 from gateway.api.admin.routes import AdminServices
-from gateway.services.admin import LiveHistory, LiveView, SchedulerControl
+from gateway.services.admin import LiveHistory, LiveView, PastLimits, SchedulerControl
 from gateway.services.health import Part
 from gateway.services.ledger import UsageService
 from gateway.services.quotas import QuotaService
+from gateway.services.what_if import WhatIf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,8 @@ class UiParts:
     parts: Callable[[], Sequence[Part]]
     is_over: Callable[[], bool]
     settings: Sequence[SettingRow]
+    past_limits: PastLimits
+    what_if: WhatIf
     api: str | None = None
 
 
@@ -63,6 +66,7 @@ async def open_services(stack: AsyncExitStack, parts: UiParts, history: LiveHist
     await stack.enter_async_context(history.running())
     hub = LiveHub(parts.live, history, is_over=parts.is_over)
     await stack.enter_async_context(hub.running())
+    await stack.enter_async_context(parts.what_if.running())
     return UiServices(
         admin=parts.admin,
         scheduling=parts.scheduling,
@@ -73,5 +77,7 @@ async def open_services(stack: AsyncExitStack, parts: UiParts, history: LiveHist
         hub=hub,
         parts=parts.parts,
         settings=parts.settings,
+        past_limits=parts.past_limits,
+        what_if=parts.what_if,
         api=parts.api,
     )

@@ -38,6 +38,7 @@ from gateway.store.migrate import upgrade
 from gateway.store.organisations import SqlOrganisations, SqlTenants
 from gateway.store.orgs import SqlOrgs
 from gateway.store.partitions import Partitions
+from gateway.store.past_requests import SqlPastRequests
 from gateway.store.plans import SqlPlans
 from gateway.store.prices import SqlPrices
 from gateway.store.quota_counters import RedisQuotaCounters
@@ -110,6 +111,7 @@ class Store:
     ledger: SqlLedger
     usage: SqlUsage
     request_records: SqlRequestRecords
+    past_requests: SqlPastRequests
     responses: SqlResponses
     counters: RedisQuotaCounters
     first_start: FirstStart | None
@@ -215,6 +217,7 @@ async def open_store(
             ledger=SqlLedger(database),
             usage=SqlUsage(database),
             request_records=SqlRequestRecords(database),
+            past_requests=SqlPastRequests(database),
             responses=SqlResponses(database),
             counters=RedisQuotaCounters(pipe),
             first_start=made,

@@ -45,6 +45,7 @@ SCREENS = {
     "requests": "/admin/requests",
     "batches": "/admin/batches",
     "scheduler": "/admin/scheduler",
+    "what-if": "/admin/scheduler/what-if",
     "scheduler-change": "/admin/scheduler/change?model=sluice-demo&policy=fcfs",
     "audit": "/admin/audit",
     "audit-chain": "/admin/audit/chain",

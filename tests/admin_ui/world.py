@@ -33,13 +33,20 @@ from gateway.domain.page import PageRequest
 from gateway.domain.quota import ScopeKind
 from gateway.domain.timeline import Phase, Timeline
 from gateway.domain.usage import Outcome, UsageRow
-from gateway.services.admin import LiveHistory, LiveView, Sample, SchedulerControl
+from gateway.services.admin import (
+    LiveHistory,
+    LiveView,
+    PastLimits,
+    Sample,
+    SchedulerControl,
+)
 from gateway.services.auth import AdminAuthenticator, Authenticator
 from gateway.services.health import Part
 from gateway.services.ledger import PriceBook, UsageService
 from gateway.services.requests import RecentRequests
 from gateway.services.requests.details import record_of
 from gateway.services.requests.recent import FirstTokens
+from gateway.services.what_if import WhatIf
 from gateway.settings import Settings
 from gateway.store import Store
 from scheduler.facts import WaitCause
@@ -180,6 +187,7 @@ class World:
     history: LiveHistory
     # Parts of the process that are not well.
     ills: list[str]
+    models: list[FakeModel]
 
 
 @asynccontextmanager
@@ -222,11 +230,13 @@ async def open_world(settings: Settings, store: Store, guard: Guard) -> AsyncIte
             ],
             is_over=lambda: False,
             settings=setting_rows(settings, shown_settings(settings), {}),
+            past_limits=PastLimits(store.past_requests),
+            what_if=WhatIf(store.past_requests, services.tenants, models),
             api="http://127.0.0.1:8000/v1",
         )
         history = LiveHistory(models, recent)
         ui = await open_ui(stack, parts, history, guard)
-        yield World(with_errors([ui]), parts, store, recent, service, history, ills)
+        yield World(with_errors([ui]), parts, store, recent, service, history, ills, models)
 
 
 def _remember(world: World, drawn: random.Random) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from engine.contract import EngineInfo
 from scheduler.config import PRESETS, SchedulerConfig
 from scheduler.order import BandShares
 from scheduler.request import Band
@@ -85,3 +86,16 @@ class FakeModel:
     name: str
     service: FakeService
     aliases: Sequence[str] = ()
+
+    @property
+    def info(self) -> EngineInfo:
+        return EngineInfo(
+            model_type="fake",
+            vocab_size=1000,
+            max_model_len=200_000,
+            max_num_seqs=64,
+            max_num_batched_tokens=2048,
+            num_blocks=8192,
+            block_size=64,
+            eos_token_ids=frozenset({2}),
+        )

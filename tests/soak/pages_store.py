@@ -206,7 +206,8 @@ async def _fill_records(connection: Any, organisation_id: UUID, size: Size) -> N
     for hour in range(24, -1, -1):
         await connection.execute(
             "SELECT make_record_hour(hour) "
-            "FROM (SELECT now() - $1::int * interval '1 hour' AS hour) wanted WHERE to_regclass('request_records_' || "
+            "FROM (SELECT now() - $1::int * interval '1 hour' AS hour) wanted "
+            "WHERE to_regclass('request_records_' || "
             "to_char(hour AT TIME ZONE 'UTC', 'YYYYMMDDHH24')) IS NULL",
             hour,
         )

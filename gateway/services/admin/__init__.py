@@ -9,6 +9,7 @@ from gateway.services.admin.keys import GRACE_S, KeyService
 from gateway.services.admin.live_history import LiveHistory, Sample
 from gateway.services.admin.live_view import MAX_SHARES, LiveView
 from gateway.services.admin.orgs import HoldsOrgs, OrgService
+from gateway.services.admin.past_limits import PastLimits, WouldHave
 from gateway.services.admin.plans import PlanService
 from gateway.services.admin.quota_settings import QuotaSettingsService
 from gateway.services.admin.request_records import RequestRecordService
@@ -38,6 +39,7 @@ __all__ = [
     "LiveHistory",
     "LiveView",
     "OrgService",
+    "PastLimits",
     "PlanService",
     "QuotaSettingsService",
     "RequestRecordService",
@@ -46,6 +48,7 @@ __all__ = [
     "TenantArchive",
     "TenantService",
     "UserService",
+    "WouldHave",
     "changed",
     "placed",
     "wanted",

@@ -19,9 +19,10 @@ from tests.gateway.conftest import Databases, owner_of
 pytestmark = pytest.mark.anyio
 
 _MAX_BYTES = 100_000
-TENANT_FORMS = ("settings", "archive", "limits", "override", "override/clear")
+TENANT_FORMS = ("settings", "settings/preview", "archive", "limits", "limits/preview", "override",
+                "override/preview", "override/clear")  # fmt: skip
 PLATFORM_FORMS = ("tenants/new", "plans/new", "plans/x", "plans/x/remove", "prices",
-                  "batches/requeue", "scheduler/change")  # fmt: skip
+                  "batches/requeue", "scheduler/change", "scheduler/what-if")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
