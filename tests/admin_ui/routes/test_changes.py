@@ -218,7 +218,7 @@ async def test_counters_that_are_away_are_unknown_and_not_zero(
     async def away(*_: object) -> None:
         raise CountersUnavailable
 
-    monkeypatch.setattr(world.parts.quotas, "load", away)
+    monkeypatch.setattr(world.parts.quotas.link, "ask", away)
     page = await client.get("/admin/tenants/acme")
     assert "the counters do not answer" in page.text
     assert re.search(r"— <span class=\"of\">/ 60", page.text)
