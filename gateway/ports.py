@@ -50,6 +50,7 @@ from gateway.domain.batch import (
     BatchDraft,
     ClaimedItem,
     DeadItem,
+    ErrorGroup,
     ItemResult,
     ItemRun,
     LineError,
@@ -846,6 +847,15 @@ class FileStore(Protocol):
 
 
 class BatchListStore(Protocol):
+    async def get_of_all(self, organisation_id: UUID, batch_id: UUID) -> NamedBatch | None: ...
+
+    async def error_groups(self, batch_id: UUID, *, limit: int) -> Sequence[ErrorGroup]:
+        """Group the failed items of a batch that has not ended by cause, the most first.
+
+        Of more than `limit` those of the first lines are grouped.
+        """
+        ...
+
     async def page_of_all(
         self,
         organisation_id: UUID,

@@ -115,6 +115,16 @@ class NamedBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class ErrorGroup:
+    """Count the items of a batch that failed for one cause; `line` is the first of them."""
+
+    code: str
+    message: str
+    number: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
 class BatchBounds:
     """Bound what a tenant's batches that have not ended may wait with; None: no bound."""
 

@@ -12,11 +12,11 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, case, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, delete, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.domain.batch import Batch, BatchDraft, BatchState, NamedBatch, PausedFor
+from gateway.domain.batch import Batch, BatchDraft, BatchState, ErrorGroup, NamedBatch, PausedFor
 from gateway.domain.page import Page, PageRequest
 from gateway.errors import FileNotFound, TenantLimited
 from gateway.store.batch_rows import COLUMNS, NUM_DEAD, batch_of, delete_items
@@ -31,6 +31,27 @@ _ORDERS: Final = {False: Keyset(_COLUMNS, descending=True), True: Keyset(_COLUMN
 _ROW: Final = batches.c
 # As for files: what tenants ask for is theirs to wait for.
 _ASKED: Final = Purpose.REPORTS
+
+
+# What failed has its line of the error file: an error of its own, or that of an answer.
+_ERROR_GROUPS: Final = text(
+    """
+    SELECT code, min(message), count(*), min(line) FROM (
+        SELECT line,
+            coalesce(
+                said #>> '{error,code}', said #>> '{response,body,error,code}',
+                said #>> '{response,status_code}', 'unknown'
+            ) AS code,
+            left(coalesce(
+                said #>> '{error,message}', said #>> '{response,body,error,message}', ''
+            ), 200) AS message
+        FROM (
+            SELECT line, convert_from(body, 'UTF8')::jsonb AS said FROM batch_results
+            WHERE batch_id = :batch_id AND is_error ORDER BY line LIMIT :limit
+        ) AS failed
+    ) AS causes GROUP BY code ORDER BY 3 DESC, 1 LIMIT 20
+    """
+)
 
 
 class SqlBatches:
@@ -95,6 +116,21 @@ class SqlBatches:
             return await _ORDERS[False].page(
                 connection, query, request, lambda row: NamedBatch(row.tenant, batch_of(row))
             )
+
+    async def get_of_all(self, organisation_id: UUID, batch_id: UUID) -> NamedBatch | None:
+        query = (
+            select(*COLUMNS, NUM_DEAD, tenants.c.name.label("tenant"))
+            .join_from(batches, tenants, tenants.c.id == _ROW.tenant_id)
+            .where(tenants.c.organisation_id == organisation_id, _ROW.id == batch_id)
+        )
+        async with self._database.platform(_ASKED) as connection:
+            row = (await connection.execute(query)).one_or_none()
+        return None if row is None else NamedBatch(row.tenant, batch_of(row))
+
+    async def error_groups(self, batch_id: UUID, *, limit: int) -> Sequence[ErrorGroup]:
+        given = {"batch_id": batch_id, "limit": limit}
+        async with self._database.platform(_ASKED) as connection:
+            return [ErrorGroup(*row) for row in await connection.execute(_ERROR_GROUPS, given)]
 
     async def delete(self, tenant_id: UUID, batch_id: UUID) -> bool:
         statement = delete(batches).where(_named(tenant_id, batch_id), _ROW.ended_at.is_not(None))

@@ -28,9 +28,10 @@ PORTAL.remove("/portal/keys/new")
 # Of other tenants, of shares, of the queue.
 FOREIGN = ("globex", "initech", "weight", "Weight", "entitled", "/admin/tenants", "/admin/live")
 CHANGES = ("/portal/keys/new", "/portal/keys/x", "/portal/keys/x/rotate", "/portal/keys/x/revoke")
-TENANT_FORMS = ("settings", "archive", "limits", "override", "override/clear")
+TENANT_FORMS = ("settings", "settings/preview", "archive", "limits", "limits/preview", "override",
+                "override/preview", "override/clear")  # fmt: skip
 PLATFORM_FORMS = ("tenants/new", "plans/new", "plans/x", "plans/x/remove", "prices",
-                  "batches/requeue", "scheduler/change")  # fmt: skip
+                  "batches/requeue", "scheduler/change", "scheduler/what-if")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
