@@ -100,7 +100,7 @@ class RequestScreens:
             "details": details,
             # The record's own sentence is for operators: it may tell of the queue and of others.
             "sentence": details.get("sentence") if within is None else told(record),
-            "refusal": explained(details.get("limit", "")) if record.status == 429 else None,
+            "refusal": explained(details.get("limit") or "") if record.status == 429 else None,
             "bars": waterfall(record, is_own=within is not None),
             "contributions": _shares(record),
             "of_tenant": within is not None,
