@@ -59,13 +59,17 @@ class Background:
         self._level = level
         self._num_failed = 0
         self._task: asyncio.Task[None] | None = None
+        self._is_left = False
 
     async def __aenter__(self) -> Self:
+        self._is_left = False
         self._task = asyncio.create_task(self._run())
         return self
 
     async def __aexit__(self, *raised: object) -> None:
         assert self._task is not None, "entered before it is left"
+        # A client of a store may take the cancellation for a failure of its own, and go on.
+        self._is_left = True
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -89,6 +93,8 @@ class Background:
             await self._pause()
         while True:
             await self.round()
+            if self._is_left:
+                return
             await self._pause()
 
     async def _pause(self) -> None:

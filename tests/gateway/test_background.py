@@ -137,3 +137,20 @@ async def test_a_round_can_be_driven_by_hand() -> None:
     for _ in range(3):
         await background.round()
     assert work.num_rounds == 3
+
+
+async def test_work_that_takes_its_cancellation_for_a_fault_ends_with_its_block() -> None:
+    """A round in which a client swallows the cancellation is the last one."""
+    work = Work()
+    work.gate.clear()
+
+    async def swallow() -> None:
+        try:
+            await work.round()
+        except asyncio.CancelledError:
+            raise CountersUnavailable from None
+
+    async with asyncio.timeout(10), Background("it", swallow, interval_s=NEVER_S, at_once=True):
+        await work.seen(1)
+    assert work.was_cancelled
+    assert work.num_rounds == 1
