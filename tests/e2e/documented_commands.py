@@ -56,9 +56,12 @@ NOT_RUN: Final = {
     "sluice serve --data-dir ./restored": "tests/e2e/test_restore.py runs it",
     "cp -a DATA_DIR/spool DEST/spool": "is of a PostgreSQL of one's own",
     'psql "$OWNER_URL" -c': "is of a PostgreSQL of one's own",
-    "pg_dump --format=custom --file=DEST/database.dump": "is of a PostgreSQL of one's own",
+    'pg_dump --format=custom --file=DEST/database.dump "$SUPERUSER_URL"': (
+        "is of a PostgreSQL of one's own"
+    ),
     "cp -a DATA_DIR/files DEST/files": "is of a PostgreSQL of one's own",
-    "pg_restore --single-transaction": "is of a PostgreSQL of one's own",
+    "pg_restore --single-transaction --exit-on-error --no-owner "
+    '--dbname="$OWNER_URL" DEST/database.dump': "is of a PostgreSQL of one's own",
     "sluice doctor --audit": "takes minutes; test_cache_audit.py has its parts",
     "from engine.contract import": "tests/scheduler/test_offline.py runs it",
     "from anthropic import": "tests/clients/test_anthropic.py runs their SDK in its environment",

@@ -215,7 +215,10 @@ def _inline() -> Iterator[str]:
         yield from set(re.findall(r"`(sluice [^`\n]+)`", text)) - CONNECTIONS
 
 
-@pytest.mark.parametrize("command", sorted({*_inline(), *(c for c in SHOWN if c in NOT_RUN)}))
+_OURS: Final = {one for one in SHOWN if one in NOT_RUN and one.startswith("sluice ")}
+
+
+@pytest.mark.parametrize("command", sorted({*_inline(), *_OURS}))
 def test_commands_in_a_text_exist(command: str) -> None:
     """A command that a sentence names has that name, and the flags that the sentence gives it."""
     words = shlex.split(command)[1:]
