@@ -97,7 +97,9 @@ class Replicas:
 
     def lean(self, tree: FairTree, elsewhere: Rates, num_replicas: int, now: float) -> list[Lean]:
         """Find the weights for what the other replicas serve, `num_replicas` with this one."""
-        gain = _GAIN / num_replicas
+        is_alone = num_replicas == 1
+        # Nobody else corrects anything then, and nobody asks again.
+        gain = 1.0 if is_alone else _GAIN / num_replicas
         wanted = self._wanted(tree, elsewhere, now)
         changes = []
         for account in self._factors.keys() | wanted.keys():
@@ -108,10 +110,10 @@ class Replicas:
                 new = 1.0
             if abs(math.log(new / old)) >= _LEAST_CHANGE:
                 changes.append((account, old, new))
-        if len(changes) > _MAX_LEANED:
+        if len(changes) > _MAX_LEANED and not is_alone:
             changes.sort(key=lambda change: -abs(math.log(change[2] / change[1])))
         leans, factors = [], dict(self._factors)
-        for account, old, new in changes[:_MAX_LEANED]:
+        for account, old, new in changes if is_alone else changes[:_MAX_LEANED]:
             factors[account] = new
             node = _find(tree, account)
             if node is not None:

@@ -105,6 +105,8 @@ def test_who_has_much_elsewhere_is_served_here_all_the_same() -> None:
             there.turn()
         there.scheduler.rates(there.now)
         there.scheduler.lean({}, 1, there.now)
+        # At once: a gateway that is alone asks no second time.
+        assert _weight(there, "a") == pytest.approx(1.0, abs=0.01)
     since = there.tokens - before
     assert 0.3 < since["a"] / since.total() < 0.55
     assert _weight(there, "a") == pytest.approx(1.0, abs=0.01)
