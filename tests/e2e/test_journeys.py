@@ -64,6 +64,13 @@ class Hand:
         self.to(wanted)
         self.page.keyboard.type(text)
 
+    def proposed(self, wanted: str) -> None:
+        """Wait until a page has put the focus where it says, which is after it has loaded."""
+        ends_s = time.monotonic() + 20
+        while not self.page.evaluate(_IS_AT, wanted):
+            assert time.monotonic() < ends_s, f"{self.page.url} does not put the focus at {wanted}"
+            time.sleep(0.02)
+
     def enter(self, wanted: str, leads_to: str) -> None:
         """Tab to a link, a button or a field and press Enter; wait for where that leads."""
         self.to(wanted)
@@ -114,6 +121,7 @@ class Town:
         hand.page.goto(self.server.banner["admin_link"])
         hand.is_open_to_all()
         # The name is proposed, and the password's field has the focus.
+        hand.proposed("#f-password")
         hand.page.keyboard.type(PASSWORD)
         hand.write("#f-again", PASSWORD)
         hand.enter("#f-again", f"{self.admin}/admin")
@@ -166,6 +174,7 @@ def test_the_first_login(town: Town) -> None:
     hand.page.keyboard.press("Enter")
     hand.enter("form[action='/admin/logout'] button", f"{town.admin}/admin/login")
     hand.is_open_to_all()
+    hand.proposed("#f-name")
     hand.page.keyboard.type("admin")
     hand.write("#f-password", PASSWORD)
     hand.enter("#f-password", f"{town.admin}/admin")
@@ -200,6 +209,7 @@ def test_a_limit_is_met_explained_and_raised(town: Town) -> None:
     tenant, owner = town.stranger(), town.owner
     tenant.page.goto(f"{town.admin}/portal/login")
     tenant.is_open_to_all()
+    tenant.proposed("#f-key")
     tenant.page.keyboard.type(key)
     tenant.enter("#f-key", f"{town.admin}/portal")
     # Throttled, its pages answer.
@@ -241,6 +251,7 @@ def test_a_batch_is_submitted_and_seen_to_end(town: Town) -> None:
     # The page asks every five seconds of its own clock, which is let run.
     hand.page.clock.install()
     hand.page.goto(f"{town.admin}/portal/login?next=/portal/batches")
+    hand.proposed("#f-key")
     hand.page.keyboard.type(key)
     hand.enter("#f-key", "**/portal/batches")
     assert "No batch yet" in hand.page.inner_text("main")
@@ -323,6 +334,7 @@ def test_a_tenant_sees_only_itself(town: Town) -> None:
     link = owner.page.wait_for_selector("input[aria-label='The link']").input_value()
     hand = town.stranger()
     hand.page.goto(link)
+    hand.proposed("#f-password")
     hand.page.keyboard.type(PASSWORD)
     hand.write("#f-again", PASSWORD)
     hand.enter("#f-again", f"{town.admin}/portal")
