@@ -73,12 +73,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
-    """Turn a skip into a failure where everything must run, GPU tests aside."""
+    """Turn a skip into a failure where everything must run, but what the machine cannot have."""
     report = yield
     if (
         report.skipped
         and os.environ.get("SLUICE_REQUIRE_ALL")
-        and not item.get_closest_marker("gpu")
+        and not any(item.get_closest_marker(name) for name in ("gpu", "history"))
     ):
         report.outcome = "failed"
         report.longrepr = f"skipped although SLUICE_REQUIRE_ALL is set: {report.longrepr}"

@@ -17,7 +17,7 @@ from gateway.cli.output import note, print_json
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
-    from gateway.store.schema_upgrade import SchemaState
+    from gateway.store.migrate import Schema
 
 app = typer.Typer(
     help="The schema of SLUICE_DATABASE_URL, and backups of the embedded server.",
@@ -32,41 +32,52 @@ def upgrade(as_json: AsJson = False) -> None:
     """Bring the schema to this release's, and let the login of SLUICE_DATABASE_URL in.
 
     It is done as the owner, SLUICE_DATABASE_OWNER_URL; servers started after it need no such URL.
+    A newer release's schema that serves this one too is left as it is.
 
     Example: sluice db upgrade
     """
+    from gateway.store.migrate import HEAD
     from gateway.store.schema_upgrade import upgrade_schema
 
     before = _of_database(upgrade_schema)
+    revision = before.revision if before.is_newer else HEAD
     if as_json:
-        print_json({"revision": before.head, "was": before.revision})
+        print_json({"revision": revision, "was": before.revision})
         return
-    print(before.head)
-    was = "empty" if before.revision is None else before.revision
-    note("It was there already." if before.is_current else f"It was {was}.")
+    print(revision)
+    if before.is_newer:
+        note(f"It is a newer release's, and serves this one, of {HEAD}, as it is.")
+    else:
+        was = "empty" if before.revision is None else before.revision
+        note("It was there already." if before.is_current else f"It was {was}.")
 
 
 @app.command()
 def current(as_json: AsJson = False) -> None:
-    """Print the schema's revision; exit code 1 where it is not this release's.
+    """Print the schema's revision; exit code 1 where it does not serve this release.
 
     Example: sluice db current
     """
+    from gateway.store.migrate import HEAD
     from gateway.store.schema_upgrade import schema_state
 
-    state = _of_database(schema_state)
+    schema = _of_database(schema_state)
     if as_json:
-        print_json({"revision": state.revision, "head": state.head, "is_current": state.is_current})
+        said = {"revision": schema.revision, "readable_from": schema.readable_from, "head": HEAD}
+        print_json(said | {"is_current": schema.is_current, "serves": schema.serves})
     else:
-        if state.revision is not None:
-            print(state.revision)
-        if not state.is_current:
-            note(f"This release needs {state.head}: sluice db upgrade brings it there.")
-    if not state.is_current:
+        if schema.revision is not None:
+            print(schema.revision)
+        if schema.is_newer:
+            rest = "serves this one too" if schema.serves else "does not serve this one any more"
+            note(f"It is a newer release's, and {rest} ({HEAD}).")
+        elif not schema.is_current:
+            note(f"This release needs {HEAD}: sluice db upgrade brings it there.")
+    if not schema.serves:
         sys.exit(Exit.FAILED)
 
 
-def _of_database(run: Callable[[Settings], Awaitable[SchemaState]]) -> SchemaState:
+def _of_database(run: Callable[[Settings], Awaitable[Schema]]) -> Schema:
     """Run what the settings' database is asked. Raises: `CliError`."""
     from gateway.errors import GatewayError, StartupFailed
 
@@ -74,7 +85,7 @@ def _of_database(run: Callable[[Settings], Awaitable[SchemaState]]) -> SchemaSta
     if settings is None:
         sys.exit(Exit.USAGE)
 
-    async def asked() -> SchemaState:
+    async def asked() -> Schema:
         return await run(settings)
 
     try:

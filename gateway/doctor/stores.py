@@ -45,15 +45,19 @@ def check_stores(settings: Settings, *, is_running: bool) -> list[Finding]:
 
 def judge_database(state: DatabaseState) -> Finding:
     """Judge what a database has said of itself."""
-    found = f"PostgreSQL {state.version}, schema {state.revision or 'none'}, role {state.role}"
+    found = (
+        f"PostgreSQL {state.version}, schema {state.schema.revision or 'none'}, role {state.role}"
+    )
     major = _numbers(state.version)[:1]
     if major < (_POSTGRES_MIN,):
         mend = f"use PostgreSQL {_POSTGRES_MIN} or newer"
         return broken("database", f"{found}: too old", mend)
-    if state.revision is not None and state.revision > HEAD:
+    if state.schema.is_newer:
         mend = "start the newer Sluice that made this schema, or restore a backup"
+        if state.schema.serves:
+            return warning("database", f"{found}: newer than this Sluice ({HEAD}), served", mend)
         return broken("database", f"{found}: newer than this Sluice ({HEAD})", mend)
-    if state.revision != HEAD:
+    if not state.schema.is_current:
         mend = "sluice serve migrates it; make a backup before"
         return warning("database", f"{found}: not at {HEAD}", mend)
     if state.is_superuser:

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.errors import StoreUnavailable
 from gateway.store.database import Database
 from gateway.store.logins import DatabaseUrls
-from gateway.store.migrate import revision_of
+from gateway.store.migrate import Schema, schema_of
 from gateway.store.placement import ACCESS
 from gateway.store.postgres_server import DATABASE, LOGIN, OWNER, socket_url
 from gateway.store.redis import connect_redis, is_cluster
@@ -33,7 +33,7 @@ _DESCRIBE: Final = text(
 
 @dataclass(frozen=True, slots=True)
 class DatabaseState:
-    """Describe a database; `revision` is None where it has no schema yet.
+    """Describe a database.
 
     `owns_tables` says of `role`, as whom the server logs in, that it is their owner or can be.
     `max_connections` are those that its server has for anybody.
@@ -42,7 +42,7 @@ class DatabaseState:
     version: str
     role: str
     is_superuser: bool
-    revision: str | None
+    schema: Schema
     max_connections: int
     owns_tables: bool
 
@@ -60,10 +60,10 @@ class RedisState:
 async def describe_database(urls: DatabaseUrls) -> DatabaseState:
     """Ask a database. Raises: `StoreUnavailable`; `ValueError`: a URL is none."""
     async with _opened(urls.owner) as connection:
-        revision = await revision_of(connection)
+        schema = await schema_of(connection)
     async with _opened(urls.server) as connection:
         row = (await connection.execute(_DESCRIBE)).one()
-    return DatabaseState(str(row[0]), row[1], row[2], revision, row[3], row[4])
+    return DatabaseState(str(row[0]), row[1], row[2], schema, row[3], row[4])
 
 
 @asynccontextmanager

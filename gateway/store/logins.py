@@ -18,7 +18,7 @@ from gateway.errors import StartupFailed
 from gateway.settings import Settings
 from gateway.store.database import APP_ROLE, PLATFORM_ROLE, Database
 from gateway.store.embedded import EmbeddedServers
-from gateway.store.migrate import revision_of, take_advisory_lock
+from gateway.store.migrate import schema_of, take_advisory_lock
 from gateway.store.postgres_server import OWNER
 
 # Trying is the one test that means the same before and after PostgreSQL 16, which tells the right
@@ -77,7 +77,7 @@ async def _can_serve(server: Database) -> bool:
         async with server.as_itself() as connection:
             await connection.execute(_TRY, {"app": APP_ROLE, "platform": PLATFORM_ROLE})
         async with server.as_itself() as connection:
-            await revision_of(connection)
+            await schema_of(connection)
     except DBAPIError:
         return False
     return True

@@ -8,35 +8,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from gateway.errors import StartupFailed
 from gateway.settings import Settings
 from gateway.store.database import Database
 from gateway.store.logins import DatabaseUrls, given_urls, let_in
-from gateway.store.migrate import HEAD, revision_of, upgrade
+from gateway.store.migrate import Schema, schema_of, upgrade
 from gateway.store.reach_database import owner_name, reach_database
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaState:
-    """Say which revision a database is at (None: no schema yet), and which this release needs."""
-
-    revision: str | None
-    head: str = HEAD
-
-    @property
-    def is_current(self) -> bool:
-        return self.revision == self.head
-
-
-async def schema_state(settings: Settings) -> SchemaState:
+async def schema_state(settings: Settings) -> Schema:
     """Look at the schema. Raises: `StartupFailed`: it cannot be reached, or no URL names it."""
     async with _opened(_urls(settings).owner, owner_name(settings)) as owner:
-        return SchemaState(await _revision(owner))
+        return await _schema(owner)
 
 
-async def upgrade_schema(settings: Settings) -> SchemaState:
+async def upgrade_schema(settings: Settings) -> Schema:
     """Migrate as the owner, let the server's login in, and return what was there before.
 
     It may run beside servers, and more than once at a time. Raises: as `schema_state`, and where
@@ -44,7 +31,7 @@ async def upgrade_schema(settings: Settings) -> SchemaState:
     """
     urls = _urls(settings)
     async with _opened(urls.owner, owner_name(settings)) as owner:
-        before = SchemaState(await _revision(owner))
+        before = await _schema(owner)
         await upgrade(owner)
         if urls.server != urls.owner:
             async with _opened(urls.server, "SLUICE_DATABASE_URL") as server:
@@ -71,6 +58,6 @@ async def _opened(url: str, name: str) -> AsyncIterator[Database]:
         await database.close()
 
 
-async def _revision(database: Database) -> str | None:
+async def _schema(database: Database) -> Schema:
     async with database.as_itself() as connection:
-        return await revision_of(connection)
+        return await schema_of(connection)

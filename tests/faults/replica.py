@@ -8,6 +8,7 @@ import random
 import signal
 import socket
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,18 +20,24 @@ from tests.live_server import SLUICE, sluice_env
 _POLL_S: Final = 0.05
 _FIRST_PORT: Final = 10_000
 _PORTS_EACH: Final = 2_000
+# `python -m` would look into the working directory first.
+_MAIN: Final = "from gateway.cli.main import main; main()"
 _given: set[int] = set()
 
 
 @dataclass
 class Replica:
-    """Start, signal and probe one server. Its log is `<data_dir>.log`, its host 127.0.0.1."""
+    """Start, signal and probe one server. Its log is `<data_dir>.log`, its host 127.0.0.1.
+
+    `tree` is the source of another release, which then runs instead of this one.
+    """
 
     data_dir: Path
     port: int
     flags: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
+    tree: Path | None = None
 
     @property
     def is_running(self) -> bool:
@@ -39,14 +46,15 @@ class Replica:
     def start(self) -> None:
         """Start the process; it is not ready yet."""
         assert not self.is_running
-        command = [str(SLUICE), "serve", "--port", str(self.port), "--banner", "json"]
+        command = [str(SLUICE)] if self.tree is None else [sys.executable, "-c", _MAIN]
+        command += ["serve", "--port", str(self.port), "--banner", "json"]
         command += ["--data-dir", str(self.data_dir), *self.flags]
         with open(f"{self.data_dir}.log", "ab") as log:
             self.process = subprocess.Popen(
                 command,
                 stdout=log,
                 stderr=log,
-                env=sluice_env(**self.env),
+                env=sluice_env(**self.env, **_first_in_path(self.tree)),
                 cwd=self.data_dir.parent,
                 start_new_session=True,
             )
@@ -76,6 +84,10 @@ class Replica:
 
     def _last_words(self) -> str:
         return Path(f"{self.data_dir}.log").read_text()[-1000:]
+
+
+def _first_in_path(tree: Path | None) -> dict[str, str]:
+    return {} if tree is None else {"PYTHONPATH": str(tree)}
 
 
 async def is_ready(host: str, port: int, *, timeout_s: float = 1.0) -> bool:

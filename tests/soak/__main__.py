@@ -37,6 +37,7 @@ from tests.soak import (
     streams,
     telling_parts,
     throughput,
+    upgrades,
     wall_parts,
 )
 from tests.soak.live_gateway import percentile
@@ -189,9 +190,10 @@ RESTORE: tuple[Callable[[Path, float], Part], ...] = (restore_parts.restore_dril
 WALLS = wall_parts.PARTS
 TELLING = telling_parts.PARTS
 CHAOS = (chaos.chaos,)
+UPGRADES = (upgrades.upgrade_beside,)
 FORMS = form_parts.PARTS
 PAGES = page_parts.PARTS
-SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING, *RESTORE, *FORMS, *PAGES, *CHAOS)
+SCALED = (*GUARDS, *QUOTA, *BATCH, *TELLING, *RESTORE, *FORMS, *PAGES, *UPGRADES, *CHAOS)
 REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-streams": (start, sdk_streams, disconnects, http_ratio, replay),
     "soak-fairness": (tenant_shares, decode_parts.decode_shares, decode_parts.light_stream),
@@ -205,6 +207,7 @@ REPORTS: dict[str, tuple[Callable[..., Part], ...]] = {
     "soak-telling": TELLING,
     "soak-chaos": CHAOS,
     "soak-restore": RESTORE,
+    "soak-upgrades": UPGRADES,
     "soak-forms": FORMS,
     "soak-pages": PAGES,
     "soak-batch": (*BATCH, harvest_parts.batch_harvest),

@@ -16,21 +16,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import uvloop
 
 from scheduler.bench.report import Figure, at_least, at_most
 from tests.faults.cases import Target, post
 from tests.faults.wire import BadAnswer, NoAnswer, read_body, read_head
 from tests.soak.fickle_stores import FickleStores, Storm
-from tests.soak.fleet import MODEL, Fleet, completion, until
+from tests.soak.fleet import MODEL, Fleet, completion
+from tests.soak.fleet_batches import MAY_COME_AGAIN, RETRY_S, run_batch
 from tests.soak.live_gateway import percentile
 from tests.soak.stores_between import Between, stores_between
 
@@ -52,9 +52,7 @@ ATTACKS: Final = (
 _SPELL_S: Final = 6.0
 _VICTIM_EVERY_S: Final = 0.25
 _PATIENCE_S: Final = 60.0
-_RETRY_S: Final = 0.5
 _BATCH_DONE_S: Final = 300.0
-_MAY_COME_AGAIN: Final = (429, 500, 502, 503, 504)
 _AWAY: Final = (OSError, NoAnswer, BadAnswer, asyncio.IncompleteReadError, TimeoutError)
 
 
@@ -183,7 +181,7 @@ async def _ask_patiently(fleet: Fleet, key: str, draw: random.Random, chaos: Cha
             return
         if is_final:
             break
-        await asyncio.sleep(_RETRY_S * (0.5 + draw.random()))
+        await asyncio.sleep(RETRY_S * (0.5 + draw.random()))
     chaos.victim_failed.append(word)
 
 
@@ -207,7 +205,7 @@ async def _try(target: Target, *, streams: bool, chaos: Chaos) -> tuple[str, boo
     finally:
         writer.transport.abort()
     if status != 200:
-        return f"{status} {json.loads(answer)['error']['code']}", status not in _MAY_COME_AGAIN
+        return f"{status} {json.loads(answer)['error']['code']}", status not in MAY_COME_AGAIN
     if not streams or answer.endswith(b"data: [DONE]\n\n"):
         return "answered", True
     if b'"error"' not in answer.rpartition(b"data: ")[2]:
@@ -217,57 +215,10 @@ async def _try(target: Target, *, streams: bool, chaos: Chaos) -> tuple[str, boo
 
 async def _batch(fleet: Fleet, key: str, chaos: Chaos) -> None:
     """Run a batch through it, and count the items whose results are there, once each."""
-    lines = "\n".join(
-        json.dumps(
-            {
-                "custom_id": f"item-{number}",
-                "method": "POST",
-                "url": "/v1/completions",
-                "body": {"model": MODEL, "prompt": [600 + number % 100] * 8, "max_tokens": 8},
-            }
-        )
-        for number in range(chaos.items)
+    ports = [replica.port for replica in fleet.replicas]
+    chaos.items_done = await run_batch(
+        ports, key, items=chaos.items, timeout_s=FOR_S + _BATCH_DONE_S
     )
-    async with httpx.AsyncClient(timeout=10, headers={"authorization": f"Bearer {key}"}) as client:
-
-        async def call(method: str, path: str, **sent: Any) -> httpx.Response:
-            while True:
-                port = random.choice(fleet.replicas).port
-                with suppress(httpx.HTTPError):
-                    answer = await client.request(
-                        method, f"http://127.0.0.1:{port}/v1{path}", **sent
-                    )
-                    if answer.status_code not in _MAY_COME_AGAIN:
-                        assert answer.is_success, answer.text
-                        return answer
-                await asyncio.sleep(_RETRY_S)
-
-        uploaded = await call(
-            "POST", "/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", lines)}
-        )
-        made = await call(
-            "POST",
-            "/batches",
-            headers={"idempotency-key": "chaos"},
-            json={
-                "input_file_id": uploaded.json()["id"],
-                "endpoint": "/v1/completions",
-                "completion_window": "24h",
-            },
-        )
-        batch: dict[str, Any] = made.json()
-
-        async def is_done() -> bool:
-            nonlocal batch
-            batch = (await call("GET", f"/batches/{batch['id']}")).json()
-            return batch["status"] in ("completed", "failed", "expired", "cancelled")
-
-        with suppress(TimeoutError):
-            await until(is_done, timeout_s=FOR_S + _BATCH_DONE_S, every_s=1.0)
-            assert batch["status"] == "completed", batch
-            told = await call("GET", f"/files/{batch['output_file_id']}/content")
-            done = Counter(json.loads(line)["custom_id"] for line in told.text.splitlines())
-            chaos.items_done = sum(number == 1 for number in done.values())
 
 
 async def _attack(fleet: Fleet, key: str, kind: str, chaos: Chaos, over: asyncio.Event) -> None:

@@ -104,13 +104,15 @@ async def running_fleet(
     database_url: str | None = None,
     flags: Sequence[str] = FLAGS,
     own: Callable[[int], Mapping[str, str]] = lambda number: {},
+    trees: Sequence[Path | None] = (),
+    num_started: int | None = None,
     **settings: str,
 ) -> AsyncIterator[Fleet]:
-    """Start stores and gateways.
+    """Start stores and gateways, or the first `num_started` of these.
 
     They reach Redis through `redis_proxies`, where there are some, in turn, and are told of
     `database_url` instead of the truth. `settings` are environment variables of all gateways, `own`
-    returns those of one.
+    returns those of one. `trees` are of which release each is, None being this one.
     """
     with EmbeddedServers(directory / "stores") as servers:
         key, admin = new_token(KEY_PREFIX).text, new_token(ADMIN_PREFIX).text
@@ -133,16 +135,16 @@ async def running_fleet(
                 **settings,
                 **own(number),
             }
-            replicas.append(
-                Replica(directory / f"gateway-{number}", free_port(), tuple(flags), env)
-            )
+            tree = trees[number] if trees else None
+            data_dir = directory / f"gateway-{number}"
+            replicas.append(Replica(data_dir, free_port(), tuple(flags), env, tree=tree))
         _share_root(directory, replicas)
         # As nobody else: row-level security would show the owner nothing.
         database = await asyncpg.create_pool(servers.database_url(SUPERUSER), min_size=0)
         redis = Redis.from_url(servers.redis_url())
         fleet = Fleet(replicas, admin_ports, key, admin, redis, database, servers)
         try:
-            for replica in replicas:
+            for replica in replicas[:num_started]:
                 replica.start()
                 await replica.wait_ready(timeout_s=120)
             fleet.tenant_id = str(

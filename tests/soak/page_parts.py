@@ -11,7 +11,14 @@ import uvloop
 
 from scheduler.bench.report import Figure, at_least, at_most
 from tests.soak.live_gateway import percentile
-from tests.soak.pages_at_scale import WALKS, Browser, PageTimes, full_server, page_times
+from tests.soak.pages_at_scale import (
+    WALKS,
+    Browser,
+    PageTimes,
+    full_server,
+    page_times,
+    portal_browser,
+)
 from tests.soak.pages_store import Size
 from tests.soak.watchers import watch_beside_streams
 
@@ -33,7 +40,7 @@ async def _pages(directory: Path, scale: float) -> Part:
     flags = ("--engine", "simulated", "--engine-profile", "instant")
     async with full_server(directory, size, *flags) as (server, filled_s):
         browser = Browser(server)
-        pages = page_times(browser, max(5, round(_ASKED * scale)))
+        pages = page_times(browser, portal_browser(server), max(5, round(_ASKED * scale)))
         walks = {name: browser.times(f"/admin/{name.replace('-', '/')}", 3) for name in WALKS}
     p95_ms = {name: 1000 * percentile(page.took_s, 0.95) for name, page in pages.items()}
     slowest = max(p95_ms, key=lambda name: p95_ms[name])

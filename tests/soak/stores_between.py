@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from tests.soak.balance import LEASES
 from tests.soak.between_clients import CappedKey, Crowd, Got
 from tests.soak.faulty_stores import SOFT
 from tests.soak.fickle_stores import FickleStores, Storm, Turns, fickle_stores, keep_running, rage
-from tests.soak.fleet import TENANT, until
+from tests.soak.fleet import TENANT, Fleet, until
 
 CLIENTS: Final = 64
 CAP_TOKENS: Final = 10_000
@@ -104,7 +104,7 @@ async def stores_between(
     settings = {"SLUICE_MAX_NUM_SEQS": "64", **settings}
     async with fickle_stores(directory, seed=seed, **settings) as stores:
         result = Between()
-        crowd = await _crowd(stores, keys, seed)
+        crowd = await crowd_of(stores.fleet, keys, seed)
         sampling = asyncio.create_task(_sample(stores, crowd, result))
         keeping = asyncio.create_task(keep_running(stores.fleet, result.turns))
         loop = asyncio.get_running_loop()
@@ -118,13 +118,13 @@ async def stores_between(
                     finally:
                         crowd.over.set()
                 result.seconds = loop.time() - began_s
-                await _until_quiet(stores, crowd, result)
+                await until_quiet(stores.fleet, crowd, result)
         finally:
             for task in (sampling, keeping):
                 task.cancel()
             await asyncio.gather(sampling, keeping, return_exceptions=True)
         await _look_at_ledger(stores, crowd, result)
-        await _judge(stores, crowd, result)
+        await judge(stores.fleet, crowd, result)
     result.told = _told(directory)
     return result
 
@@ -135,9 +135,8 @@ def _told(directory: Path) -> dict[str, int]:
     return {name: logs.count(words) for name, words in _TOLD.items()}
 
 
-async def _crowd(stores: FickleStores, keys: int, seed: int) -> Crowd:
-    """Make the keys and the tenant of rates."""
-    fleet = stores.fleet
+async def crowd_of(fleet: Fleet, keys: int, seed: int, *, ports: Sequence[int] = ()) -> Crowd:
+    """Make the keys and the tenant of rates; they ask `ports`, or every gateway."""
     await fleet.admin("PATCH", f"/quotas/tenant/{TENANT}", {"daily_tokens": _OUT_OF_REACH})
     capped = []
     for _ in range(keys):
@@ -149,7 +148,8 @@ async def _crowd(stores: FickleStores, keys: int, seed: int) -> Crowd:
     await fleet.admin("PATCH", f"/quotas/tenant/{SOFT}", rates)
     soft = await fleet.admin("POST", "/keys", {"tenant": SOFT})
     await asyncio.sleep(_NEWS_S)
-    return Crowd([replica.port for replica in fleet.replicas], capped, soft["key"], seed)
+    ports = ports or [replica.port for replica in fleet.replicas]
+    return Crowd(ports, capped, soft["key"], seed)
 
 
 async def _sample(stores: FickleStores, crowd: Crowd, result: Between) -> None:
@@ -187,9 +187,8 @@ async def _look_at_ledger(stores: FickleStores, crowd: Crowd, result: Between) -
             result.worst.append(f"ledger: {row['key_id']} by {over}")
 
 
-async def _until_quiet(stores: FickleStores, crowd: Crowd, result: Between) -> None:
+async def until_quiet(fleet: Fleet, crowd: Crowd, result: Between) -> None:
     """Wait until nothing is held, then until counters and ledger agree; note how they ended."""
-    fleet = stores.fleet
     scopes = [f"key:{key.id}" for key in crowd.keys] + [f"tenant:{fleet.tenant_id}"]
 
     loop = asyncio.get_running_loop()
@@ -243,9 +242,9 @@ async def _until_quiet(stores: FickleStores, crowd: Crowd, result: Between) -> N
         await until(agree, timeout_s=_AGREE_S)
 
 
-async def _judge(stores: FickleStores, crowd: Crowd, result: Between) -> None:
+async def judge(fleet: Fleet, crowd: Crowd, result: Between) -> None:
     """Hold what clients got against the ledger, request by request."""
-    database = stores.fleet.database
+    database = fleet.database
     rows = await database.fetch(_ROWS)
     ids = [row["request_id"].hex for row in rows]
     billed = {row["request_id"].hex: int(row["tokens"]) for row in rows}

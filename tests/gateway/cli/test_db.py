@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
+from sqlalchemy import text
 
 from gateway.errors import StartupFailed
 from gateway.settings import Settings
 from gateway.store import open_store
+from gateway.store.database import Database
 from gateway.store.migrate import HEAD
 from gateway.store.postgres_server import LOGIN, OWNER
 from tests.gateway.cli.admin_server import sluice_here
@@ -53,6 +55,24 @@ def test_what_the_owner_upgraded_serves_without_the_owner(
     after = sluice_here("db", "current", "--json", SLUICE_DATABASE_URL=server_url)
     assert (after.returncode, json.loads(after.stdout)["is_current"]) == (0, True)
     assert asyncio.run(started_as()) == LOGIN
+
+    for readable_from, code, said in ((HEAD, 0, "serves this one too"), ("9998", 1, "any more")):
+        asyncio.run(_become_newer(empty_database_url, readable_from))
+        newer = sluice_here("db", "current", SLUICE_DATABASE_URL=server_url)
+        assert (newer.returncode, newer.stdout) == (code, "9999\n")
+        assert said in newer.stderr
+        left = sluice_here("db", "upgrade", **given)
+        assert (left.returncode, left.stdout) == (code, "" if code else "9999\n")
+        assert ("newer release's" if code == 0 else "start the newer one") in left.stderr
+
+
+async def _become_newer(url: str, readable_from: str) -> None:
+    database = Database(url)
+    async with database.as_itself() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        says = f"'readable from {readable_from}'"
+        await connection.execute(text(f"COMMENT ON TABLE alembic_version IS {says}"))
+    await database.close()
 
 
 def test_an_embedded_database_is_its_servers(tmp_path: Path) -> None:

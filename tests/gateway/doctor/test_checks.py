@@ -25,7 +25,7 @@ from gateway.doctor.requirements import check_packages, satisfies
 from gateway.doctor.stores import check_stores, judge_database, judge_redis
 from gateway.settings import Settings
 from gateway.store.diagnosis import DatabaseState, RedisState
-from gateway.store.migrate import HEAD
+from gateway.store.migrate import HEAD, Schema
 
 NO_STORES = {
     "database_url": "postgresql://nobody@127.0.0.1:1/none",
@@ -203,15 +203,17 @@ def test_a_held_directory_is_seen_without_touching_its_lock(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("state", "level"),
     [
-        (DatabaseState("18.4", "owner", False, HEAD, 97, False), Level.OK),
-        (DatabaseState("18.4", "owner", False, HEAD, 22, False), Level.OK),
-        (DatabaseState("18.4", "owner", False, HEAD, 97, True), Level.WARNING),
-        (DatabaseState("18.4", "owner", False, HEAD, 21, False), Level.WARNING),
-        (DatabaseState("13.2", "owner", False, HEAD, 97, False), Level.BROKEN),
-        (DatabaseState("17.1", "owner", True, HEAD, 97, False), Level.WARNING),
-        (DatabaseState("17.1", "owner", False, None, 97, False), Level.WARNING),
-        (DatabaseState("17.1", "owner", False, "0001", 97, False), Level.WARNING),
-        (DatabaseState("17.1", "owner", False, "9999", 97, False), Level.BROKEN),
+        (DatabaseState("18.4", "owner", False, Schema(HEAD), 97, False), Level.OK),
+        (DatabaseState("18.4", "owner", False, Schema(HEAD), 22, False), Level.OK),
+        (DatabaseState("18.4", "owner", False, Schema(HEAD), 97, True), Level.WARNING),
+        (DatabaseState("18.4", "owner", False, Schema(HEAD), 21, False), Level.WARNING),
+        (DatabaseState("13.2", "owner", False, Schema(HEAD), 97, False), Level.BROKEN),
+        (DatabaseState("17.1", "owner", True, Schema(HEAD), 97, False), Level.WARNING),
+        (DatabaseState("17.1", "owner", False, Schema(None), 97, False), Level.WARNING),
+        (DatabaseState("17.1", "owner", False, Schema("0001"), 97, False), Level.WARNING),
+        (DatabaseState("17.1", "owner", False, Schema("9999"), 97, False), Level.BROKEN),
+        (DatabaseState("17.1", "owner", False, Schema("9999", "9998"), 97, False), Level.BROKEN),
+        (DatabaseState("17.1", "owner", False, Schema("9999", HEAD), 97, False), Level.WARNING),
     ],
 )
 def test_a_database_is_judged(state: DatabaseState, level: Level) -> None:

@@ -20,7 +20,7 @@ from gateway.domain.quota import MAX_AMOUNT, Metric
 from gateway.errors import StartupFailed
 from gateway.store import sign_in_tables
 from gateway.store.database import Database
-from gateway.store.migrate import HEAD, downgrade, upgrade
+from gateway.store.migrate import HEAD, READABLE_FROM, Schema, downgrade, schema_of, upgrade
 from gateway.store.tables import quotas
 from gateway.store.untagged import SqlUntaggedTokens
 
@@ -300,13 +300,53 @@ async def test_gateways_that_start_together_migrate_once(empty_database_url: str
         await database.close()
 
 
-async def test_a_database_of_a_newer_release_is_refused(empty: Database) -> None:
-    """An unknown revision is a start that fails with one line, not a guess."""
+@pytest.mark.parametrize("says", [None, "'made by hand'", "'readable from 9998'"])
+async def test_a_newer_schema_that_does_not_serve_this_release_is_refused(
+    empty: Database, says: str | None
+) -> None:
+    """A start on it fails with one line, not with a guess."""
+    await _become_newer(empty, says)
+    with pytest.raises(StartupFailed, match=f"at 9999 of a newer Sluice than this .{HEAD}"):
+        await upgrade(empty)
+
+
+@pytest.mark.parametrize("oldest", [READABLE_FROM, HEAD])
+async def test_a_newer_schema_that_serves_this_release_is_left_as_it_is(
+    empty: Database, oldest: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A gateway of the release before starts again while the next takes its place."""
+    await _become_newer(empty, f"'readable from {oldest}'")
     await upgrade(empty)
     async with empty.as_itself() as connection:
-        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(StartupFailed, match="newer sluice"):
+        assert await schema_of(connection) == Schema("9999", oldest)
+    assert "which it still serves" in caplog.text
+
+
+async def test_a_schema_says_from_which_release_on_it_can_be_used(empty: Database) -> None:
+    """It is written with the upgrade, and gone with a step down."""
+    for revision, expected in ((HEAD, Schema(HEAD, READABLE_FROM)), ("0001", Schema("0001"))):
         await upgrade(empty)
+        if revision != HEAD:
+            await downgrade(empty, revision)
+        async with empty.as_itself() as connection:
+            assert await schema_of(connection) == expected
+
+
+async def test_older_releases_find_what_they_know(empty: Database) -> None:
+    """Since the oldest release that is served, no column went, changed or became obligatory."""
+    await upgrade(empty)
+    after = await _columns(empty), await _grants(empty)
+    await downgrade(empty, READABLE_FROM)
+    before = await _columns(empty), await _grants(empty)
+    assert before[1] - after[1] == set(), "what they may do"
+    assert {name: after[0].get(name) for name in before[0]} == before[0]
+    tables = {table for table, _ in before[0]}
+    obligatory = {
+        name
+        for name, (_, may_be_null, has_default) in after[0].items()
+        if name[0] in tables and name not in before[0] and not (may_be_null or has_default)
+    }
+    assert obligatory == set(), "they insert rows without it"
 
 
 async def test_every_table_of_tenants_forces_row_level_security(database: Database) -> None:
@@ -321,6 +361,43 @@ async def test_every_table_of_tenants_forces_row_level_security(database: Databa
             )
         )
         assert unprotected.all() == []
+
+
+async def _become_newer(database: Database, says: str | None) -> None:
+    """Let a database be at a revision that nobody knows, with what it says of those before."""
+    await upgrade(database)
+    async with database.as_itself() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        await connection.execute(text(f"COMMENT ON TABLE alembic_version IS {says or 'NULL'}"))
+
+
+async def _columns(database: Database) -> dict[tuple[str, str], tuple[str, bool, bool]]:
+    """Return of each column its type, whether it may be null, and whether it fills itself."""
+    async with database.as_itself() as connection:
+        rows = await connection.execute(
+            text(
+                "SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), "
+                "NOT a.attnotnull, a.atthasdef OR a.attidentity <> '' "
+                "FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
+                "WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v') "
+                "AND NOT c.relispartition AND a.attnum > 0 AND NOT a.attisdropped"
+            )
+        )
+        return {(row[0], row[1]): (row[2], row[3], row[4]) for row in rows}
+
+
+async def _grants(database: Database) -> set[tuple[str, ...]]:
+    """Return who may do what with which column."""
+    async with database.as_itself() as connection:
+        rows = await connection.execute(
+            text(
+                "SELECT g.grantee, g.table_name, g.column_name, g.privilege_type "
+                "FROM information_schema.column_privileges g "
+                "JOIN pg_class c ON c.oid = to_regclass(g.table_name) AND NOT c.relispartition "
+                "WHERE g.table_schema = 'public'"
+            )
+        )
+        return {tuple(row) for row in rows}
 
 
 async def _tables(database: Database) -> set[str]:
