@@ -117,8 +117,9 @@ def _conditions(chosen: RecordFilter) -> list[ColumnElement[bool]]:
     conditions = [column == value for column, value in equal if value is not None]
     if chosen.has_missed is not None:
         num_missed = func.cardinality(_RECORD.missed)
-        # As the indexes have it: the planner sees no further.
-        conditions.append(num_missed > 0 if chosen.has_missed else num_missed == 0)
+        # As the indexes have it, no parameter: a plan for all parameters would not use them.
+        none = literal_column("0")
+        conditions.append(num_missed > none if chosen.has_missed else num_missed == none)
     if chosen.since is not None:
         conditions.append(_RECORD.at >= chosen.since)
     if chosen.until is not None:

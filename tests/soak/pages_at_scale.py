@@ -95,7 +95,6 @@ async def full_server(
             auth = Authenticator(store.keys, store.secrets)
             link = await signing_in(store, auth, organisation.id).first_link()
             admin_token = store.first_start.admin_token
-            assert admin_token is not None
             filled_s = await fill_store(store, pool, size)
         server = start_server(
             data_dir,
@@ -108,7 +107,7 @@ async def full_server(
         # What a first start tells was told to who made the store.
         server.banner["keys"] = [{"tenant": LARGE_TENANT, "key": key}]
         server.banner["link"] = link
-        server.banner["admin_token"] = admin_token.text
+        server.banner["admin_token"] = admin_token
         try:
             yield server, filled_s
         finally:
@@ -167,7 +166,9 @@ def portal_browser(server: Server) -> Browser:
     """Sign in as an owner of the large tenant."""
     asked = urllib.request.Request(
         f"{server.banner['admin']}/admin/v1/users",
-        json.dumps({"name": "bob@example.org", "role": "tenant-owner", "tenant": LARGE_TENANT}).encode(),
+        json.dumps(
+            {"name": "bob@example.org", "role": "tenant-owner", "tenant": LARGE_TENANT}
+        ).encode(),
         {"authorization": f"Bearer {server.banner['admin_token']}"},
     )
     with urllib.request.urlopen(asked) as answer:
