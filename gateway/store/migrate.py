@@ -39,6 +39,8 @@ _LOOK = text(
     "obj_description(to_regclass('alembic_version'), 'pg_class')"
 )
 _SAYS = "readable from "
+_SAY = text(f"COMMENT ON TABLE alembic_version IS '{_SAYS}{READABLE_FROM}'")
+_SAY_NOTHING = text("COMMENT ON TABLE alembic_version IS NULL")
 _log = logging.getLogger(__name__)
 
 
@@ -133,8 +135,7 @@ def _migrate(connection: Connection, direction: str, revision: str) -> None:
     except CommandError as exc:
         raise StartupFailed(f"the database could not be migrated: {exc}") from exc
     # Of an older schema, which only a step down leaves behind, nothing is known.
-    says = f"'{_SAYS}{READABLE_FROM}'" if revision == HEAD else "NULL"
-    connection.execute(text(f"COMMENT ON TABLE alembic_version IS {says}"))
+    connection.execute(_SAY if revision == HEAD else _SAY_NOTHING)
 
 
 async def schema_of(connection: AsyncConnection) -> Schema:

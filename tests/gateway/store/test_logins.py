@@ -166,7 +166,7 @@ async def test_one_url_serves_as_before(settings: Settings) -> None:
     assert settings.database_url is not None
     server = settings.database_url.get_secret_value()
     state = await describe_database(DatabaseUrls(server, url))
-    assert (state.role, state.owns_tables, state.revision) == (LOGIN, False, HEAD)
+    assert (state.role, state.owns_tables, state.schema.revision) == (LOGIN, False, HEAD)
 
 
 @pytest.fixture
