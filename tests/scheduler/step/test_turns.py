@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 
 import pytest
 
@@ -172,5 +172,5 @@ def test_columns_order_prompts_as_their_turns_do() -> None:
     turns, running = scheduler._composer._turns, scheduler._running
     online = [s for s in running.prefilling if s.request.band is not Band.BATCH]
     assert len(online) == 9
-    in_turn = [running.find(slot) for slot in turns.in_turn().tolist()]
-    assert in_turn == sorted(online, key=turns.of, reverse=True)
+    in_turn = [running.find(slot) for slot in turns.in_turn(driver.now).tolist()]
+    assert all(turns.goes_before(b, a, driver.now) for a, b in pairwise(in_turn))
