@@ -316,16 +316,17 @@ def test_nobody_goes_for_one_whom_that_does_not_let_in(monkeypatch: pytest.Monke
     """Where the rows that may go have fewer blocks than the request needs, all of them stay."""
     driver = make_driver(num_blocks=128)
     offer(driver, "flood", 40, prompt=60)
-    turns(driver, 4)
+    turns(driver, 10)
     allowed: list[int] = []
     monkeypatch.setattr(Preemption, "may_go", lambda self, row: row.slot in allowed)
-    allowed.append(max(row.slot for row in driver.scheduler._running))
+    allowed.append(min(row.slot for row in driver.scheduler._running))
     offer(driver, "newcomer", prompt=100)
     turns(driver, 3)
     preempted = driver.scheduler._lifecycle.preempted
     assert not preempted[PreemptionCause.SHARE]
-    allowed.extend(row.slot for row in driver.scheduler._running)
-    turns(driver, 2)
+    allowed.extend(range(16))
+    offer(driver, "newcomer", prompt=100)
+    turns(driver, 4)
     assert preempted[PreemptionCause.SHARE]
 
 

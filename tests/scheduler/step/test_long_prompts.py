@@ -145,7 +145,7 @@ def test_a_cached_prompt_waits_for_a_step_without_others() -> None:
     driver.turn()
     since = len(driver.plans)
     for number in range(30):
-        offer(driver, f"n{number}", "light", 150)
+        offer(driver, f"n{number}", "light", 60)
         if number % 5 == 0:
             driver.offer(
                 fakes.make_request(
