@@ -35,8 +35,6 @@ from scheduler.sequence import Sequence, Status
 _LENGTH_QUANTILE = 0.9
 # Of a promise: a shorter queue says little about what predictions of queues are worth.
 _LONG_QUEUE = 0.25
-# How much longer a prompt counts, in its own length, behind a queue as long as its promise.
-_SIZE = 3.0
 _ONE_TOKEN = StepFeatures(num_prefill_tokens=1)
 
 
@@ -261,18 +259,10 @@ class Admission:
         return self._reject("ttft", reason, code, first_s - promise_s)
 
     def _latest_s(self, sequence: Sequence, wait: Wait, now: float) -> float:
-        """Say by when the first token has come, from the arrival, as good as surely.
-
-        Where there is a queue, a large prompt counts as later than it is: it would keep several
-        small ones from being in time.
-        """
-        promise_s = sequence.request.slo.ttft_s
-        assert promise_s is not None, "only what was promised can be late"
+        """Say by when the first token has come, from the arrival, as good as surely."""
         predicted_s = now - sequence.request.arrival_s + wait.sure_s + wait.queue_s
         margin_s = self._margins.margin_s(_payer(sequence), wait.queue_s)
-        # Of those that wait, the larger ones go without.
-        size_s = _SIZE * sequence.prefill_s * min(1.0, wait.queue_s / promise_s)
-        return max(predicted_s / self._config.ttft_fraction, predicted_s + margin_s) + size_s
+        return max(predicted_s / self._config.ttft_fraction, predicted_s + margin_s)
 
     def _reject(self, kind: str, reason: str, code: RejectCode, excess_s: float) -> Reject:
         self._rejections[kind] += 1

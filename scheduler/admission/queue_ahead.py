@@ -190,15 +190,13 @@ class QueueAhead:
         ahead = 0.0 if tenant is None else self._within_tenant(tenant, sequence, outlook.now)
         if outlook.at_share:
             ahead = min(ahead, self.shares(request).tenant * band.waiting_tokens)
-        before, num_tokens = self._sharers.before, sequence.num_uncached
+        in_turn = self._sharers.before(request, ahead, sequence.num_uncached, outlook)
         if band.urgent is None or sequence.start_by_s == NEVER:
-            return before(request, ahead, num_tokens, outlook)
-        # Of those that the loan lets the one goes first that is due first, whoever is behind. It is
-        # reckoned with half of it: what its tenant draws meanwhile is not to take it away.
+            return in_turn
+        # It goes as soon as the loan lets it and its deadline is the first of those that it lets.
         loan = self.tree.config.borrow_tokens
-        on_loan = before(request, ahead, num_tokens, outlook, loan=loan / 2)
-        lent = before(request, ahead, num_tokens, outlook, loan=-loan)
-        return max(on_loan, min(lent, self._deadlines.before(band, sequence, outlook.now)))
+        on_loan = self._sharers.before(request, ahead, sequence.num_uncached, outlook, loan=loan)
+        return min(in_turn, max(on_loan, self._deadlines.before(band, sequence, outlook.now)))
 
     def _within_tenant(self, tenant: Node, sequence: Sequence, now: float) -> float:
         """Count what its own tenant has served before it."""

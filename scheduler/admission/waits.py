@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from scheduler.admission.drain_rate import DrainRate
 from scheduler.admission.queue_ahead import Ahead, QueueAhead
-from scheduler.order import NEVER
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence
 
@@ -70,16 +69,13 @@ class Waits:
         tree, request = self._queue.tree, sequence.request
         cost = tree.unit.input * sequence.num_uncached / request.member_weight
         counter = tree.share_counter_of_next(sequence, now) + cost
-        loan = tree.config.borrow_tokens / request.member_weight
-        if sequence.start_by_s == NEVER:
-            loan = 0.0
 
         def goes_before(other: Sequence) -> bool:
             if other.request.band != request.band:
                 return other.request.band < request.band
             if other.request.member != request.member:
                 ahead = counter - tree.share_counters(other)[0]
-                if ahead and (abs(ahead) > loan or other.start_by_s == NEVER):
+                if ahead:
                     return ahead > 0.0
             return other.deadline_s <= sequence.deadline_s
 

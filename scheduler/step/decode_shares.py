@@ -278,9 +278,8 @@ class DecodeShares:
             return held_s
         work_s, used_s = float(tenants.asked_s.sum()), float(held_s.sum())
         loss = max_loss_for(self._max_loss, float(top.weights.sum() / tenants.weights.sum()))
-        prompts_s = float(tenants.prefilled_s.sum())
-        needed_s = least_work_s(work_s + prompts_s, fixed_s, loss)
-        needed_s = max(needed_s, worthwhile_work_s(work_s + prompts_s, fixed_s)) - prompts_s
+        needed_s = least_work_s(work_s, fixed_s, loss)
+        needed_s = max(needed_s, worthwhile_work_s(work_s, fixed_s))
         needed_s = min(needed_s, float(self._fair(tenants, fixed_s).sum()))
         parts_s = np.zeros(len(tenants.entries))
         parts_s[tenants.bands == bands[0]] = held_s
@@ -302,12 +301,9 @@ class DecodeShares:
         return self._enough(tenants, _part(tenants, level), fixed_s)
 
     def _enough(self, tenants: _Tenants, parts_s: Seconds, fixed_s: float) -> Seconds:
-        """Raise parts that are too small for what may be lost; prompts are work as rows are."""
+        """Raise parts that are too small for what may be lost in tokens, prompts aside."""
         asked_s, weights = tenants.asked_s, tenants.weights
-        prompts_s = float(tenants.prefilled_s.sum())
-        needed_s = (
-            least_work_s(float(asked_s.sum()) + prompts_s, fixed_s, self._max_loss) - prompts_s
-        )
+        needed_s = least_work_s(float(asked_s.sum()), fixed_s, self._max_loss)
         if parts_s.sum() >= needed_s:
             return parts_s
         level = level_for(asked_s, weights, needed_s)

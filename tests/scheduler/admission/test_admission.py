@@ -90,18 +90,6 @@ def test_a_promise_that_cannot_be_kept_is_not_made() -> None:
     assert desk.offer(make_sequence(500)) is None
 
 
-def test_behind_a_queue_small_prompts_go_before_large_ones() -> None:
-    """Where one of a half of what is left would be in time, five of a tenth are taken instead."""
-    desk = Desk(policy="fcfs")
-    desk.queue(800, times=3)
-    large, small = make_sequence(500, ttft_s=4.0), make_sequence(100, ttft_s=4.0)
-    large.prefill_s, small.prefill_s = 0.5, 0.1
-    assert desk.admission.predict_ttft_s(large, 0.0) < 0.9 * 4.0
-    assert desk.refused(large).code is RejectCode.OVERLOADED
-    assert desk.offer(small) is None
-    assert Desk().offer(large) is None, "nothing is before it"
-
-
 def test_retry_after_is_when_the_queue_has_drained_enough() -> None:
     """It is the time by which the promise would be missed, at least a second, give or take."""
     desk = Desk()

@@ -56,42 +56,6 @@ def test_an_order_counts_what_stands_before(policy: str) -> None:
         assert predicted == served_before(tree, newcomer, 60.0)
 
 
-@pytest.mark.parametrize(("ttft_s", "num_before"), [(9.0, 3_000), (0.5, 0)])
-def test_who_is_due_first_goes_first_though_another_is_behind(
-    ttft_s: float, num_before: int
-) -> None:
-    """Within the loan deadlines decide, and who had less is told of what is due before."""
-    tree = FairTree(FairnessConfig(borrow_tokens=10_000.0))
-    queue = QueueAhead(tree)
-
-    def promised(num_tokens: int, tenant: str, ttft_s: float) -> Sequence:
-        sequence = make_sequence(num_tokens, tenant=tenant, ttft_s=ttft_s)
-        sequence.start_by_s = ttft_s
-        return sequence
-
-    for _ in range(10):
-        push(tree, promised(300, "ahead", 1.0))
-    tree.charge(next(iter(tree)), 1_000.0, 0.0)
-    newcomer = promised(100, "behind", ttft_s)
-    assert ahead_of(queue, newcomer, 0.0) == num_before
-    assert served_before(tree, newcomer, 0.0) == num_before
-
-
-def test_a_loan_is_reckoned_with_by_half() -> None:
-    """A tenant that is nearly as far ahead as it may be is told what others have before it."""
-    for ahead, num_before in ((4_000.0, 0), (8_000.0, 3_100)):
-        tree = FairTree(FairnessConfig(borrow_tokens=10_000.0))
-        queue = QueueAhead(tree)
-        late = make_sequence(9_000, tenant="behind", ttft_s=50.0)
-        push(tree, late)
-        own = make_sequence(1, tenant="ahead", ttft_s=0.5)
-        push(tree, own)
-        tree.charge(own, ahead, 0.0)
-        newcomer = make_sequence(100, tenant="ahead", ttft_s=0.4)
-        newcomer.start_by_s = 0.2
-        assert ahead_of(queue, newcomer, 0.0) == pytest.approx(num_before, abs=1.0)
-
-
 def test_an_order_over_all_bands_counts_them_together() -> None:
     """Where one policy orders the bands too, what stands before is counted in all of them."""
     for seed in range(10):

@@ -15,8 +15,7 @@ from scheduler.learn import StepModel
 from scheduler.learn.step_regime import Regime
 from scheduler.request import Band, Slo
 from scheduler.running import PLACE_BITS
-from scheduler.step.decode_shares import MAX_STEPS_OUT, _Tenants
-from scheduler.step.water_level import least_work_s
+from scheduler.step.decode_shares import MAX_STEPS_OUT
 
 SHORT, LONG = 20, 60
 
@@ -227,23 +226,6 @@ def test_prompts_count_towards_a_share() -> None:
     # What a token of a costs with its part of the prompt.
     had_s = contest.tokens["a"] * 205 / 5, contest.tokens["b"] * 42 / 40
     assert had_s[0] / sum(had_s) <= 0.55
-
-
-def test_prompts_are_work_that_the_bound_counts() -> None:
-    """Beside prompts a tenant that is held has the less of a step, as all count for the loss."""
-    shares = Contest(Flood(tenant="a", streams=1)).scheduler._composer._shares
-    asked_s, prompts_s = np.array([0.0001, 0.02]), np.array([0.001, 0.001])
-    decoded_s = [
-        float(
-            shares._fair(
-                _Tenants(np.arange(2), asked_s, np.ones(2), own_s, asked_s, np.zeros(2, np.intc)),
-                FIXED_S,
-            ).sum()
-        )
-        for own_s in (np.zeros(2), prompts_s)
-    ]
-    works_s = [part_s + own_s for part_s, own_s in zip(decoded_s, (0.0, 0.002), strict=True)]
-    assert works_s == pytest.approx([least_work_s(w, FIXED_S, 0.2) for w in (0.0201, 0.0221)])
 
 
 def test_first_come_first_served_has_no_shares() -> None:
