@@ -16,7 +16,8 @@ from scheduler.sequence import Sequence
 class PrefillingRows:
     """Keep what orders the prompts of up to `num_slots` rows, but for those of the batch band.
 
-    `num_tokens` are to be computed of a row, of which `num_computed` are.
+    `num_tokens` are to be computed of a row, of which `num_computed` are. One that `is_promised`
+    has a time to its first token, and `weights` are of who has a share of the band.
     """
 
     def __init__(self, num_slots: int) -> None:
@@ -24,6 +25,8 @@ class PrefillingRows:
             (4, num_slots), dtype=np.int64
         )
         self.deadlines_s = np.zeros(num_slots)
+        self.is_promised = np.zeros(num_slots, dtype=bool)
+        self.weights = np.ones(num_slots)
         self._is_online = np.zeros(num_slots, dtype=bool)
 
     def join(self, sequence: Sequence) -> None:
@@ -34,6 +37,8 @@ class PrefillingRows:
         self.num_tokens[slot] = sequence.num_tokens
         self.num_computed[slot] = sequence.num_computed
         self.deadlines_s[slot] = sequence.deadline_s
+        self.is_promised[slot] = sequence.start_by_s < np.inf
+        self.weights[slot] = sequence.request.member_weight
         self._is_online[slot] = band is not Band.BATCH
 
     def advance(self, sequence: Sequence) -> None:

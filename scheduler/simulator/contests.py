@@ -130,7 +130,8 @@ CONTESTS: Sequence[Contest] = (
         name="long_prompt_beside_a_promise",
         other=lambda duration_s: long_prompts(1.0, duration_s),
         at_most={"refused_share": 0.25},
-        at_least={"service_share": 0.35, "token_share": 0.35},
+        # It asks for 0.28 of the time, so the first of these cannot be met.
+        at_least={"service_share": 0.35, "token_share": 0.35, "service_of_entitled": 0.9},
         slo=Slo(ttft_s=2.0),
     ),
     Contest(

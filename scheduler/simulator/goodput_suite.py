@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scheduler.config import PRESETS, SchedulerConfig
-from scheduler.figure import Figure, at_least
+from scheduler.figure import at_least
 from scheduler.request import Slo
 from scheduler.simulator.capacity import at_load, measure_capacity
 from scheduler.simulator.records import Record, Run
@@ -146,4 +146,4 @@ def _begins_in_time(record: Record) -> bool:
 
 
 def _state(result: SuiteResult, name: str, ratio: float) -> None:
-    result.figures[name] = Figure(ratio, "ratio")
+    result.figures[name] = at_least(ratio, 1.0, "ratio")

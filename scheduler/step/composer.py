@@ -166,7 +166,7 @@ class Composer:
         if room <= 0:
             return
         turns, long_prompts, running = self._turns, self._long_prompts, self._running
-        slots = turns.in_turn()
+        slots = turns.in_turn(now)
         under_way: list[int] = slots.tolist()
         if not (under_way or (admits and len(self._waiting))):
             return
@@ -181,6 +181,9 @@ class Composer:
             under_way.remove(passed)
             self._slice(running.find(passed), (), draft)
         head = self._intake.next(draft, now) if admits else None
+        if head is not None and head[0] is long_prompts.aside and not self._head_rests(head, draft):
+            self._admit(*head, draft, now)
+            head = self._intake.next(draft, now)
         while draft.budget and (under_way or head is not None):
             sequence = running.find(under_way[-1]) if under_way else None
             if sequence is not None and (head is None or self._goes_on(sequence, head[0], now)):
@@ -198,7 +201,7 @@ class Composer:
                     self._intake.stopped_by = WaitCause.PROMPTS
         if head is not None:
             self._intake.stopped_by = WaitCause.PROMPTS
-        draft.is_full = not (draft.budget or long_prompts.has_gone)
+        draft.is_full = not (draft.budget or long_prompts.gone is not None)
         if resting and not draft.num_tokens:
             self._slice(resting[0], (), draft)
         long_prompts.note(draft.features())
@@ -209,11 +212,10 @@ class Composer:
 
         One of a lower band whose share is owed may be next: it is not to hide a higher one.
         """
-        turn = self._turns.of(sequence)
-        if turn > self._turns.of(head):
+        if not self._turns.goes_before(sequence, head, now):
             return False
         hidden = self._waiting.heads_above(head.request.band, now)
-        return not hidden or turn <= self._turns.of(hidden[0])
+        return not hidden or self._turns.goes_before(sequence, hidden[0], now)
 
     def _rest(self, under_way: list[int], slots: Slots, room: int, draft: Draft) -> list[Sequence]:
         """Take those out of the prompts under way that sit this step out; returns them."""
@@ -236,9 +238,11 @@ class Composer:
         if not (draft.num_tokens and context):
             return False
         num_tokens = min(room, sequence.num_tokens - context)
-        if not long_prompts.are_long([num_tokens], [context], draft.features())[0]:
+        step = draft.features()
+        if not long_prompts.are_long([num_tokens], [context], step)[0]:
             return False
-        return long_prompts.rests(sequence, room, context=context, goes_first=True)
+        beside = step if step.num_prefill_tokens else None
+        return long_prompts.rests(sequence, room, context=context, goes_first=True, beside=beside)
 
     def _harvest(self, draft: Draft, admits: bool, now: float) -> None:
         """Take work of the batch band along in what time, tokens and blocks are left."""
@@ -289,7 +293,10 @@ class Composer:
         """Plan the next chunk of a prefill; its last one draws a token."""
         assert sequence.num_tokens < sequence.pause_at, "a paused sequence is never admitted"
         sequence.course.note_chunk()
-        if draft.slice(sequence, new_block_ids):
+        is_last = draft.slice(sequence, new_block_ids)
+        if sequence is self._long_prompts.gone:
+            draft.budget = self._long_prompts.room_beside(draft.features(), draft.budget)
+        if is_last:
             sequence.num_tokens += 1
             self._running.start_decoding(sequence)
         else:

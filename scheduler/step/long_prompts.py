@@ -5,7 +5,9 @@ row of that step waits for it: beside one prompt of a hundred thousand tokens ea
 everybody takes ten times as long. So where others go before it, by band and by how far their
 tenants are ahead, such a prompt sits steps out, and has one for itself then. Two steps take longer
 than one with the work of both: it sits out until that has cost `max_loss` of the time, or until
-others had their share of the time since its last step. Only one such prompt is in a step.
+others had their share of the time since its last step. Only one such prompt is in a step, and no
+others where these are done sooner in a step of their own: a machine may read what a prompt has in
+a step of few tokens for less than in one of many.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ _BEHIND = 0.5
 class LongPrompts:
     """Choose the prompts that sit a step out, one step after the other.
 
-    `has_gone` tells that the step carries one on; the one in the slot `due` has rested enough and
-    goes first in it, since what it reads is the same for a few tokens as for many.
+    `gone` is the one that the step carries on; the one in the slot `due` has rested enough and
+    goes first in it, since what it reads is the same for a few tokens as for many. `aside` has too,
+    and waits for a step without other prompts, for one step at most.
     """
 
     def __init__(
@@ -49,12 +52,12 @@ class LongPrompts:
         # The chunk that sits this step out, and what it would take alone.
         self._resting: StepFeatures | None = None
         self.due: int | None = None
-        self.has_gone = False
+        self.aside: Sequence | None = None
+        self.gone: Sequence | None = None
 
     def begin(self) -> None:
         """Begin a step."""
-        self._resting = self.due = None
-        self.has_gone = False
+        self._resting = self.due = self.gone = None
 
     def find_long(self, slots: Slots, room: int, step: StepFeatures) -> list[int]:
         """Find who is long of those that prefill in these slots, by their places.
@@ -85,21 +88,30 @@ class LongPrompts:
         return are_long
 
     def rests(
-        self, sequence: Sequence, room: int, *, goes_first: bool, context: int | None = None
+        self,
+        sequence: Sequence,
+        room: int,
+        *,
+        goes_first: bool,
+        context: int | None = None,
+        beside: StepFeatures | None = None,
     ) -> bool:
         """Tell whether a long prompt sits out a step, of which it may have up to `room` tokens.
 
         `goes_first`: no other prompt goes before it. `context`: of its tokens that are computed.
+        `beside`: what the step has so far, where it has other prompts.
         """
         if not self._running.holdings.has_shares:
             return False
-        if self.has_gone:
+        if self.gone is not None:
             return True
         context = sequence.num_computed if context is None else context
         chunk = _chunk(min(room, sequence.num_tokens - context), context)
         rest = self._rest_for(sequence, goes_first)
         if not rest or self._is_due(chunk, rest):
-            self.has_gone = True
+            if rest and beside is not None and self._stands_aside(sequence, beside, chunk):
+                return True
+            self.gone, self.aside = sequence, None
             self.due = sequence.slot if rest else None
             self._rested_s = self._lost_s = 0.0
             return False
@@ -110,12 +122,29 @@ class LongPrompts:
     def note(self, step: StepFeatures) -> None:
         """Learn what the step has come to be."""
         chunk = self._resting
-        if chunk is None or self.has_gone:
+        if chunk is None or self.gone is not None:
             return
         price_s = self._step_model.price_s
         alone_s = price_s(step)
         self._rested_s += alone_s
         self._lost_s += max(0.0, alone_s + price_s(chunk) - price_s(_joined(step, chunk)))
+
+    def room_beside(self, step: StepFeatures, room: int) -> int:
+        """Say how many tokens other prompts may have in a step with a long one, of `room`."""
+        others = replace(step, num_prefill_tokens=room, prefill_context_tokens=0)
+        chunk = _chunk(step.num_prefill_tokens, step.prefill_context_tokens)
+        return 0 if self._is_dear(others, chunk) else room
+
+    def _stands_aside(self, sequence: Sequence, step: StepFeatures, chunk: StepFeatures) -> bool:
+        if self.aside is sequence or not self._is_dear(step, chunk):
+            return False
+        self.aside = sequence
+        return True
+
+    def _is_dear(self, step: StepFeatures, chunk: StepFeatures) -> bool:
+        """Tell whether a chunk takes longer in a step than one of its own would."""
+        price_s = self._step_model.price_s
+        return price_s(step) + price_s(chunk) < price_s(_joined(step, chunk))
 
     def _is_due(self, chunk: StepFeatures, rest: float) -> bool:
         step_s = self._step_model.price_s(chunk)

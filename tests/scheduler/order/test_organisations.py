@@ -93,6 +93,7 @@ def test_its_weight_may_be_edited_live() -> None:
     tree.set_weight("a", 5.0)
     assert _organisation(tree, "x").children["a"].weight == 5.0
     assert _organisation(tree, "x").weight == 3.0
+    assert tree._organisations[Band.FLEX, "x"].weight == 3.0, "in every band"
 
 
 @pytest.mark.parametrize("policy", ["vtc", "vtc/vtc/fcfs", "dlpm", "edf/vtc/fcfs", "fcfs"])

@@ -177,6 +177,20 @@ def test_dlpm_takes_turns_in_rounds() -> None:
     assert served == ["warm", "warm", "cold", "warm", "warm"]
 
 
+def test_dlpm_lends_in_what_a_weight_buys() -> None:
+    """Beyond the end of the others' round a tenant is ahead by its weight's worth of service."""
+    heads = [_sequence(name) for name in ("a", "b")]
+    tree = FairTree(FairnessConfig(policy="dlpm", params={"dlpm": {"quantum": 10.0}}))
+    for sequence in heads:
+        tree.enrol(sequence, 0.0)
+        tree.push(sequence, 0.0)
+    first, heavy = (tree.key_of(sequence).above for sequence in heads)
+    heavy.weight, heavy.counter = 4.0, 16.0
+    assert heavy.above.policy.lead(heavy, first) == 24.0
+    heavy.counter = 9.0
+    assert heavy.above.policy.lead(heavy, first) == 0.0
+
+
 def test_sizes_fall_into_few_classes() -> None:
     """Classes grow by a fifth each, and absurd sizes fall into the first or last of them."""
     assert size_class(0.0) == size_class(0.001) == 0

@@ -35,6 +35,16 @@ def test_shares_are_by_weight_within_the_band_and_those_above() -> None:
     assert holdings.share(one) == holdings.share(three) == 1 / 3
 
 
+def test_a_weight_changes_in_every_band() -> None:
+    """A tenant that is live in two bands is entitled to more in both."""
+    holdings = Holdings()
+    own = [make("a", band) for band in (Band.DEFAULT, Band.FLEX)]
+    for sequence in (*own, make("b", Band.PRIORITY)):
+        holdings.join(sequence, 0.0)
+    holdings.set_weight("a", 3.0)
+    assert [holdings.share(sequence) for sequence in own] == [3 / 4, 3 / 7]
+
+
 def test_who_asked_lately_has_a_share_for_a_minute() -> None:
     """One whose requests have ended keeps its share for a minute, one that is live for good."""
     holdings = Holdings()

@@ -14,10 +14,12 @@ from engine.step_cost import LinearCost, StepCost
 from fakes import Driver
 from scheduler.config import PRESETS, SchedulerConfig
 from scheduler.core import Scheduler
+from scheduler.facts import PreemptionCause
 from scheduler.learn.length_model import LengthModel
 from scheduler.learn.step_model import StepModel
 from scheduler.request import Band, FinishReason, Request, Slo
 from scheduler.step.headroom import Headroom
+from scheduler.step.preemption import Preemption
 
 COST = StepCost("flat", *[LinearCost(intercept_s=0.001, per_token_s=0.0)] * 2)
 _numbers = count(1)
@@ -308,6 +310,24 @@ def test_a_newcomer_has_its_share_of_what_runs_and_no_more() -> None:
     offer(driver, "newcomer", 20)
     turns(driver, 20)
     assert (num_rows(driver, "newcomer"), num_rows(driver, "flood")) == (8, 8)
+
+
+def test_nobody_goes_for_one_whom_that_does_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the rows that may go have fewer blocks than the request needs, all of them stay."""
+    driver = make_driver(num_blocks=128)
+    offer(driver, "flood", 40, prompt=60)
+    turns(driver, 10)
+    allowed: list[int] = []
+    monkeypatch.setattr(Preemption, "may_go", lambda self, row: row.slot in allowed)
+    allowed.append(min(row.slot for row in driver.scheduler._running))
+    offer(driver, "newcomer", prompt=100)
+    turns(driver, 3)
+    preempted = driver.scheduler._lifecycle.preempted
+    assert not preempted[PreemptionCause.SHARE]
+    allowed.extend(range(16))
+    offer(driver, "newcomer", prompt=100)
+    turns(driver, 4)
+    assert preempted[PreemptionCause.SHARE]
 
 
 def test_within_shares_nobody_is_displaced() -> None:

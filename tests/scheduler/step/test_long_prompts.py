@@ -8,10 +8,13 @@ import fakes
 from engine.contract import StepPlan
 from engine.step_cost import LinearCost, StepCost, StepFeatures
 from fakes import Driver
-from scheduler.config import PRESETS
+from scheduler.config import PRESETS, FairnessConfig
 from scheduler.core import Scheduler
 from scheduler.learn.step_model import StepModel
+from scheduler.order.fair_tree import FairTree
 from scheduler.request import Band
+from scheduler.running.running_set import RunningSet
+from scheduler.step.long_prompts import LongPrompts
 
 # A token takes 0.1 ms, a step 1 ms, and what a prompt has so far 0.1 ms for each ten tokens.
 _LINE = LinearCost(intercept_s=0.001, per_token_s=0.0001, per_prefill_context_token_s=0.00001)
@@ -19,16 +22,18 @@ COST = StepCost("context", _LINE, _LINE)
 BUDGET = 100
 
 
-def make_driver(*, policy: str = "vtc", max_loss: float = 0.2) -> Driver:
+def make_driver(
+    *, policy: str = "vtc", max_loss: float = 0.2, cost: StepCost = COST, caching: bool = False
+) -> Driver:
     engine = fakes.make_engine(
-        cost=COST, block_size=8, max_num_batched_tokens=BUDGET, num_blocks=4_000,
+        cost=cost, block_size=8, max_num_batched_tokens=BUDGET, num_blocks=4_000,
         max_model_len=8_000, max_num_seqs=32,
     )  # fmt: skip
     driver = Driver(engine)
     mixed = PRESETS["mixed"]
     fairness = replace(mixed.fairness, policy=policy, max_throughput_loss=max_loss)
-    config = replace(mixed, fairness=fairness, prefix_caching=False)
-    driver.scheduler = Scheduler(engine.info, config, step_model=StepModel(COST, margin=1.0))
+    config = replace(mixed, fairness=fairness, prefix_caching=caching)
+    driver.scheduler = Scheduler(engine.info, config, step_model=StepModel(cost, margin=1.0))
     return driver
 
 
@@ -115,6 +120,43 @@ def test_one_long_prompt_a_step() -> None:
     for _ in range(80):
         driver.turn()
         assert sum(s.start >= 500 for s in driver.plans[-1].slices) <= 1
+
+
+def test_it_has_a_step_for_itself_where_that_is_sooner() -> None:
+    """Where what it has is dear to read in large steps, no other prompt is in a step with it."""
+    for is_dear in (False, True):
+        line = replace(_LINE, per_prefill_context_token_s=0.0001) if is_dear else _LINE
+        cost = StepCost("regimes", _LINE, line, split_num_tokens=60)
+        long_prompts = LongPrompts(0.2, RunningSet(4), FairTree(FairnessConfig()), StepModel(cost))
+        step = StepFeatures(50, 5, prefill_context_tokens=2_000)
+        assert long_prompts.room_beside(step, 100) == (0 if is_dear else 100)
+
+
+def test_a_cached_prompt_waits_for_a_step_without_others() -> None:
+    """One that would be dear beside a prompt under way begins in the next step, alone."""
+    dear = StepCost(
+        "regimes", _LINE, replace(_LINE, per_prefill_context_token_s=0.0001), split_num_tokens=60
+    )
+    driver = make_driver(cost=dear, caching=True)
+    offer(driver, "seed", "heavy", 2_000)
+    for _ in range(40):
+        driver.turn()
+    offer(driver, "row", "light", 8, 2_000)
+    driver.turn()
+    since = len(driver.plans)
+    for number in range(30):
+        offer(driver, f"n{number}", "light", 60)
+        if number % 5 == 0:
+            driver.offer(
+                fakes.make_request(
+                    f"again{number}", tenant_id="heavy", max_tokens=2, ignore_eos=True,
+                    prompt=[len("seed")] * 2_000 + [number] * 8, arrival_s=driver.now,
+                )
+            )  # fmt: skip
+        driver.turn()
+    carried = [plan for plan in driver.plans[since:] if _is_long(plan)]
+    assert carried
+    assert all(len(plan.slices) == 1 for plan in carried)
 
 
 def test_it_ends_whatever_comes() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 
 import pytest
 
@@ -16,14 +16,14 @@ from scheduler.config import PRESETS
 from scheduler.core import Scheduler
 from scheduler.learn.step_model import StepModel
 from scheduler.order import standings
-from scheduler.request import Band, Request
+from scheduler.request import Band, Request, Slo
 
 COST = StepCost("flat", *[LinearCost(intercept_s=0.001, per_token_s=0.0)] * 2)
 BUDGET = 50
 _numbers = count(1)
 
 
-def make_driver(policy: str = "vtc") -> Driver:
+def make_driver(policy: str = "vtc", *, loan: float = 16_384.0) -> Driver:
     """Drive the default preset with steps of fifty tokens."""
     engine = fakes.make_engine(
         cost=COST, block_size=8, max_num_batched_tokens=BUDGET, num_blocks=2_000,
@@ -31,7 +31,9 @@ def make_driver(policy: str = "vtc") -> Driver:
     )  # fmt: skip
     driver = Driver(engine)
     mixed = PRESETS["mixed"]
-    config = replace(mixed, fairness=replace(mixed.fairness, policy=policy), prefix_caching=False)
+    fairness = replace(mixed.fairness, policy=policy, borrow_tokens=loan)
+    admission = replace(mixed.admission, predict_ttft=False)
+    config = replace(mixed, fairness=fairness, admission=admission, prefix_caching=False)
     driver.scheduler = Scheduler(engine.info, config, step_model=StepModel(COST, margin=1.0))
     return driver
 
@@ -43,6 +45,7 @@ def offer(
     num_tokens: int,
     band: Band = Band.DEFAULT,
     organisation: str = "",
+    ttft_s: float | None = None,
 ) -> None:
     driver.offer(
         Request(
@@ -55,6 +58,7 @@ def offer(
             arrival_s=driver.now,
             band=band,
             organisation_id=organisation,
+            slo=Slo(ttft_s=ttft_s),
         )
     )
 
@@ -139,6 +143,34 @@ def test_newcomers_without_end_do_not_keep_a_prompt_from_ending() -> None:
     assert 60 <= number <= 100
 
 
+def test_a_promised_prompt_goes_on_within_the_loan() -> None:
+    """One that is due first is not passed by who had less, as far as its tenant may be ahead."""
+    for loan, begins_first in ((0.0, "short"), (200.0, "short"), (500.0, "long")):
+        driver = make_driver(loan=loan)
+        offer(driver, "long", "heavy", 400, ttft_s=1.0)
+        driver.turn()
+        offer(driver, "short", "light", 120, ttft_s=1.0)
+        while not (driver.tokens["long"] or driver.tokens["short"]):
+            driver.turn()
+        begun = {name for name in ("long", "short") if driver.tokens[name]}
+        assert begun == {begins_first}, loan
+
+
+def test_only_who_is_promised_and_in_time_is_not_passed() -> None:
+    """Without a promise, or once it is late, a prompt waits for tenants that had less."""
+    driver = make_driver(loan=1_000.0)
+    offer(driver, "long", "heavy", 400)
+    driver.turn()
+    offer(driver, "short", "light", 120, ttft_s=1.0)
+    steps_until_begun(driver, "short", at_most=3)
+    driver = make_driver(loan=1_000.0)
+    offer(driver, "long", "heavy", 400, ttft_s=0.0015)
+    driver.turn()
+    driver.turn()
+    offer(driver, "short", "light", 120, ttft_s=1.0)
+    steps_until_begun(driver, "short", at_most=3)
+
+
 def test_deadlines_decide_within_a_tenant() -> None:
     """A tenant's own prompt under way goes on before its next one, which is due later."""
     driver = make_driver()
@@ -165,12 +197,13 @@ def test_columns_order_prompts_as_their_turns_do() -> None:
     for number in range(12):
         band = (Band.DEFAULT, Band.PRIORITY, Band.FLEX, Band.BATCH)[number % 4]
         organisation = ("", "acme")[number % 2]
-        offer(driver, f"r{number}", f"t{number % 5}", 60 + number, band, organisation)
+        ttft_s = (None, 1.0, 0.5)[number % 3]
+        offer(driver, f"r{number}", f"t{number % 5}", 60 + number, band, organisation, ttft_s)
     scheduler = driver.scheduler
     for sequence in sorted(scheduler._lifecycle.waiting, key=lambda s: -s.ordinal):
         scheduler._lifecycle.admit(sequence, [], 100.0, driver.now)
     turns, running = scheduler._composer._turns, scheduler._running
     online = [s for s in running.prefilling if s.request.band is not Band.BATCH]
     assert len(online) == 9
-    in_turn = [running.find(slot) for slot in turns.in_turn().tolist()]
-    assert in_turn == sorted(online, key=turns.of, reverse=True)
+    in_turn = [running.find(slot) for slot in turns.in_turn(driver.now).tolist()]
+    assert all(turns.goes_before(b, a, driver.now) for a, b in pairwise(in_turn))
