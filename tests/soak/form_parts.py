@@ -68,6 +68,8 @@ def drawn_schemas(directory: Path, scale: float = 1.0) -> Part:
         server.stop()
     for way, fates in all_fates.items():
         figures |= _fates_figures(f"drawn_{way}", fates)
+        # Of what may be endless a weak model writes until its context ends.
+        figures[f"drawn_{way}_cut"] = Figure(fates.ends["length"], "answers")
         samples[f"drawn_{way}"] = _fates_samples(fates)
     totals = [fates.ends.total() for fates in all_fates.values()]
     refused = [fates.ends["400"] - fates.num_impossible for fates in all_fates.values()]

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from decimal import Decimal, localcontext
+from decimal import Decimal, InvalidOperation, localcontext
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -148,10 +148,18 @@ def _names_in(schema: Any) -> set[str]:
     return set(schema).union(*map(_names_in, schema.values()))
 
 
+def _exact(number: str) -> Decimal | float:
+    try:
+        return Decimal(number)
+    except InvalidOperation:
+        # An exponent of twenty digits.
+        return float(number)
+
+
 def _is_of(text: str, schema: Body, default: Any) -> bool:
     """Validate by the schema's own draft, in decimals: a tenth is not what doubles take it for."""
     try:
-        value = json.loads(text, parse_float=Decimal)
+        value = json.loads(text, parse_float=_exact)
     except ValueError:
         return False
     exact = json.loads(json.dumps(schema), parse_float=Decimal)

@@ -167,7 +167,7 @@ def counted(schema: Mapping[str, Any], scope: Scope) -> Instead | None:
         raise CannotBeHeld("minProperties", "asks for several members whose names are not told")
     if least <= 0 and "maxProperties" not in schema:
         return Instead(bounds)
-    if not left:
+    if not left or ("maxProperties" in schema and len(left) > _MOST_WAYS):
         return None
     same = {name: schema[name] for name in sorted(bounds & schema.keys())}
     ways = _ways(left, least, most, same, is_open=is_open, is_bounded="maxProperties" in schema)
