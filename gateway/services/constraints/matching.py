@@ -36,6 +36,7 @@ _HEAD_CHARS, _TAIL_CHARS = 120, 180
 # What is said of a schema without the keyword that it is said of.
 _UNNAMED: Final = {
     "pattern": re.compile("^(regex parse error|Unable to determine if regex|look-?around)"),
+    "patternProperties": re.compile("patternProperty regexes"),
     "$ref": re.compile("^(Resource |Invalid URI reference)"),
 }
 

@@ -59,7 +59,7 @@ def narrowed(schema: Mapping[str, Any]) -> Narrowed:
     """
     scope = Scope(schema)
     try:
-        found: dict[str, Any] = _narrowed(_of_a_known_draft(schema), scope)
+        found: dict[str, Any] = _narrowed(schema, scope)
     except (TooMuch, RecursionError):
         return Narrowed(dict(schema))
     return Narrowed(found, tuple(sorted(scope.beyond)))
@@ -77,7 +77,7 @@ def _narrowed(schema: Any, scope: Scope) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     scope.spend(*(value for name, value in schema.items() if name not in _OF_SCHEMAS))
-    rest, more = dict(schema), list[Any]()
+    rest, more = dict(_of_a_known_draft(schema)), list[Any]()
     for keyword, rule in _RULES.items():
         instead = rule(rest, scope) if keyword in rest else None
         if instead is not None:
