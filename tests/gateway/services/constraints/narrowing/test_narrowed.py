@@ -100,6 +100,8 @@ _OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {}}}
         {"not": {"properties": {"a": {"const": 1}}, "required": ["a"]}},
         {"not": {"anyOf": [{"minimum": 2}, {"maxItems": 1}]}},
         {"not": {"not": {"required": ["a"]}}},
+        {"not": {"minLength": 2, "maxItems": 1}},
+        {"not": {"maxLength": 1, "minItems": 2, "minimum": 2}},
         {"if": {"required": ["a"]}, "then": {"required": ["b"]}, "else": {"maxProperties": 0}},
         {"if": {"const": 1}, "else": {"type": "string"}},
         {"oneOf": [{"type": "integer"}, {"minimum": 2}]},
@@ -142,6 +144,7 @@ def test_what_can_be_said_whole_takes_the_same(schema: Schema, values: list[Any]
     [
         {"not": {"pattern": "a", "type": "string"}, "type": "string"},
         {"uniqueItems": True, "items": {"type": "string"}},
+        {"uniqueItems": True, "items": [{"type": "integer"}, {"type": "integer"}], "maxItems": 2},
         {"propertyNames": {"allOf": [{"pattern": "a"}, {"maxLength": 2}]}},
         {"format": "colour", "type": "string"},
         {"unevaluatedProperties": False, "allOf": [{"properties": {"a": {}}}]},
