@@ -70,11 +70,12 @@ def _closed(schema: Schema) -> Schema:
     return schema | {"definitions": {"it": {"type": ["string", "object"], "maxLength": 1}}}
 
 
-def is_of(value: Any, schema: Schema) -> bool:
+def is_of(value: Any, schema: Schema) -> bool | None:
+    """Validate; None: the schema is itself, which says nothing."""
     try:
         return bool(Draft7Validator(schema).is_valid(value))
     except RecursionError:
-        return True
+        return None
 
 
 @given(_schemas(_SCHEMAS).map(_closed), st.lists(_VALUES, min_size=1, max_size=6))
@@ -86,7 +87,7 @@ def test_no_value_is_taken_that_was_not(schema: Schema, values: list[Any]) -> No
         return
     for value in values:
         if is_of(value, narrower):
-            assert is_of(value, schema), (json.dumps(narrower), value)
+            assert is_of(value, schema) is not False, (json.dumps(narrower), value)
 
 
 _OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {}}}
