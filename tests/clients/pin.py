@@ -19,6 +19,8 @@ ASKED: Final = {
     "aiperf": "aiperf",
     "anthropic": "anthropic",
     "guidellm": "guidellm",
+    # It does not run on a newer hypothesis.
+    "hypothesis-jsonschema": "hypothesis-jsonschema\nhypothesis==6.119.4",
     "instructor": "instructor",
     "langchain-openai": "langchain-openai",
     # The release beside which docs/benchmarks/litellm.md measures.

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+import jsonschema
+
 from scheduler.bench.report import Figure, at_least, at_most
+from tests.clients.environments import HERE, python_environment
+from tests.gateway.api.openai.random_schemas import draw_schemas
 from tests.live_server import start_server
-from tests.soak.forms import random_forms, unique_forms
+from tests.soak.forms import Fates, random_forms, unique_forms
 from tests.soak.hostile_forms import HOSTILE, Seen, hostile_beside_streams
 from tests.soak.live_gateway import percentile
 
 Part = tuple[dict[str, Figure], dict[str, Any]]
 NUM_RANDOM: Final = 500
+NUM_DRAWN: Final = 500
 NUM_UNIQUE: Final = 10_000
 _LOOKS: Final = 20
 # By then what is kept of a tenant is full.
@@ -30,24 +36,46 @@ def random_schemas(directory: Path, scale: float = 1.0) -> Part:
     number = round(NUM_RANDOM * scale)
     server = start_server(directory / "data")
     try:
-        fates = asyncio.run(random_forms(server, number))
+        fates = asyncio.run(random_forms(server, draw_schemas(number)))
     finally:
         server.stop()
-    ends = fates.ends
-    refused = sum(count for end, count in ends.items() if end.startswith("400"))
-    figures = {
-        "forms_schemas": at_least(ends.total(), NUM_RANDOM, "schemas"),
-        "forms_valid": Figure(ends["stop"] - len(fates.invalid), "answers"),
-        "forms_invalid": at_most(len(fates.invalid), 0, "answers"),
-        "forms_cut": at_most(ends["length"], 0, "answers"),
-        "forms_refused_share": at_most(refused / ends.total(), 0.2, "share"),
-        "forms_refused_without_keyword": at_most(len(fates.unnamed), 0, "refusals"),
-        "forms_failed": at_most(
-            ends.total() - ends["stop"] - ends["length"] - refused, 0, "answers"
-        ),
-    }
-    samples = {"ends": dict(ends), "invalid": fates.invalid[:20], "unnamed": fates.unnamed[:20]}
-    return figures, {"random_schemas": samples}
+    figures = {"forms_schemas": at_least(fates.ends.total(), NUM_RANDOM, "schemas")}
+    return figures | _fates_figures("forms", fates), {"random_schemas": _fates_samples(fates)}
+
+
+def drawn_schemas(directory: Path, scale: float = 1.0) -> Part:
+    """Have schemas answered that hypothesis-jsonschema draws, in two ways: from draft-07's
+    meta-schema, and of one type with bounds that suit each other."""
+    environment = python_environment("hypothesis-jsonschema")
+    number = round(NUM_DRAWN * scale)
+    done = environment.run(
+        *("python", HERE / "programs" / "drawn_schemas.py", str(number), "1"),
+        cwd=directory,
+        timeout_s=3600,
+        PYTHONHASHSEED="0",
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    figures: dict[str, Figure] = {}
+    samples: dict[str, Any] = {}
+    all_fates = {}
+    server = start_server(directory / "data")
+    try:
+        for way, schemas in json.loads(done.stdout).items():
+            all_fates[way] = asyncio.run(
+                random_forms(server, schemas, draft=jsonschema.Draft7Validator)
+            )
+    finally:
+        server.stop()
+    for way, fates in all_fates.items():
+        figures |= _fates_figures(f"drawn_{way}", fates)
+        # Of what may be endless a weak model writes until its context ends.
+        figures[f"drawn_{way}_cut"] = Figure(fates.ends["length"], "answers")
+        samples[f"drawn_{way}"] = _fates_samples(fates)
+    totals = [fates.ends.total() for fates in all_fates.values()]
+    refused = [fates.ends["400"] - fates.num_impossible for fates in all_fates.values()]
+    figures["drawn_schemas"] = at_least(sum(totals), NUM_DRAWN * len(totals), "schemas")
+    figures["refused_share_of_drawn"] = at_most(sum(refused) / sum(totals), 0.2, "share")
+    return figures, samples
 
 
 def unique_schemas(directory: Path, scale: float = 1.0) -> Part:
@@ -79,7 +107,33 @@ def hostile_schemas(directory: Path, scale: float = 1.0) -> Part:
     return _hostile_figures(seen), {"hostile_schemas": _hostile_samples(seen)}
 
 
-PARTS: Final = (random_schemas, unique_schemas, hostile_schemas)
+PARTS: Final = (random_schemas, drawn_schemas, unique_schemas, hostile_schemas)
+
+
+def _fates_figures(name: str, fates: Fates) -> dict[str, Figure]:
+    ends = fates.ends
+    refused = ends["400"] - fates.num_impossible
+    return {
+        f"{name}_valid": Figure(ends["stop"] - len(fates.invalid), "answers"),
+        f"{name}_invalid": at_most(len(fates.invalid), 0, "answers"),
+        f"{name}_cut": at_most(ends["length"], 0, "answers"),
+        # Beside those of which no value is.
+        f"{name}_refused_share": at_most(refused / ends.total(), 0.2, "share"),
+        f"{name}_impossible_share": Figure(fates.num_impossible / ends.total(), "share"),
+        f"{name}_refused_without_keyword": at_most(len(fates.unnamed), 0, "refusals"),
+        f"{name}_failed": at_most(
+            ends.total() - ends["stop"] - ends["length"] - ends["400"], 0, "answers"
+        ),
+    }
+
+
+def _fates_samples(fates: Fates) -> dict[str, Any]:
+    return {
+        "ends": dict(fates.ends),
+        "refused_by": dict(fates.named),
+        "invalid": fates.invalid[:20],
+        "unnamed": fates.unnamed[:20],
+    }
 
 
 def _hostile_figures(seen: Seen) -> dict[str, Figure]:

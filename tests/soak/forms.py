@@ -9,21 +9,22 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation, localcontext
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import httpx
 import jsonschema
+from jsonschema.validators import validator_for
 
-from tests.gateway.api.openai.random_schemas import draw_schemas
 from tests.live_server import Server
 
 _TIMEOUT_S: Final = 120.0
 _TOGETHER: Final = 4
 # More than any of them takes, blanks and all.
 _ENOUGH_TOKENS: Final = 1500
-# What of the schemas that are drawn is not supported.
-_NAMED: Final = re.compile('"not"|"uniqueItems"')
+_IMPOSSIBLE: Final = re.compile("no value")
+_KEYWORD: Final = re.compile(r"[$\w]+")
 _CHILD: Final = b"gateway.services.constraints.child"
 
 Body = dict[str, Any]
@@ -32,16 +33,31 @@ T = TypeVar("T")
 
 @dataclass
 class Fates:
-    """Say what became of schemas: how each ended, which answers were not of theirs, and which
-    refusals named no keyword."""
+    """Say what became of schemas: how each ended, which answers were not of theirs, and what was
+    refused: of how many no value is, by which keywords others, and what named none."""
 
     ends: Counter[str] = field(default_factory=Counter)
     invalid: list[Body] = field(default_factory=list)
+    num_impossible: int = 0
+    named: Counter[str] = field(default_factory=Counter)
     unnamed: list[str] = field(default_factory=list)
 
+    def refuse(self, schema: Body, message: str) -> None:
+        """Note a refusal by what it says."""
+        self.ends["400"] += 1
+        if _IMPOSSIBLE.search(message):
+            self.num_impossible += 1
+        elif found := [name for name in _KEYWORD.findall(message) if name in _names_in(schema)]:
+            self.named[found[0]] += 1
+        else:
+            self.unnamed.append(message)
 
-async def random_forms(server: Server, number: int) -> Fates:
-    """Ask for an answer of each of so many schemas, and validate it."""
+
+async def random_forms(
+    server: Server, schemas: Iterable[Body], *, draft: Any = jsonschema.Draft202012Validator
+) -> Fates:
+    """Ask for an answer of each of some schemas, which are of `draft` unless they say another, and
+    validate it."""
     fates = Fates()
 
     async def ask(client: httpx.AsyncClient, numbered: tuple[int, Body]) -> None:
@@ -49,19 +65,18 @@ async def random_forms(server: Server, number: int) -> Fates:
         asked = {"guided_json": schema, "seed": seed, "temperature": 0.7}
         answer = await client.post("/completions", json=_body(server, _ENOUGH_TOKENS) | asked)
         document = answer.json()
+        if answer.status_code == 400:
+            fates.refuse(schema, document["error"]["message"])
+            return
         if answer.status_code != 200:
-            message = document["error"]["message"]
-            named = _NAMED.search(message)
-            fates.ends[f"{answer.status_code} {named[0] if named else ''}".strip()] += 1
-            if named is None:
-                fates.unnamed.append(message)
+            fates.ends[str(answer.status_code)] += 1
             return
         [choice] = document["choices"]
         fates.ends[choice["finish_reason"]] += 1
-        if choice["finish_reason"] == "stop" and not _is_of(choice["text"], schema):
+        if choice["finish_reason"] == "stop" and not _is_of(choice["text"], schema, draft):
             fates.invalid.append({"schema": schema, "text": choice["text"]})
 
-    await _each(server, enumerate(draw_schemas(number)), ask)
+    await _each(server, enumerate(schemas), ask)
     return fates
 
 
@@ -124,12 +139,32 @@ async def _each(
             group.create_task(go_on(client))
 
 
-def _is_of(text: str, schema: Body) -> bool:
+def _names_in(schema: Any) -> set[str]:
+    """Collect the names of members at any depth."""
+    if isinstance(schema, list):
+        return set().union(*map(_names_in, schema))
+    if not isinstance(schema, dict):
+        return set()
+    return set(schema).union(*map(_names_in, schema.values()))
+
+
+def _exact(number: str) -> Decimal | float:
     try:
-        value = json.loads(text)
+        return Decimal(number)
+    except InvalidOperation:
+        # An exponent of twenty digits.
+        return float(number)
+
+
+def _is_of(text: str, schema: Body, default: Any) -> bool:
+    """Validate by the schema's own draft, in decimals: a tenth is not what doubles take it for."""
+    try:
+        value = json.loads(text, parse_float=_exact)
     except ValueError:
         return False
-    return bool(jsonschema.Draft202012Validator(schema).is_valid(value))
+    exact = json.loads(json.dumps(schema), parse_float=Decimal)
+    with localcontext(prec=1000):
+        return bool(validator_for(exact, default)(exact).is_valid(value))
 
 
 def _memory_mib(pid: int) -> float:

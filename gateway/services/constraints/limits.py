@@ -25,7 +25,8 @@ MAX_GRAMMAR_BYTES: Final = 64 << 10
 MAX_CHOICES: Final = 2000
 MAX_CHOICE_CHARS: Final = 1024
 
-_LEAST: Final = ("minLength", "minItems", "minProperties")
+# Of which type values are that a bound is for; where others may be, those are left out.
+_LEAST: Final = {"minLength": "string", "minItems": "array", "minProperties": "object"}
 _BRANCHES: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 
 
@@ -69,9 +70,10 @@ def _check_properties(schema: Mapping[str, Any], param: str) -> int:
 
 
 def _check_numbers(schema: Mapping[str, Any], param: str) -> None:
-    for name in _LEAST:
+    for name, type_ in _LEAST.items():
         number = schema.get(name)
-        if isinstance(number, int | float) and number > MAX_COUNT:
+        is_above = isinstance(number, int | float) and number > MAX_COUNT
+        if is_above and schema.get("type") in (type_, [type_]):
             raise _too_much(name, f"of {MAX_COUNT}", param)
     pattern = schema.get("pattern")
     if isinstance(pattern, str) and len(pattern) > MAX_PATTERN_CHARS:

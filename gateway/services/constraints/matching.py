@@ -7,6 +7,7 @@ after a first mask, and with every step.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +33,12 @@ _LIMITS: Final = LLParserLimits(
 )
 # What was written may stand before what is wrong with it, however long.
 _HEAD_CHARS, _TAIL_CHARS = 120, 180
+# What is said of a schema without the keyword that it is said of.
+_UNNAMED: Final = {
+    "pattern": re.compile("^(regex parse error|Unable to determine if regex|look-?around)"),
+    "patternProperties": re.compile("patternProperty regexes"),
+    "$ref": re.compile("^(Resource |Invalid URI reference)"),
+}
 
 
 class GrammarRefused(Exception):
@@ -101,7 +108,10 @@ def _reason(error: str) -> str:
     """Say in one line what the library says in several."""
     lines = [line.strip() for line in error.splitlines()]
     kept = [line for line in lines if line and not line.startswith("<non-verbose")]
-    text = " ".join(kept)
+    text = " ".join(kept).replace("Unsatisfiable schema:", "no value is of the schema:", 1)
+    for keyword, said in _UNNAMED.items():
+        if said.search(text):
+            text = f"'{keyword}': {text}"
     if text.startswith("NoExtension"):
         text = "no text fits it; does a '$ref' lead to itself?"
     if len(text) <= _HEAD_CHARS + _TAIL_CHARS:

@@ -131,7 +131,15 @@ class Constraints:
 
     def _compile(self, vocabulary: Vocabulary, spec: ConstraintSpec) -> tuple[TokenConstraint, int]:
         words, tokens = vocabulary.made()
-        grown_bytes = self._checkers.check(words, spec.grammar, param=spec.param)
+        try:
+            grown_bytes = self._checkers.check(words, spec.grammar, param=spec.param)
+        except ConstraintRefused as refused:
+            if not spec.beyond:
+                raise
+            above = ", ".join(f"'{name}'" for name in spec.beyond)
+            raise ConstraintRefused(
+                f"{refused} (No answer is as large as {above} says.)", param=spec.param
+            ) from None
         try:
             matcher = compile_grammar(tokens, spec.grammar)
         except GrammarRefused as refused:

@@ -30,6 +30,7 @@ _BY_NAME: Final = frozenset(
     {"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"}
 )
 _MOST: Final = frozenset({"maxItems", "maxLength", "maxProperties"})
+_COUNTS: Final = _MOST | {"minItems", "minLength", "minProperties"}
 _ANNOTATIONS: Final = frozenset({"$comment", "description", "title"})
 # OpenAPI's words for how a text is shown or meant, and not for what is in it.
 _FORMATS_OF_ANY: Final = frozenset({"binary", "password"})
@@ -46,6 +47,8 @@ def simplified(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _inner(name: str, value: Any) -> Any:
+    if name in _COUNTS and isinstance(value, float) and value.is_integer():
+        value = int(value)
     if name in _MOST and isinstance(value, int | float) and value > MAX_COUNT:
         return MAX_COUNT
     if name in _OF_ONE and isinstance(value, Mapping):

@@ -26,6 +26,7 @@ from gateway.services.constraints.limits import (
     MAX_SCHEMA_BYTES,
     check_schema,
 )
+from gateway.services.constraints.narrowing import CannotBeHeld, Narrowed, narrowed
 from gateway.services.constraints.simplified import simplified
 
 # Room for a line break and an indent; without a bound a weak model writes blanks to the end.
@@ -52,11 +53,13 @@ _INSTRUCTION: Final = re.compile(r"<[^>\s]*>?|%(?!ignore\b|import\b|regex\b)\w+|
 class ConstraintSpec:
     """Say what an answer must look like: `grammar` is the document to compile.
 
-    `param` names the field of the request that asks for it.
+    `param` names the field of the request that asks for it. `beyond`: keywords of a schema whose
+    bounds nothing that is ever written can meet, so that the grammar has no values of their types.
     """
 
     grammar: str
     param: str
+    beyond: tuple[str, ...] = ()
 
     @property
     def digest(self) -> bytes:
@@ -66,8 +69,8 @@ class ConstraintSpec:
 
 def json_spec(schema: Mapping[str, Any], *, param: str, is_compact: bool = False) -> ConstraintSpec:
     """Ask for JSON of a schema; a compact one has no blanks. Raises: `ConstraintRefused`."""
-    document = {"json_schema": _with_our_options(schema, param, is_compact=is_compact)}
-    return ConstraintSpec(_encode({"grammars": [document]}), param)
+    ours, beyond = _with_our_options(schema, param, is_compact=is_compact)
+    return ConstraintSpec(_encode({"grammars": [{"json_schema": ours}]}), param, beyond)
 
 
 def regex_spec(pattern: str, *, param: str) -> ConstraintSpec:
@@ -132,19 +135,24 @@ def json_rule(schema: Mapping[str, Any], *, param: str, is_compact: bool = False
 
     Raises: `ConstraintRefused`.
     """
-    return "%json " + _encode(_with_our_options(schema, param, is_compact=is_compact))
+    ours, _ = _with_our_options(schema, param, is_compact=is_compact)
+    return "%json " + _encode(ours)
 
 
-def _with_our_options(schema: Mapping[str, Any], param: str, *, is_compact: bool) -> dict[str, Any]:
+def _with_our_options(schema: Mapping[str, Any], param: str, *, is_compact: bool) -> Narrowed:
     check_schema(schema, param=param)
     options = _COMPACT if is_compact else _OPTIONS
-    ours = {name: value for name, value in simplified(schema).items() if name != _SCHEMA_OPTIONS}
+    try:
+        ours, beyond = narrowed(simplified(schema))
+    except CannotBeHeld as cannot:
+        raise ConstraintRefused(f"'{param}' is not supported: {cannot}", param=param) from None
+    ours.pop(_SCHEMA_OPTIONS, None)
     ours[_SCHEMA_OPTIONS] = options
     if len(_encode(ours)) > MAX_SCHEMA_BYTES:
         raise ConstraintRefused(
             f"'{param}': the schema is larger than {MAX_SCHEMA_BYTES} bytes.", param=param
         )
-    return ours
+    return Narrowed(ours, beyond)
 
 
 def _encode(value: Any) -> str:

@@ -143,19 +143,29 @@ async def test_blanks_are_bounded(constraints: Constraints) -> None:
 @pytest.mark.parametrize(
     ("schema", "named"),
     [
-        ({"not": {}}, "not"),
-        ({"type": "object", "if": {}, "then": {}}, "if"),
+        ({"not": {}}, "no value"),
+        ({"type": "string", "not": {"pattern": "a", "type": "string"}}, "not"),
+        ({"type": "string", "minLength": 3, "maxLength": 2}, "no value"),
         ({"type": "array", "uniqueItems": True}, "uniqueItems"),
-        ({"type": "array", "contains": {}}, "contains"),
-        ({"propertyNames": {"maxLength": 2}}, "propertyNames"),
-        ({"dependentRequired": {"a": ["b"]}}, "dependentRequired"),
+        ({"propertyNames": {"allOf": [{"pattern": "a"}]}}, "propertyNames"),
+        ({"unevaluatedProperties": False, "anyOf": [{}]}, "unevaluatedProperties"),
+        ({"type": "object", "minProperties": 2}, "minProperties"),
+        ({"const": [2**60 + 1]}, "const"),
+        ({"type": "number", "minimum": 1e300}, "minimum"),
         ({"type": "string", "format": "sonnet"}, "sonnet"),
-        ({"type": "string", "pattern": "(?=a)b"}, "look-around"),
-        ({"$ref": "https://example.com/x"}, "example.com"),
+        ({"type": "string", "pattern": "(?=a)b"}, "'pattern'"),
+        ({"$ref": "https://example.com/x"}, "'$ref': Resource 'https://example.com"),
         ({"$ref": "#"}, "$ref"),
         ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "$ref"),
-        ({"x-guidance": {"lenient": True}, "not": {}}, "not"),
-        ({"properties": {"a": {"x-guidance": {"lenient": True}, "not": {}}}}, "not"),
+        ({"x-guidance": {"lenient": True}, "type": "array", "uniqueItems": True}, "unique"),
+        (
+            {
+                "properties": {
+                    "a": {"x-guidance": {"lenient": True}, "type": "string", "format": "sonnet"}
+                }
+            },
+            "sonnet",
+        ),
         ({"type": "string", "minLength": 10**6}, "minLength"),
         ({"enum": [str(i) for i in range(3000)]}, "enum"),
         ({"properties": {f"p{i}": {} for i in range(500)}}, "properties"),
