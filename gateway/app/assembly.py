@@ -31,7 +31,7 @@ from gateway.app.batch_work import running_batches
 from gateway.app.batches import OpenBatches, open_batches
 from gateway.app.observing import Observed, observing
 from gateway.app.playground import open_playground
-from gateway.app.signing_in import SigningIn, signing_in
+from gateway.app.signing_in import SigningIn, issuer_of, signing_in
 from gateway.app.watching import Watching, open_watching
 from gateway.app.web_ui import UiParts, open_ui
 from gateway.credentials import Token
@@ -171,7 +171,7 @@ async def assemble(
     )
     local_token = new_local_token()
     organisation = await store.organisations.default()
-    people = signing_in(store, auth, organisation.id)
+    people = signing_in(store, auth, organisation.id, issuer=issuer_of(settings))
     await people.run(stack)
     batches = None
     if not is_worker:
