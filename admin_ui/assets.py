@@ -19,7 +19,7 @@ from starlette.routing import Route
 STATIC: Final = Path(__file__).parent / "static"
 # `layers` says the order of the others.
 STYLES: Final = ("layers", "tokens", "reset", "layout", "components", "charts")
-_SCRIPTS: Final = ("app.js", "charts.js", "playground.js")
+_SCRIPTS: Final = ("app.js", "charts.js", "playground.js", "upload.js")
 _VENDORED: Final = ("htmx.min.js", "uPlot.iife.min.js", "uPlot.min.css")
 _TYPES: Final = {
     ".css": "text/css; charset=utf-8",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from admin_ui.batch_desk import BatchDesk
 from admin_ui.live import LiveHub
 from admin_ui.playground import Playground
 from admin_ui.setting_rows import SettingRow
@@ -21,7 +22,8 @@ from gateway.services.what_if import WhatIf
 class UiServices:
     """Hold what the screens call. `parts` says how each part of the process is, and `api` where
     tenants reach it, None where nobody does. `settings` are as they hold here. `playground` is None
-    where no model is served. `portal_reads` is how often a tenant's people may ask for its pages.
+    where no model is served, `batch_desk` where nobody takes in batches. `portal_reads` is how
+    often a tenant's people may ask for its pages.
     """
 
     admin: AdminServices
@@ -37,4 +39,5 @@ class UiServices:
     what_if: WhatIf
     api: str | None = None
     playground: Playground | None = None
+    batch_desk: BatchDesk | None = None
     portal_reads: ReadRate

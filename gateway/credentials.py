@@ -30,6 +30,7 @@ KEY_PREFIX = "sluice_live_"
 ADMIN_PREFIX = "sluice_admin_"
 SESSION_PREFIX = "sluice_session_"
 LINK_PREFIX = "sluice_link_"
+VISIT_PREFIX = "sluice_visit_"
 
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _KID_CHARS, _SECRET_CHARS, _TAG_CHARS, _CRC_CHARS = 12, 32, 6, 6
@@ -128,6 +129,10 @@ class Secrets:
         return self._derive("form-token")
 
     @cached_property
+    def visit_key(self) -> bytes:
+        return self._derive("sign-in-visit")
+
+    @cached_property
     def tag_key(self) -> bytes:
         return self._derive("token-tag")
 
@@ -182,6 +187,13 @@ class Secrets:
     def form_token(self, token: Token) -> str:
         """Compute what the forms of a session carry: of no other session, and of no use after."""
         return hmac.digest(self.form_key, token.text.encode("ascii"), "sha256").hex()
+
+    def visit_value(self, visit: str, what: str) -> str:
+        """Compute what a visit to another issuer carries, 64 characters: who has one has no other.
+
+        `visit` is its id and when it began, `what` is for what.
+        """
+        return hmac.digest(self.visit_key, f"{what} {visit}".encode(), "sha256").hex()
 
     def _tag(self, drawn: str) -> str:
         mac = hmac.digest(self.tag_key, drawn.encode("ascii"), "sha256")

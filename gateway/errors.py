@@ -213,6 +213,13 @@ class LinkOver(LoginFailed):
     message = "This link was used already, or its time is over. Ask for a new one."
 
 
+class NotInvited(LoginFailed):
+    """Have an owner make a user for you first."""
+
+    code = "not_invited"
+    message = "Nobody here was invited as you."
+
+
 class PermissionDenied(GatewayError):
     """Use a credential that has the right that the message names."""
 
@@ -410,6 +417,13 @@ class StorageUnavailable(Overloaded):
 
     code = "storage_unavailable"
     message = "The server cannot reach its file storage. Try again shortly."
+
+
+class IssuerUnavailable(Overloaded):
+    """Sign in another way, or later: the issuer of sign-ins does not answer as one does."""
+
+    code = "issuer_unavailable"
+    message = "The issuer of sign-ins does not answer. Try again shortly."
 
 
 class ServerDraining(Overloaded):

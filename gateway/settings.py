@@ -30,6 +30,14 @@ Network = IPv4Network | IPv6Network
 # As browsers spell it: no capitals, no path, no slash at the end.
 _ORIGIN: Final = re.compile(r"https?://[a-z0-9._\-\[\]:]+", re.ASCII)
 
+# Compared letter by letter with what its tokens say.
+_ISSUER: Final = re.compile(
+    r"https://[a-z0-9._\-\[\]:]+(?:/[A-Za-z0-9._~/\-]*)?"
+    r"|http://(?:localhost|127\.0\.0\.1|\[::1\])(?::\d+)?(?:/[A-Za-z0-9._~/\-]*)?",
+    re.ASCII,
+)
+_PLATFORM_ROLES: Final = ("owner", "operator", "viewer")
+
 # What says of one model what a table of `[[models]]` says of each.
 OF_ONE_MODEL: Final = (
     "model",
@@ -73,6 +81,29 @@ class Settings(ModelOptions, BaseSettings):
     admin_public_url: str | None = Field(
         default=None,
         description="Where browsers reach the pages, as `https://sluice.example`; unset: here.",
+    )
+    oidc_issuer: str | None = Field(
+        default=None,
+        description="Where people may sign in instead, as OpenID Connect has it: "
+        "[admin-ui-access](docs/admin-ui-access.md).",
+    )
+    oidc_client_id: str | None = Field(default=None, description="Our name at that issuer.")
+    oidc_client_secret: SecretStr | None = Field(
+        default=None, description="Our secret there; unset: a client without one."
+    )
+    oidc_scopes: str = Field(
+        default="openid profile email", description="What is asked for there; `openid` is needed."
+    )
+    oidc_name: str = Field(
+        default="single sign-on", description="What people call the issuer, on the login page."
+    )
+    oidc_role_claim: str | None = Field(
+        default=None,
+        description="Claim that gives a role to who was not invited; unset: nothing does.",
+    )
+    oidc_roles: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="Roles by that claim's values, as `ops=operator`, by commas; the first counts.",
     )
 
     drain_accept_s: float = Field(
@@ -350,6 +381,22 @@ class Settings(ModelOptions, BaseSettings):
             raise ValueError("it must be https://HOST or http://HOST:PORT, without a path")
         return value
 
+    @field_validator("oidc_issuer")
+    @classmethod
+    def _check_issuer(cls, value: str | None) -> str | None:
+        if value is not None and not _ISSUER.fullmatch(value):
+            raise ValueError("it must be https://HOST, with a path perhaps, or of this machine")
+        return value
+
+    @field_validator("oidc_roles")
+    @classmethod
+    def _check_roles(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for pair in value:
+            name, _, role = pair.rpartition("=")
+            if not name or role not in _PLATFORM_ROLES:
+                raise ValueError(f"each must be VALUE=ROLE, of {', '.join(_PLATFORM_ROLES)}")
+        return value
+
     @field_validator("cors_origins")
     @classmethod
     def _check_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -384,6 +431,7 @@ class Settings(ModelOptions, BaseSettings):
         "quota_thresholds",
         "cors_origins",
         "trace_trusted_tenants",
+        "oidc_roles",
         mode="before",
     )
     @classmethod
@@ -423,6 +471,19 @@ class Settings(ModelOptions, BaseSettings):
                 f"the API and the admin API cannot both have port {self.port}: choose another with "
                 "--admin-port, or SLUICE_ADMIN_PORT"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_oidc(self) -> Settings:
+        if self.oidc_issuer is None:
+            return self
+        for name in ("oidc_client_id", "admin_public_url"):
+            if getattr(self, name) is None:
+                raise ValueError(f"oidc_issuer goes with {name}")
+        if "openid" not in self.oidc_scopes.split():
+            raise ValueError("oidc_scopes must have openid")
+        if (self.oidc_role_claim is None) != (not self.oidc_roles):
+            raise ValueError("oidc_role_claim and oidc_roles go together")
         return self
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The cookie of a session: where it may go is in its name, which browsers hold to.
+"""The cookies of a session and of a visit: where one may go is in its name, which browsers hold to.
 
 `__Host-` says: set by this host itself, over TLS, for all of it and no other. Over plain HTTP,
 which is for this machine, there is no such cookie; there the port is in its name, as cookies know
@@ -7,7 +7,6 @@ none and another server of the same machine has its own.
 
 from __future__ import annotations
 
-from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.responses import Response
@@ -15,22 +14,20 @@ from starlette.types import Scope
 
 from admin_ui.guards.entrance import sent
 
-SECURE_NAME: Final = "__Host-sluice_session"
-
 
 class SessionCookie:
-    """Read, set and take back the cookie of one request's session."""
+    """Read, set and take back a cookie of one request's, by default that of its session."""
 
-    def __init__(self, scope: Scope, public_url: str | None) -> None:
+    def __init__(self, scope: Scope, public_url: str | None, *, what: str = "session") -> None:
         host = sent(scope, b"host")
         public = urlsplit(public_url or "")
         self.is_secure = scope.get("scheme") == "https" or (
             public.scheme == "https" and public.netloc == host
         )
         port = host.rpartition(":")[2]
-        self.name = SECURE_NAME
+        self.name = f"__Host-sluice_{what}"
         if not self.is_secure:
-            self.name = f"sluice_session_{port if port.isdigit() else 80}"
+            self.name = f"sluice_{what}_{port if port.isdigit() else 80}"
 
     def read(self, scope: Scope) -> str:
         """Return what the browser sent; "" for nothing, or for two that differ."""
@@ -42,9 +39,15 @@ class SessionCookie:
                         values.add(part.strip()[len(wanted) :])
         return values.pop() if len(values) == 1 else ""
 
-    def give(self, response: Response, text: str) -> None:
+    def give(self, response: Response, text: str, *, life_s: int | None = None) -> None:
         response.set_cookie(
-            self.name, text, path="/", secure=self.is_secure, httponly=True, samesite="lax"
+            self.name,
+            text,
+            max_age=life_s,
+            path="/",
+            secure=self.is_secure,
+            httponly=True,
+            samesite="lax",
         )
 
     def take_back(self, response: Response) -> None:

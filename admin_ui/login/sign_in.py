@@ -37,9 +37,14 @@ _FIRST_NAME = "admin"
 Page = Callable[[Request], Awaitable[Response]]
 
 
-def sign_in_routes(sign_in: SignIn, sessions: Sessions, pages: Pages) -> list[Route]:
-    """Declare the routes; the guard leaves those open that are not for who is signed in."""
-    desk = _Desk(sign_in, sessions, pages)
+def sign_in_routes(
+    sign_in: SignIn, sessions: Sessions, pages: Pages, *, issuer: str | None = None
+) -> list[Route]:
+    """Declare the routes; the guard leaves those open that are not for who is signed in.
+
+    `issuer` is what people call the one that they may sign in at instead.
+    """
+    desk = SignInDesk(sign_in, sessions, pages, issuer=issuer)
     return [
         Route(LOGIN, desk.show_login, methods=["GET"]),
         Route(LOGIN, _until_gone(desk.login), methods=["POST"]),
@@ -52,17 +57,23 @@ def sign_in_routes(sign_in: SignIn, sessions: Sessions, pages: Pages) -> list[Ro
     ]
 
 
-class _Desk:
-    def __init__(self, sign_in: SignIn, sessions: Sessions, pages: Pages) -> None:
+class SignInDesk:
+    """Answer who is not signed in; `issuer` is where else they may sign in."""
+
+    def __init__(
+        self, sign_in: SignIn, sessions: Sessions, pages: Pages, *, issuer: str | None
+    ) -> None:
         self._sign_in = sign_in
         self._sessions = sessions
         self._pages = pages
+        self.issuer = issuer
 
     async def show_login(self, request: Request) -> Response:
         if (session := _session_of(request)) is not None:
             return RedirectResponse(root_of(session.admin.role), 303)
         asked = request.query_params.get("next", "")
-        return self._pages.answer(request, "login/login.html", _fields(next=asked))
+        fields = login_fields(next=asked, issuer=self.issuer)
+        return self._pages.answer(request, "login/login.html", fields)
 
     async def login(self, request: Request) -> Response:
         form = await read_form(request)
@@ -72,15 +83,15 @@ class _Desk:
                 name, form.text("password"), caller_of(request)
             )
         except LoginFailed as exc:
-            fields = _fields(next=place, name=name, error=_said(exc))
-            return self._refused(request, "login/login.html", fields, exc)
+            fields = login_fields(next=place, name=name, error=_said(exc), issuer=self.issuer)
+            return self.refused(request, "login/login.html", fields, exc)
         return await self._begun(request, made, place)
 
     async def show_portal(self, request: Request) -> Response:
         if (session := _session_of(request)) is not None:
             return RedirectResponse(root_of(session.admin.role), 303)
         asked = request.query_params.get("next", "")
-        return self._pages.answer(request, "login/portal.html", _fields(next=asked))
+        return self._pages.answer(request, "login/portal.html", login_fields(next=asked))
 
     async def login_by_key(self, request: Request) -> Response:
         form = await read_form(request)
@@ -88,8 +99,8 @@ class _Desk:
         try:
             made = await self._sign_in.with_key(form.text("key"), caller_of(request))
         except LoginFailed as exc:
-            fields = _fields(next=place, error=_said(exc))
-            return self._refused(request, "login/portal.html", fields, exc)
+            fields = login_fields(next=place, error=_said(exc))
+            return self.refused(request, "login/portal.html", fields, exc)
         return await self._begun(request, made, place)
 
     async def show_link(self, request: Request) -> Response:
@@ -97,7 +108,7 @@ class _Desk:
         try:
             name = await self._sign_in.link_is_for(link)
         except LinkOver as exc:
-            return self._refused(request, "login/link_over.html", {"error": exc.message}, exc)
+            return self.refused(request, "login/link_over.html", {"error": exc.message}, exc)
         return self._pages.answer(request, "login/password.html", _linked(link, name))
 
     async def follow_link(self, request: Request) -> Response:
@@ -111,10 +122,10 @@ class _Desk:
                 raise InvalidRequest("The two are not the same.", param="again")
             made = await self._sign_in.with_link(link, name, password, caller_of(request))
         except LinkOver as exc:
-            return self._refused(request, "login/link_over.html", {"error": exc.message}, exc)
+            return self.refused(request, "login/link_over.html", {"error": exc.message}, exc)
         except (InvalidRequest, LoginFailed) as exc:
             fields = _linked(link, known, typed=name, errors={exc.param or "": _said(exc)})
-            return self._refused(request, "login/password.html", fields, exc)
+            return self.refused(request, "login/password.html", fields, exc)
         return await self._begun(request, made, "")
 
     async def logout(self, request: Request) -> Response:
@@ -134,9 +145,10 @@ class _Desk:
                 await self._sessions.end(actor_of(request), before.id)
         return begun(request, made, place_of(made.session.admin, place))
 
-    def _refused(
+    def refused(
         self, request: Request, template: str, fields: dict[str, object], exc: GatewayError
     ) -> Response:
+        """Answer with a page that says why not."""
         status, _ = classify(exc)
         response = self._pages.answer(request, template, fields, status=status)
         if exc.retry_after_s is not None:
@@ -178,8 +190,11 @@ def _said(exc: GatewayError) -> str:
     return exc.message
 
 
-def _fields(next: str = "", name: str = "", error: str = "") -> dict[str, object]:
-    return {"next": next, "name": name, "error": error}
+def login_fields(
+    next: str = "", name: str = "", error: str = "", issuer: str | None = None
+) -> dict[str, object]:
+    """Return what the pages of signing in are told."""
+    return {"next": next, "name": name, "error": error, "issuer": issuer}
 
 
 def _linked(

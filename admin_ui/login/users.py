@@ -33,9 +33,15 @@ _MAX_ROWS = 100
 _REFUSED = (InvalidRequest, NotFound, Conflict, PermissionDenied)
 
 
-def user_screens(users: UserService, pages: Pages, public_url: str | None = None) -> list[Route]:
-    """Declare the routes."""
-    desk = _Desk(users, pages, public_url)
+def user_screens(
+    users: UserService,
+    pages: Pages,
+    public_url: str | None = None,
+    *,
+    issuer: str | None = None,
+) -> list[Route]:
+    """Declare the routes; `issuer` is what people call where else they may sign in."""
+    desk = _Desk(users, pages, public_url, issuer)
     return [
         screen(USERS, desk.show, allows=OWNERS),
         screen(USERS, desk.create, method="POST", allows=OWNERS),
@@ -48,8 +54,11 @@ def user_screens(users: UserService, pages: Pages, public_url: str | None = None
 
 
 class _Desk:
-    def __init__(self, users: UserService, pages: Pages, public_url: str | None) -> None:
+    def __init__(
+        self, users: UserService, pages: Pages, public_url: str | None, issuer: str | None
+    ) -> None:
         self._users = users
+        self._issuer = issuer
         self._pages = pages
         self._public_url = public_url
 
@@ -65,6 +74,7 @@ class _Desk:
                 name=form.text("name"),
                 role=_role(form),
                 tenant=form.optional("tenant"),
+                subject=form.optional("subject"),
             )
         except _REFUSED as exc:
             return await self._page(request, typed=form.values(), exc=exc)
@@ -79,6 +89,7 @@ class _Desk:
                 name,
                 role=_role(form),
                 tenant=form.optional("tenant"),
+                subject=None if self._issuer is None else form.text("subject"),
                 version=form.version(),
             )
         except _REFUSED as exc:
@@ -140,6 +151,8 @@ class _Desk:
             "has_more": users.next is not None,
             "sessions": sessions.data,
             "roles": [role.value for role in AdminRole],
+            "issuer": self._issuer,
+            "subject_of": self._users.subject_of,
             "role_options": [(role.value, role.value) for role in AdminRole],
             "typed": typed or {},
             "errors": {} if exc is None or of else {exc.param or "name": exc.message},

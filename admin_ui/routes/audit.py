@@ -19,7 +19,7 @@ from gateway.domain.admin import AuditFilter
 from gateway.errors import NotFound
 
 _KINDS = ("tenant", "key", "quota", "plan", "price", "org", "token", "user", "batch", "scheduler")
-_OWN_KINDS = ("key", "quota")
+_OWN_KINDS = ("key", "quota", "batch")
 
 
 def audit_routes(services: UiServices, pages: Pages) -> list[Route]:
@@ -32,7 +32,7 @@ def audit_routes(services: UiServices, pages: Pages) -> list[Route]:
 
 
 class AuditScreens:
-    """Show the records that who speaks may see: its tenant's of keys and limits, or all."""
+    """Show the records that who speaks may see: all, or of keys, limits and batches its own."""
 
     def __init__(self, services: UiServices, pages: Pages) -> None:
         self._services = services

@@ -43,15 +43,16 @@ def portal_routes(services: UiServices, pages: Pages) -> list[Route]:
     """Declare the screens."""
     portal = _Portal(services, pages)
     own = portal.own
-    batches, audit = BatchScreens(services, pages), AuditScreens(services, pages)
+    audit = AuditScreens(services, pages)
     detail = TenantDetail(services, pages)
     return [
         screen(PORTAL, portal.show, allows=EVERYONE),
         screen(f"{PORTAL}/meters", own(portal.limits.meters), allows=TENANTS),
         screen(f"{PORTAL}/usage", portal.own(detail.usage, reads=_USAGE_READS), allows=TENANTS),
         *RequestScreens(services, pages).routes(f"{PORTAL}/requests", reads=TENANTS, of=own),
-        screen(f"{PORTAL}/batches", own(batches.page), allows=TENANTS),
-        screen(f"{PORTAL}/batches/table", own(batches.table), allows=TENANTS),
+        *BatchScreens(services, pages).routes(
+            f"{PORTAL}/batches", reads=TENANTS, changes=TENANT_OWNER, downloads=TENANTS, of=own
+        ),
         *KeyScreens(services, pages).routes(
             f"{PORTAL}/keys", reads=TENANTS, changes=TENANT_OWNER, of=own
         ),

@@ -48,6 +48,7 @@ STATUS: Final[dict[type[errors.GatewayError], tuple[int, str]]] = {
     errors.LoginFailed: (401, "authentication_error"),
     errors.LoginLimited: (429, "rate_limit_error"),
     errors.LinkOver: (401, "authentication_error"),
+    errors.NotInvited: (403, "permission_error"),
     errors.PermissionDenied: (403, "permission_error"),
     errors.SetByOperator: (403, "permission_error"),
     errors.NotFound: (404, "invalid_request_error"),
@@ -74,6 +75,7 @@ STATUS: Final[dict[type[errors.GatewayError], tuple[int, str]]] = {
     errors.StoreUnavailable: (503, "server_error"),
     errors.CountersUnavailable: (503, "server_error"),
     errors.StorageUnavailable: (503, "server_error"),
+    errors.IssuerUnavailable: (503, "server_error"),
     errors.ServerDraining: (503, "server_draining"),
     errors.InternalFailure: (500, "server_error"),
 }

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp
 from admin_ui.app import Guard
 from admin_ui.assets import Assets
 from admin_ui.guards import guarded
-from admin_ui.login import account_routes, sign_in_routes, user_screens
+from admin_ui.login import account_routes, oidc_routes, sign_in_routes, user_screens
 from admin_ui.pages import About, Pages
 from gateway.app.signing_in import SigningIn
 from gateway.services.admin import UserService
@@ -18,10 +18,13 @@ def people_routes(
     people: SigningIn, users: UserService, pages: Pages, *, public_url: str | None = None
 ) -> list[Route]:
     """Declare the pages of signing in, of one's account and of users."""
+    visits = people.visits
+    issuer = None if visits is None else visits.name
     return [
-        *sign_in_routes(people.sign_in, people.sessions, pages),
+        *sign_in_routes(people.sign_in, people.sessions, pages, issuer=issuer),
+        *oidc_routes(people.sign_in, people.sessions, visits, pages, public_url),
         *account_routes(people.sign_in, people.sessions, pages),
-        *user_screens(users, pages, public_url),
+        *user_screens(users, pages, public_url, issuer=issuer),
     ]
 
 

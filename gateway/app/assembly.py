@@ -28,10 +28,10 @@ from gateway.app.accounting import Accounting, open_accounting
 from gateway.app.admin_pages import guard_of, people_routes
 from gateway.app.administration import admin_services, count_dead_items, follow_audit_head
 from gateway.app.batch_work import running_batches
-from gateway.app.batches import open_batches
+from gateway.app.batches import OpenBatches, open_batches
 from gateway.app.observing import Observed, observing
 from gateway.app.playground import open_playground
-from gateway.app.signing_in import SigningIn, signing_in
+from gateway.app.signing_in import SigningIn, issuer_of, signing_in
 from gateway.app.watching import Watching, open_watching
 from gateway.app.web_ui import UiParts, open_ui
 from gateway.credentials import Token
@@ -47,7 +47,6 @@ from gateway.services.auth import (
 from gateway.services.batches.worker import BatchWorker
 from gateway.services.constraints import Constraints
 from gateway.services.fair_pool import FairPool
-from gateway.services.files import FileService, FileUpkeep
 from gateway.services.health import OverloadWatch, Phase, Probes
 from gateway.services.inference import (
     IdempotencyService,
@@ -172,17 +171,20 @@ async def assemble(
     )
     local_token = new_local_token()
     organisation = await store.organisations.default()
-    people = signing_in(store, auth, organisation.id)
+    people = signing_in(store, auth, organisation.id, issuer=issuer_of(settings))
     await people.run(stack)
+    batches = None
+    if not is_worker:
+        batches = await open_batches(stack, settings, store, models, prices, common.inference.pool)
     return Gateway(
         version=version,
         models=models,
         first_start=store.first_start,
         local_token=local_token,
-        public=None if is_worker else await _public(stack, common, version, admin_url),
-        admin=await _admin(
-            stack, common, local_token, people, version, api_url, is_worker=is_worker
-        ),
+        public=None
+        if batches is None
+        else await _public(stack, common, batches, version, admin_url),
+        admin=await _admin(stack, common, local_token, people, version, api_url, batches),
         signing_in=people,
         worker=await _worker(stack, common) if is_worker or settings.batch_worker else None,
     )
@@ -233,7 +235,11 @@ async def _worker(stack: AsyncExitStack, common: _Common) -> BatchWorker:
 
 
 async def _public(
-    stack: AsyncExitStack, common: _Common, version: str, admin_url: str | None
+    stack: AsyncExitStack,
+    common: _Common,
+    batches: OpenBatches,
+    version: str,
+    admin_url: str | None,
 ) -> ASGIApp:
     """Build the API that tenants reach."""
     books = common.books
@@ -241,22 +247,12 @@ async def _public(
         common.store.idempotency, common.store.secrets, books.keyed, books.writer.flush
     )
     await stack.enter_async_context(idempotency.running())
-    store = common.store
-    files = FileService(
-        store.files,
-        store.file_storage,
-        max_stored_bytes=common.settings.tenant_storage_mib << 20,
-    )
-    await stack.enter_async_context(FileUpkeep(store.files, store.file_storage).running())
-    batches = await open_batches(
-        stack, common.settings, store, common.models, common.prices, common.inference.pool
-    )
     return public_app(
         models=common.models,
         inference=common.inference,
         usage=common.usage,
         batches=batches.service,
-        files=files,
+        files=batches.files,
         overload=common.overload,
         auth=common.auth,
         health=Health(common.probes),
@@ -295,10 +291,12 @@ async def _admin(
     people: SigningIn,
     version: str,
     api_url: str | None,
-    *,
-    is_worker: bool,
+    batches: OpenBatches | None,
 ) -> ASGIApp:
-    """Build the API that administrators reach; `local_token` opens it to this machine."""
+    """Build the API that administrators reach; `local_token` opens it to this machine.
+
+    A worker has no `batches`, and nobody to chat with.
+    """
     store, scheduling = common.store, SchedulerControl(common.models)
     await follow_audit_head(stack, common.settings, store, common.books.metrics)
     await count_dead_items(stack, store, common.books.metrics)
@@ -336,8 +334,11 @@ async def _admin(
         what_if=WhatIf(store.past_requests, services.tenants, list(common.models)),
         api=api_url,
         read_rpm=common.settings.read_rpm,
+        batch_desk=None
+        if batches is None
+        else batches.desk(store, common.overload, common.loop_share),
         playground=None
-        if is_worker
+        if batches is None
         else open_playground(
             common.models,
             common.inference,

@@ -1,4 +1,4 @@
-"""The part of the composition root that batches need: their service, and what moves them on."""
+"""The part of the composition root that batches need: their services, and what moves them on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from admin_ui.batch_desk import BatchDesk
 from gateway.domain.batch import BatchBounds
+from gateway.services.auth.chosen_keys import ChosenKeys
 from gateway.services.batches import (
     MAX_OPEN_ITEMS,
     BatchService,
@@ -15,18 +17,25 @@ from gateway.services.batches import (
     Validator,
 )
 from gateway.services.fair_pool import FairPool
+from gateway.services.files import FileService, FileUpkeep
+from gateway.services.health import OverloadWatch
 from gateway.services.inference import ModelRegistry
 from gateway.services.ledger import PriceBook
+from gateway.services.loop_share import LoopShare
 from gateway.settings import Settings
 from gateway.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class OpenBatches:
-    """Hold what the API asks, and what is to be woken once items of a batch are over."""
+    """Hold what the API and the pages ask: one for both, as places and bounds are a tenant's."""
 
     service: BatchService
-    upkeep: BatchUpkeep
+    files: FileService
+
+    def desk(self, store: Store, overload: OverloadWatch, loop_share: LoopShare) -> BatchDesk:
+        """Build what takes batches in by forms."""
+        return BatchDesk(self.files, self.service, ChosenKeys(store.keys), overload, loop_share)
 
 
 async def open_batches(
@@ -39,7 +48,7 @@ async def open_batches(
     *,
     on_started: Callable[[], None] = lambda: None,
 ) -> OpenBatches:
-    """Look after batches until `stack` is left; inputs are read on the threads of `pool`.
+    """Look after batches and files until `stack` is left; `pool` has the threads that read inputs.
 
     `on_started` is told that there may be items to run.
     """
@@ -53,5 +62,7 @@ async def open_batches(
         Finalizer(steps, storage),
         on_started=on_started,
     )
+    await stack.enter_async_context(FileUpkeep(store.files, storage).running())
     await stack.enter_async_context(upkeep.running())
-    return OpenBatches(BatchService(store.batches, store.files, upkeep.wake), upkeep)
+    files = FileService(store.files, storage, max_stored_bytes=settings.tenant_storage_mib << 20)
+    return OpenBatches(BatchService(store.batches, store.files, upkeep.wake), files)

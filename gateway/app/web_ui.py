@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from admin_ui.app import Guard, UiRoute, screens_of, ui_app
 from admin_ui.assets import Assets
+from admin_ui.batch_desk import BatchDesk
 from admin_ui.live import LiveHub
 from admin_ui.pages import About, Pages
 from admin_ui.playground import Playground
@@ -41,6 +42,7 @@ class UiParts:
     what_if: WhatIf
     api: str | None = None
     playground: Playground | None = None
+    batch_desk: BatchDesk | None = None
     read_rpm: int = 600
 
 
@@ -85,5 +87,6 @@ async def open_services(stack: AsyncExitStack, parts: UiParts, history: LiveHist
         what_if=parts.what_if,
         api=parts.api,
         playground=parts.playground,
+        batch_desk=parts.batch_desk,
         portal_reads=ReadRate(parts.read_rpm),
     )

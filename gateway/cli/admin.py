@@ -13,6 +13,9 @@ from gateway.domain.admin import AdminRole
 
 app = typer.Typer(help="People who sign in to the pages.", no_args_is_help=True)
 
+Subject = Annotated[
+    str | None, typer.Option(help="Who they are to the issuer of sign-ins, its `sub`.")
+]
 User = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")]
 
 
@@ -34,6 +37,7 @@ def create(
     tenant: Annotated[
         str | None, typer.Option(help="The tenant of a tenant-owner or a tenant-viewer.")
     ] = None,
+    subject: Subject = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -44,6 +48,8 @@ def create(
     body: dict[str, Any] = {"name": name, "role": role.value}
     if tenant is not None:
         body["tenant"] = tenant
+    if subject is not None:
+        body["subject"] = subject
     server = find_server(data_dir)
     _hand_over(server, call(server, "POST", "/users", body=body), as_json)
 
@@ -81,14 +87,19 @@ def update(
     tenant: Annotated[
         str | None, typer.Option(help="The tenant of a tenant-owner or a tenant-viewer.")
     ] = None,
+    subject: Subject = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Change a user's role; their sessions end at once.
+    """Change a user's role or subject; their sessions end at once. An empty subject is nobody's.
 
     Example: sluice admin update ann@example.org --role viewer
     """
-    named = {"role": None if role is None else role.value, "tenant": tenant}
+    named = {
+        "role": None if role is None else role.value,
+        "tenant": tenant,
+        "subject": subject,
+    }
     body = {field: value for field, value in named.items() if value is not None}
     _changed(name, body, as_json, data_dir)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from gateway.app.model_plan import planned_models
-from gateway.doctor import cache_audit, machine, model, place, requirements, stores
+from gateway.doctor import cache_audit, issuer, machine, model, place, requirements, stores
 from gateway.doctor.finding import Finding, broken
 from gateway.errors import StartupFailed
 from gateway.settings import Settings
@@ -22,6 +22,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield from _guarded("open files", lambda: [machine.check_open_files(settings)])
     yield from _guarded("data directory", lambda: [place.check_data_dir(settings.data_dir)])
     yield from _guarded("disk", lambda: [place.check_disk(settings.data_dir)])
+    yield from _guarded("issuer", lambda: issuer.check_issuer(settings))
     yield from _guarded("server", lambda: _server_and_stores(settings))
 
 

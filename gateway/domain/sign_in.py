@@ -32,6 +32,11 @@ class User:
     suspended_at: datetime | None = None
     last_login_at: datetime | None = None
 
+    @property
+    def may_prove(self) -> bool:
+        """Tell whether there is a way to prove to be this user."""
+        return self.has_password or self.subject is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserDraft:
@@ -41,6 +46,24 @@ class UserDraft:
     role: AdminRole
     tenant_id: UUID | None = None
     subject: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Say whom another issuer vouches for: `subject` is theirs there, for good, `name` a proposal.
+
+    `role` is what the issuer's word gives who was not invited; None: nothing.
+    """
+
+    issuer: str
+    subject: str
+    name: str = ""
+    role: AdminRole | None = None
+
+    @property
+    def text(self) -> str:
+        """Write both as the store keeps them; issuers have no spaces."""
+        return subject_text(self.issuer, self.subject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +91,15 @@ class Caller:
 class SessionDraft:
     """Say whose a new session is and how long it lasts; `mac` is what the store keeps of its id.
 
-    A user's ends with the user's rights, a key's with the key and the secret it was begun with.
+    A user's ends with the user's rights, a key's with the key and the secret it was begun with. One
+    that an issuer vouched for begins as long as `subject` is the user's.
     """
 
     mac: bytes = field(repr=False)
     life_s: float
     caller: Caller
     user_id: UUID | None = None
+    subject: str | None = None
     key_id: UUID | None = None
     key_mac: bytes | None = field(default=None, repr=False)
 
@@ -97,6 +122,11 @@ class Session:
     def title(self) -> str:
         """Name who is signed in, as people read it."""
         return self.admin.name.removeprefix(ACTOR_PREFIX)
+
+
+def subject_text(issuer: str, subject: str) -> str:
+    """Write whom an issuer knows as `subject`: those of two issuers are never the same."""
+    return f"{issuer} {subject}"
 
 
 def is_user_name(text: str) -> bool:

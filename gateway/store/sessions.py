@@ -91,6 +91,8 @@ class SqlSessions:
                 same = [users.c.id == draft.user_id]
                 if password_hash is not None:
                     same.append(users.c.password_hash == password_hash)
+                if draft.subject is not None:
+                    same.append(users.c.subject == draft.subject)
                 held = select(users.c.id).where(*same).with_for_update()
                 if (await connection.execute(held)).one_or_none() is None:
                     return None

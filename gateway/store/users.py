@@ -29,6 +29,7 @@ from gateway.store.tables import organisations, tenants
 _ORDER: Final = Keyset((users.c.name, users.c.id))
 # Of servers that start one after the other, before anybody has signed in.
 _MAX_FIRST_LINKS: Final = 8
+_SUBJECTS: Final = "uq_users_organisation_id_subject"
 # What decides what a session may: it ends with any of them.
 _RIGHTS: Final = ("role", "tenant_id", "suspended_at", "subject", "password_hash")
 
@@ -95,7 +96,11 @@ class SqlUsers:
             }
             if not values:
                 return before
-            after = await _change(connection, before, values)
+            try:
+                async with connection.begin_nested():
+                    after = await _change(connection, before, values)
+            except IntegrityError as exc:
+                raise _taken("subject") from exc
             await _keep_an_owner(connection, organisation_id, before)
             await self._audited(connection, actor, "user.update", organisation_id, before, after)
         return after
@@ -227,7 +232,7 @@ class SqlUsers:
                     )
                 )
         except IntegrityError as exc:
-            raise Conflict("There is a user of that name.", param="name") from exc
+            raise _taken("subject" if _SUBJECTS in str(exc.orig) else "name") from exc
         record = await _record(connection, users.c.id == user_id)
         assert record is not None, "it was inserted"
         await self._audited(connection, actor, "user.create", organisation_id, None, record.user)
@@ -328,7 +333,7 @@ async def _num_owners(connection: AsyncConnection, organisation_id: UUID) -> int
 
 async def _keep_an_owner(connection: AsyncConnection, organisation_id: UUID, before: User) -> None:
     was_one = before.role is AdminRole.OWNER and before.suspended_at is None
-    if was_one and before.has_password and await _num_owners(connection, organisation_id) == 0:
+    if was_one and before.may_prove and await _num_owners(connection, organisation_id) == 0:
         raise InvalidRequest("The last owner who can sign in stays one.", param="role")
 
 
@@ -350,11 +355,16 @@ async def _drop_first_links(connection: AsyncConnection) -> None:
     )
 
 
+def _taken(param: str) -> Conflict:
+    return Conflict(f"There is a user of that {param}.", param=param)
+
+
 def _public(user: User) -> dict[str, Any]:
     return {
         "name": user.name,
         "role": user.role.value,
         "tenant": user.tenant,
         "has_password": user.has_password,
+        "subject": user.subject,
         "is_suspended": user.suspended_at is not None,
     }

@@ -26,7 +26,7 @@ from gateway.domain.sign_in import Caller
 from gateway.services.admin import KeyService, UserService
 from gateway.services.auth import AdminAuthenticator, Authenticator
 from gateway.services.ledger import PriceBook
-from gateway.services.sign_in import Passwords
+from gateway.services.sign_in import Issuer, Passwords
 from gateway.store import Store
 from tests.fake_quotas import open_quotas
 from tests.gateway.admin_app import Running
@@ -57,13 +57,18 @@ class Pages:
 
 
 async def open_pages(
-    store: Store, *, public_url: str | None = None, screens: Screens = lambda pages: ()
+    store: Store,
+    *,
+    public_url: str | None = None,
+    screens: Screens = lambda pages: (),
+    issuer: Issuer | None = None,
 ) -> Pages:
     """Build the pages of one process; several over one store are several gateways."""
     organisation = await store.organisations.default()
     auth = Authenticator(store.keys, store.secrets)
     # The work of a real hash is not what most tests are about.
-    people = signing_in(store, auth, organisation.id, Passwords(memory_kib=64, rest_ratio=0))
+    passwords = Passwords(memory_kib=64, rest_ratio=0)
+    people = signing_in(store, auth, organisation.id, passwords, issuer=issuer)
     admin_auth = AdminAuthenticator(
         store.admin_tokens, store.secrets, organisation.id, store.admin_epoch
     )

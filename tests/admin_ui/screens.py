@@ -24,11 +24,12 @@ from playwright.async_api import Browser, ConsoleMessage, Error, Page, async_pla
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from admin_ui.app import Guard
+from gateway.api.batch_ids import batch_name
 from gateway.domain.admin import AdminRole
 from gateway.settings import Settings
 from gateway.store import open_store
 from tests.admin_ui.guard import as_admin, by_root
-from tests.admin_ui.world import fill, open_world
+from tests.admin_ui.world import FAILED, RUNNING, fill, open_world
 
 SCREENS = {
     "overview": "/admin",
@@ -46,6 +47,8 @@ SCREENS = {
     "plan": "/admin/plans/standard",
     "requests": "/admin/requests",
     "batches": "/admin/batches",
+    "batch": f"/admin/batches/{batch_name(RUNNING)}",
+    "batch-new": "/admin/batches/new?tenant=acme",
     "scheduler": "/admin/scheduler",
     "what-if": "/admin/scheduler/what-if",
     "scheduler-change": "/admin/scheduler/change?model=sluice-demo&policy=fcfs",
@@ -57,6 +60,8 @@ SCREENS = {
     "portal-usage": "/portal/usage",
     "portal-requests": "/portal/requests?status=429",
     "portal-batches": "/portal/batches",
+    "portal-batch": f"/portal/batches/{batch_name(FAILED)}",
+    "portal-batch-new": "/portal/batches/new",
     "portal-keys": "/portal/keys",
     "portal-key-new": "/portal/keys/new",
     "portal-playground": "/portal/playground",

@@ -16,10 +16,11 @@ from starlette.routing import Route
 from admin_ui.pages import Pages as Renders
 from admin_ui.screens import screen
 from gateway.api.admin.routing import EVERYONE, OWNERS
+from gateway.api.form import FileForm
 from gateway.domain.admin import SYSTEM, AdminRole
 from gateway.domain.page import PageRequest
 from gateway.domain.sign_in import Session
-from gateway.errors import LinkOver
+from gateway.errors import GatewayError, LinkOver
 from gateway.ports import SessionStore
 from gateway.services.sign_in import attempts
 from gateway.services.sign_in.failed_logins import LEAST
@@ -207,12 +208,13 @@ async def test_a_session_ends_with_the_right_it_rests_on(store: Store, what: str
     await _ends_within_a_second(there, cookies)
 
 
-@pytest.mark.parametrize("way", ["field", "header", "file"])
+@pytest.mark.parametrize("way", ["field", "header", "file", "drained"])
 async def test_a_change_that_comes_slowly_is_made_by_who_still_may(store: Store, way: str) -> None:
     """A form begun before its sender was suspended, and ended after, changes nothing."""
-    pages = await open_pages(store)
+    pages = await open_pages(store, screens=_draining)
     await pages.add("ann")
     await pages.add("bob")
+    path = "/admin/drained" if way == "drained" else "/admin/users"
     async with browser(pages.app) as client:
         await sign_in(client, "bob")
         token = await form_token(client)
@@ -221,17 +223,18 @@ async def test_a_change_that_comes_slowly_is_made_by_who_still_may(store: Store,
         first = f"form_token={token}".encode()
         if way == "header":
             headers = {"content-type": "text/plain", "x-form-token": token}
-        elif way == "file":
+        elif way in ("file", "drained"):
             headers = {"content-type": "multipart/form-data; boundary=x"}
             field = b'--x\r\nContent-Disposition: form-data; name="form_token"\r\n\r\n'
-            first = field + token.encode() + b"\r\n" + b"-" * 8192
+            file = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+            first = field + token.encode() + b"\r\n" + file + b"-" * 8192
 
         async def slowly() -> AsyncIterator[bytes]:
             yield first
             await pages.users.update(pages.owner, SYSTEM, "bob", is_suspended=True)
             yield rest
 
-        answer = await client.post("/admin/users", content=slowly(), headers=headers)
+        answer = await client.post(path, content=slowly(), headers=headers)
         assert answer.status_code == 403
     names = [user.name for user in (await pages.users.page(pages.owner, PageRequest(9))).data]
     assert names == ["ann", "bob"]
@@ -527,6 +530,20 @@ def _for_owners(pages: Renders) -> list[Route]:
         return Response("secret")
 
     return [screen("/admin/for-owners", show, allows=OWNERS)]
+
+
+def _draining(pages: Renders) -> list[Route]:
+    async def take(request: Request) -> Response:
+        """Read a form on after a refusal, as an upload's is."""
+        form = FileForm(request.scope, request.receive, fields=["form_token"], max_file_bytes=9999)
+        try:
+            [_ async for _ in form.chunks()]
+        except GatewayError:
+            await form.drain()
+            raise
+        return Response()
+
+    return [screen("/admin/drained", take, method="POST", allows=EVERYONE)]
 
 
 async def _is_signed_in(pages: Pages, cookies: dict[str, str]) -> bool:

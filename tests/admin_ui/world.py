@@ -14,11 +14,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
+from sqlalchemy import insert
 from starlette.types import ASGIApp
 
 from admin_ui.app import Guard
+from admin_ui.batch_desk import BatchDesk
 from admin_ui.pages import About
 from admin_ui.playground import Playground
 from admin_ui.setting_rows import setting_rows
@@ -42,14 +44,19 @@ from gateway.services.admin import (
     SchedulerControl,
 )
 from gateway.services.auth import AdminAuthenticator, Authenticator
-from gateway.services.health import Part
+from gateway.services.auth.chosen_keys import ChosenKeys
+from gateway.services.batches import BatchService
+from gateway.services.files import FileService
+from gateway.services.health import OverloadWatch, Part
 from gateway.services.ledger import PriceBook, UsageService
+from gateway.services.loop_share import LoopShare
 from gateway.services.requests import RecentRequests
 from gateway.services.requests.details import record_of
 from gateway.services.requests.recent import FirstTokens
 from gateway.services.what_if import WhatIf
 from gateway.settings import Settings
 from gateway.store import Store
+from gateway.store.batch_tables import batches
 from scheduler.facts import WaitCause
 from scheduler.order import BandShares, TenantShare
 from scheduler.request import Band
@@ -72,6 +79,9 @@ PLANS = {
     "priority": {"rpm": 6_000, "input_tpm": 4_000_000, "concurrency": 256},
 }
 ORGS = ("research", "products")
+MAX_STORED_BYTES = 48 << 20
+# Batches of acme that pages may name.
+RUNNING, FAILED = UUID(int=0xAC3E01), UUID(int=0xAC3E02)
 
 
 @dataclass
@@ -238,11 +248,80 @@ async def open_world(settings: Settings, store: Store, guard: Guard) -> AsyncIte
             api="http://127.0.0.1:8000/v1",
             read_rpm=settings.read_rpm,
             playground=Playground(chat := FakeChat(), ["sluice-demo"]),
+            batch_desk=batch_desk(store, max_stored_bytes=MAX_STORED_BYTES),
         )
         history = LiveHistory(models, recent)
         ui = await open_ui(stack, parts, history, guard)
         app = with_errors([ui])
         yield World(app, parts, store, recent, service, history, chat, ills, models)
+
+
+def batch_desk(store: Store, *, max_stored_bytes: int) -> BatchDesk:
+    """Take batches in over a real store; nobody runs them."""
+    return BatchDesk(
+        FileService(store.files, store.file_storage, max_stored_bytes=max_stored_bytes),
+        BatchService(store.batches, store.files, lambda: None),
+        ChosenKeys(store.keys),
+        OverloadWatch({}, memory_share=lambda: 0.0),
+        LoopShare(),
+    )
+
+
+async def add_batch(world: World, **values: object) -> UUID:
+    """Put a batch of acme into the store as far as `values` say, which is half done."""
+    tenant = await world.parts.admin.tenants.get("acme")
+    row = {
+        "id": uuid4(),
+        "tenant_id": tenant.id,
+        "key_id": uuid4(),
+        "endpoint": "/v1/chat/completions",
+        "state": "in_progress",
+        "input_file_id": uuid4(),
+        "completion_window_s": 86_400,
+        "num_items": 10,
+        "num_done": 5,
+        "num_failed": 3,
+        "cost_nano_usd": 500_000_000,
+        "full_nano_usd": 1_000_000_000,
+        "expires_at": tenant.created_at.replace(year=2100),
+    } | values
+    async with world.store.database.platform() as connection:
+        await connection.execute(insert(batches).values(row))
+    return UUID(str(row["id"]))
+
+
+async def _submit(world: World) -> None:
+    """Add batches: one that runs, one that is over, and one whose input was not good."""
+    now = datetime.now(UTC)
+    end = {"expires_at": now + timedelta(hours=23), "input_tokens": 41_200, "output_tokens": 9_810}
+    models = ["sluice-demo"]
+    await add_batch(world, id=RUNNING, num_items=1200, num_done=409, **end, models=models)
+    await add_batch(
+        world,
+        state="completed",
+        num_items=412,
+        num_done=412,
+        num_failed=0,
+        created_at=now - timedelta(hours=5),
+        ended_at=now - timedelta(hours=4),
+        output_file_id=uuid4(),
+        models=models,
+        **end,
+    )
+    errors: list[dict[str, Any]] = [
+        {"code": "invalid_json_line", "message": "This line is no JSON.", "line": 4},
+        {"code": "invalid_json_line", "message": "This line is no JSON.", "line": 17},
+        {
+            "code": "model_not_found",
+            "message": "The model 'gpt-x' does not exist. GET /v1/models lists what is served.",
+            "line": 21,
+            "param": "body.model",
+        },
+    ]
+    nothing = dict.fromkeys(
+        ("num_items", "num_done", "num_failed", "cost_nano_usd", "full_nano_usd"), 0
+    )
+    await add_batch(world, id=FAILED, state="failed", errors=errors, ended_at=now, **nothing)
 
 
 def _remember(world: World, drawn: random.Random) -> None:
@@ -302,6 +381,7 @@ async def fill(world: World) -> None:
         holder,
         {"rpm": 900, "monthly_tokens": 50_000_000, "budget_nano_usd": 250_000_000_000},
     )
+    await _submit(world)
     await _record(world, drawn)
     _recall(world, drawn)
     _remember(world, drawn)

@@ -245,8 +245,9 @@ def test_a_key_is_rotated_with_grace(town: Town) -> None:
 
 
 def test_a_batch_is_submitted_and_seen_to_end(town: Town) -> None:
-    """Its tenant watches a batch end on a page that is not loaded anew, and what it saved."""
-    _, _, key = town.tenant()
+    """An operator submits a file; its tenant watches the batch end on a page that is not loaded
+    anew, sees what it saved, and downloads the answers."""
+    name, _, key = town.tenant()
     hand = town.stranger()
     # The page asks every five seconds of its own clock, which is let run.
     hand.page.clock.install()
@@ -255,7 +256,8 @@ def test_a_batch_is_submitted_and_seen_to_end(town: Town) -> None:
     hand.page.keyboard.type(key)
     hand.enter("#f-key", "**/portal/batches")
     assert "No batch yet" in hand.page.inner_text("main")
-    _submit(town, key, num_lines=3)
+    assert "New batch" not in hand.page.inner_text("main"), "a key reads"
+    _hand_in(town, name, num_lines=3)
     ends_s = time.monotonic() + 60
     while "completed" not in hand.page.inner_text("main"):
         assert time.monotonic() < ends_s, hand.page.inner_text("main")
@@ -263,6 +265,13 @@ def test_a_batch_is_submitted_and_seen_to_end(town: Town) -> None:
             hand.page.clock.run_for(5_000)
     assert "3 of 3" in hand.page.inner_text("main")
     assert "$" in hand.page.inner_text("td.good")
+    hand.enter("tbody th a", "**/portal/batches/batch_*")
+    hand.is_open_to_all()
+    hand.to("a[href$='/output']")
+    with hand.page.expect_download() as download:
+        hand.page.keyboard.press("Enter")
+    answers = [json.loads(line) for line in download.value.path().read_text().splitlines()]
+    assert {answer["custom_id"] for answer in answers} == {"0", "1", "2"}
     hand.page.context.close()
 
 
@@ -364,8 +373,23 @@ def _policy(hand: Hand) -> str:
     return hand.page.inner_text("#scheduler-now .chip.accent").removeprefix("policy ")
 
 
-def _submit(town: Town, key: str, *, num_lines: int) -> None:
-    """Submit a batch as an SDK does."""
+def _hand_in(town: Town, tenant: str, *, num_lines: int) -> None:
+    """Submit a batch by its form."""
+    hand = town.owner
+    hand.page.goto(f"{town.admin}/admin/batches/new?tenant={tenant}")
+    hand.is_open_to_all()
+    hand.to("#f-file")
+    with hand.page.expect_file_chooser() as chooser:
+        hand.page.keyboard.press("Space")
+    file: Any = {"name": "a.jsonl", "mimeType": "text/plain", "buffer": _lines(num_lines)}
+    chooser.value.set_files(file)
+    hand.page.wait_for_selector(f"[data-file-said]:has-text('{num_lines} lines, ')")
+    hand.enter("#submit-batch .primary", "**/admin/batches/batch_*?said=submitted")
+    assert "The batch was submitted" in hand.page.inner_text("main")
+
+
+def _lines(number: int) -> bytes:
+    """Make a batch's input."""
     lines: list[dict[str, Any]] = [
         {
             **{"custom_id": str(number), "method": "POST", "url": "/v1/chat/completions"},
@@ -375,9 +399,14 @@ def _submit(town: Town, key: str, *, num_lines: int) -> None:
                 "max_tokens": 4,
             },
         }
-        for number in range(num_lines)
+        for number in range(number)
     ]
-    raw = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    return "".join(json.dumps(line) + "\n" for line in lines).encode()
+
+
+def _submit(town: Town, key: str, *, num_lines: int) -> None:
+    """Submit a batch as an SDK does."""
+    raw = _lines(num_lines)
     with httpx.Client(
         base_url=town.server.api, headers={"authorization": f"Bearer {key}"}
     ) as client:

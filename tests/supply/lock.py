@@ -85,7 +85,9 @@ def renew(*options: str) -> None:
     product = _compiled("".join(entry.written() for entry in everything))
     # Apart from the tests, which no image has: neither is to hold the other's versions back.
     known = "" if options else IMAGE.read_text()
-    image = _compiled("".join(entry.written() for entry in product) + known, "--extra=s3")
+    image = _compiled(
+        "".join(entry.written() for entry in product) + known, "--extra=s3", "--extra=oidc"
+    )
     if missing := set(product) - set(image):
         raise ValueError(f"an image needs other versions: {[entry.name for entry in missing]}")
     names = {entry.name for entry in product}

@@ -15,10 +15,11 @@ from gateway import DISTRIBUTION
 from tests.supply.lock import IMAGE, PRODUCT, ROOT, TESTS, UNLOCKED, Locked, read
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = PYPROJECT["project"]["optional-dependencies"]
 WANTED = {
     PRODUCT: PYPROJECT["project"]["dependencies"] + PYPROJECT["build-system"]["requires"],
-    TESTS: PYPROJECT["project"]["optional-dependencies"]["test"],
-    IMAGE: PYPROJECT["project"]["optional-dependencies"]["s3"],
+    TESTS: EXTRAS["test"],
+    IMAGE: EXTRAS["s3"] + EXTRAS["oidc"],
 }
 FILES = pytest.mark.parametrize("path", list(WANTED), ids=["product", "tests", "image"])
 

@@ -41,12 +41,14 @@ class NewUser(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     role: AdminRole
     tenant: str | None = None
+    subject: str | None = None
 
 
 class ChangedUser(msgspec.Struct, forbid_unknown_fields=True):
     role: AdminRole | None = None
     tenant: str | None = None
     is_suspended: bool | None = None
+    subject: str | None = None
     version: int | None = None
 
 
@@ -56,6 +58,7 @@ class UserView(msgspec.Struct):
     role: AdminRole
     tenant: str | None
     has_password: bool
+    subject: str | None
     version: int
     created_at: datetime
     suspended_at: datetime | None
@@ -104,6 +107,7 @@ def user_routes(
             name=body.name,
             role=body.role,
             tenant=body.tenant,
+            subject=body.subject,
         )
         return admin_answer(linked(*made), 201)
 
@@ -118,6 +122,7 @@ def user_routes(
                 role=body.role,
                 tenant=body.tenant,
                 is_suspended=body.is_suspended,
+                subject=body.subject,
                 version=wanted_version(request, body.version),
             )
         return admin_answer(user_view(user))
@@ -174,6 +179,7 @@ def user_view(user: User) -> UserView:
         role=user.role,
         tenant=user.tenant,
         has_password=user.has_password,
+        subject=user.subject,
         version=user.version,
         created_at=user.created_at,
         suspended_at=user.suspended_at,

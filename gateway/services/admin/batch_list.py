@@ -37,11 +37,11 @@ class BatchListService:
             organisation.id, request, tenant_id=tenant_id, is_open=is_open
         )
 
-    async def get(self, batch_id: UUID) -> NamedBatch:
-        """Return a batch of any tenant. Raises: `NotFound`."""
+    async def get(self, batch_id: UUID, *, within: UUID | None = None) -> NamedBatch:
+        """Return a batch of any tenant, or of the one that `within` names. Raises: `NotFound`."""
         organisation = await self._tenants.organisation()
         found = await self._batches.get_of_all(organisation.id, batch_id)
-        if found is None:
+        if found is None or within not in (None, found.batch.tenant_id):
             raise NotFound("There is no such batch.")
         return found
 

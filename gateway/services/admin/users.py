@@ -5,18 +5,21 @@ Nobody sets another's password: whoever makes a user, or resets one, gets a link
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from gateway.domain.admin import Actor, Admin, AdminRole
 from gateway.domain.page import Page, PageRequest
-from gateway.domain.sign_in import Session, User, UserDraft
+from gateway.domain.sign_in import Session, User, UserDraft, subject_text
 from gateway.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
 from gateway.ports import UserStore
 from gateway.services.admin.tenants import TenantService
 from gateway.services.admin.tokens import may_give
 from gateway.services.sign_in import Sessions, SignIn
 from gateway.services.sign_in.service import require_user_name
+
+# OpenID Connect Core 1.0 §2
+_MAX_SUBJECT_CHARS: Final = 255
 
 
 class UserService:
@@ -30,6 +33,11 @@ class UserService:
         self._sign_in = sign_in
         self.sessions = sessions
 
+    def subject_of(self, user: User) -> str:
+        """Return who a user is to the issuer of sign-ins that is set, "" for nobody."""
+        known, _, subject = (user.subject or "").partition(" ")
+        return subject if known == self._sign_in.issuer else ""
+
     async def page(self, admin: Admin, request: PageRequest) -> Page[User]:
         """Return users by name. Raises: `InvalidRequest`: the cursor."""
         return await self._users.page(admin.organisation_id, request)
@@ -42,17 +50,30 @@ class UserService:
         return record.user
 
     async def create(
-        self, admin: Admin, actor: Actor, *, name: str, role: AdminRole, tenant: str | None = None
+        self,
+        admin: Admin,
+        actor: Actor,
+        *,
+        name: str,
+        role: AdminRole,
+        tenant: str | None = None,
+        subject: str | None = None,
     ) -> tuple[User, str]:
         """Make a user, and the link by which they set a password.
 
+        `subject` is who they are to the issuer of sign-ins, where one is set.
         Raises: `InvalidRequest`; `Conflict`: the name is taken; `NotFound`: no such tenant;
         `PermissionDenied`: `admin` may not give that role.
         """
         name = name.strip().lower()
         require_user_name(name)
         rights = await self._rights(admin, role, tenant)
-        draft = UserDraft(name=name, role=role, tenant_id=rights["tenant_id"])
+        draft = UserDraft(
+            name=name,
+            role=role,
+            tenant_id=rights["tenant_id"],
+            subject=None if subject is None else self._subject(subject),
+        )
         await self._users.add(actor, admin.organisation_id, draft)
         return await self._sign_in.new_link(admin, actor, name)
 
@@ -65,12 +86,14 @@ class UserService:
         role: AdminRole | None = None,
         tenant: str | None = None,
         is_suspended: bool | None = None,
+        subject: str | None = None,
         version: int | None = None,
     ) -> User:
-        """Change a user's role, or whether they may sign in; their sessions end with it.
+        """Change a user's role, whether they may sign in, and as whom; their sessions end with it.
 
-        Raises: `NotFound`; `VersionConflict`; `InvalidRequest`: the last owner, or a tenant
-        without its role; `PermissionDenied`.
+        An empty `subject` is nobody's: the issuer's word lets them in no more.
+        Raises: `NotFound`; `VersionConflict`; `InvalidRequest`: the last owner, a tenant without
+        its role, or no issuer; `Conflict`: the subject is another's; `PermissionDenied`.
         """
         changes: dict[str, object] = {}
         if role is not None:
@@ -79,6 +102,8 @@ class UserService:
             raise InvalidRequest("'tenant' goes with a role.", param="tenant")
         if is_suspended is not None:
             changes["is_suspended"] = is_suspended
+        if subject is not None:
+            changes["subject"] = self._subject(subject) if subject else None
         user = await self._users.update(actor, admin.organisation_id, name, changes, version)
         self.sessions.forget()
         if user is None:
@@ -116,6 +141,16 @@ class UserService:
     async def end_session(self, actor: Actor, session_id: UUID) -> Session:
         """End anybody's session at once. Raises: `NotFound`."""
         return await self.sessions.end(actor, session_id)
+
+    def _subject(self, subject: str) -> str:
+        issuer, subject = self._sign_in.issuer, subject.strip()
+        if issuer is None:
+            raise InvalidRequest("No issuer of sign-ins is set.", param="subject")
+        if not 0 < len(subject) <= _MAX_SUBJECT_CHARS or not subject.isprintable():
+            raise InvalidRequest(
+                f"A subject is 1 to {_MAX_SUBJECT_CHARS} characters.", param="subject"
+            )
+        return subject_text(issuer, subject)
 
     async def _rights(self, admin: Admin, role: AdminRole, tenant: str | None) -> dict[str, Any]:
         if not may_give(admin.role, role):

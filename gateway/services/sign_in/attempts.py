@@ -52,6 +52,17 @@ class Attempts:
         if wait_s > 0:
             raise LoginLimited(retry_after_s=wait_s)
 
+    async def is_first(self, visit: str, within_s: float) -> bool:
+        """Tell whether something that is good once comes for the first time."""
+        bucket = Bucket("visit", visit, 1, within_s)
+        if self._take([bucket]) > 0:
+            return False
+        try:
+            return await self._shared.take([bucket]) <= 0
+        except CountersUnavailable as exc:
+            log.warning("that it was not used before is known of this process alone: %s", exc)
+            return True
+
     async def succeeded(self, account: str) -> None:
         """Begin an account anew."""
         bucket = _of_account(account)

@@ -19,13 +19,15 @@ from gateway.credentials import (
     parse_token,
 )
 from gateway.domain import Principal
-from gateway.domain.admin import Actor, Admin
+from gateway.domain.admin import Actor, Admin, AdminRole
 from gateway.domain.sign_in import (
     ACTOR_PREFIX,
     Caller,
+    Identity,
     Session,
     SessionDraft,
     User,
+    UserDraft,
     UserRecord,
     is_user_name,
 )
@@ -36,6 +38,7 @@ from gateway.errors import (
     LinkOver,
     LoginFailed,
     NotFound,
+    NotInvited,
 )
 from gateway.ports import SessionStore, UserStore
 from gateway.services.auth import Authenticator, admits
@@ -74,7 +77,9 @@ class SignIn:
         attempts: Attempts,
         failed: FailedLogins,
         keys: Authenticator,
+        issuer: str | None = None,
     ) -> None:
+        """`issuer` is whose word is taken for who somebody is, besides passwords."""
         self._users = users
         self._store = store
         self._secrets = secrets
@@ -84,6 +89,7 @@ class SignIn:
         self._attempts = attempts
         self._failed = failed
         self._keys = keys
+        self.issuer = issuer
 
     async def with_password(self, name: str, password: str, caller: Caller) -> SignedIn:
         """Sign a user in. Raises: `LoginFailed`, `LoginLimited`, `StoreUnavailable`."""
@@ -111,6 +117,27 @@ class SignIn:
             if not admits(cidrs, caller.address):
                 raise LoginFailed("This key may not be used from your address.")
         return await self._begin_key(principal, token, caller)
+
+    async def with_identity(self, identity: Identity, caller: Caller) -> SignedIn:
+        """Sign in whom the issuer vouches for: the user that an owner has made for them.
+
+        Nobody is found by a name or an address, which issuers let people choose. Raises:
+        `NotInvited`, `LoginFailed`, `StoreUnavailable`.
+        """
+        assert identity.issuer == self.issuer, "another's word was not taken"
+        record = await self._users.by_subject(self._organisation_id, identity.text)
+        if record is None and identity.role is not None:
+            record = await self._welcomed(identity, identity.role, caller)
+        if record is None:
+            self._failed.note(None, caller.address)
+            raise NotInvited(
+                "Nobody here was invited as you. An owner can make a user for you, by the subject "
+                f"that you are there: {identity.subject}"
+            )
+        if record.user.suspended_at is not None:
+            self._failed.note(record.user.name, caller.address)
+            raise LoginFailed("You may not sign in here.")
+        return await self._begin_user(record, caller, subject=identity.text)
 
     async def link_is_for(self, text: str) -> str | None:
         """Return whose password a link sets; None: the first owner's, who has no name yet.
@@ -205,15 +232,36 @@ class SignIn:
             raise LoginFailed
         return record
 
-    async def _begin_user(self, record: UserRecord, caller: Caller) -> SignedIn:
+    async def _welcomed(self, identity: Identity, role: AdminRole, caller: Caller) -> UserRecord:
+        """Make a user of who was not invited, where the issuer's word gives a role.
+
+        Raises: `LoginFailed`: there is somebody of the name already.
+        """
+        name = identity.name.strip().lower()
+        if not is_user_name(name) or name.startswith(ACTOR_PREFIX):
+            raise LoginFailed("Your name there is none that a user here may have.")
+        draft = UserDraft(name=name, role=role, subject=identity.text)
+        actor = caller.actor(f"{ACTOR_PREFIX}{name}", role)
+        try:
+            user = await self._users.add(actor, self._organisation_id, draft)
+        except Conflict:
+            raise LoginFailed(
+                "There is another user of your name here. An owner can let you in as yourself."
+            ) from None
+        return UserRecord(user, None)
+
+    async def _begin_user(
+        self, record: UserRecord, caller: Caller, *, subject: str | None = None
+    ) -> SignedIn:
         token = self._secrets.issue(SESSION_PREFIX)
         draft = SessionDraft(
             mac=self._secrets.session_mac(token),
             life_s=SESSION_S,
             caller=_short(caller),
             user_id=record.user.id,
+            subject=subject,
         )
-        return await self._begin(token, draft, record.password_hash)
+        return await self._begin(token, draft, record.password_hash if subject is None else None)
 
     async def _begin_key(self, principal: Principal, key: Token, caller: Caller) -> SignedIn:
         token = self._secrets.issue(SESSION_PREFIX)

@@ -3,43 +3,21 @@
 from __future__ import annotations
 
 import json
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import httpx
 import pytest
 from sqlalchemy import insert
 
-from gateway.store.batch_tables import batch_results, batches
-from tests.admin_ui.world import World
+from gateway.store.batch_tables import batch_results
+from tests.admin_ui.world import World, add_batch
 
 pytestmark = pytest.mark.anyio
 
 
-async def _batch(world: World, **values: object) -> UUID:
-    tenant = await world.parts.admin.tenants.get("acme")
-    row = {
-        "id": uuid4(),
-        "tenant_id": tenant.id,
-        "key_id": uuid4(),
-        "endpoint": "/v1/chat/completions",
-        "state": "in_progress",
-        "input_file_id": uuid4(),
-        "completion_window_s": 86_400,
-        "num_items": 10,
-        "num_done": 5,
-        "num_failed": 3,
-        "cost_nano_usd": 500_000_000,
-        "full_nano_usd": 1_000_000_000,
-        "expires_at": tenant.created_at.replace(year=2100),
-    } | values
-    async with world.store.database.platform() as connection:
-        await connection.execute(insert(batches).values(row))
-    return UUID(str(row["id"]))
-
-
 async def test_failed_items_are_grouped_by_cause(world: World, client: httpx.AsyncClient) -> None:
     """Items that failed alike are one line, with how many, the first of them and its words."""
-    batch_id = await _batch(world)
+    batch_id = await add_batch(world)
     tenant = await world.parts.admin.tenants.get("acme")
     bodies = [
         {"error": {"code": "context_length_exceeded", "message": "It is too long."}},
@@ -69,7 +47,7 @@ async def test_failed_items_are_grouped_by_cause(world: World, client: httpx.Asy
 async def test_errors_of_an_input_are_grouped_too(world: World, client: httpx.AsyncClient) -> None:
     """A batch that failed at its input says what is wrong with it, by cause."""
     errors = [{"code": "invalid_json", "message": "No JSON.", "line": n} for n in (7, 3)]
-    batch_id = await _batch(world, state="failed", errors=errors, num_failed=0)
+    batch_id = await add_batch(world, state="failed", errors=errors, num_failed=0)
     page = await client.get(f"/admin/batches/batch_{batch_id.hex}/now")
     assert "invalid json" in page.text
     [group] = await world.parts.admin.batches.errors(

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.api.batch_ids import batch_name
 from gateway.domain import Tier
 from gateway.domain.admin import AdminRole
 from gateway.domain.page import PageRequest
@@ -16,7 +17,7 @@ from gateway.store import Store, open_store
 from tests.admin_ui.guard import as_admin
 from tests.admin_ui.screens import SCREENS
 from tests.admin_ui.screens import owner_of as guard_of
-from tests.admin_ui.world import ANN, World, fill, open_world
+from tests.admin_ui.world import ANN, RUNNING, World, fill, open_world
 from tests.gateway.conftest import Databases, owner_of
 
 pytestmark = pytest.mark.anyio
@@ -24,14 +25,17 @@ pytestmark = pytest.mark.anyio
 _MAX_BYTES = 100_000
 OF_EVERYONE = ("/admin/_components",)
 PORTAL = [path for path in SCREENS.values() if path.startswith("/portal") and "play" not in path]
-PORTAL.remove("/portal/keys/new")
+for path in ("/portal/keys/new", "/portal/batches/new"):
+    PORTAL.remove(path)
 # Of other tenants, of shares, of the queue.
 FOREIGN = ("globex", "initech", "weight", "Weight", "entitled", "/admin/tenants", "/admin/live")
-CHANGES = ("/portal/keys/new", "/portal/keys/x", "/portal/keys/x/rotate", "/portal/keys/x/revoke")
+CHANGES = ("/portal/keys/new", "/portal/keys/x", "/portal/keys/x/rotate", "/portal/keys/x/revoke",
+           "/portal/batches/new", f"/portal/batches/{batch_name(RUNNING)}/cancel")  # fmt: skip
 TENANT_FORMS = ("settings", "settings/preview", "archive", "limits", "limits/preview", "override",
                 "override/preview", "override/clear")  # fmt: skip
 PLATFORM_FORMS = ("tenants/new", "plans/new", "plans/x", "plans/x/remove", "prices",
-                  "batches/requeue", "scheduler/change", "scheduler/what-if")  # fmt: skip
+                  "batches/requeue", "batches/new", "batches/x/cancel", "scheduler/change",
+                  "scheduler/what-if")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +102,8 @@ async def test_who_is_bound_to_a_tenant_sees_only_it(
                 assert "globex" not in (await client.get(path)).text.replace("?tenant=globex", "")
             for path in (*CHANGES, "/portal/playground", "/portal/playground/stream"):
                 assert (await client.post(path, data={"key": "x"})).status_code == 403, path
-            assert (await client.get("/portal/playground")).status_code == 403
+            for path in ("/portal/playground", "/portal/batches/new"):
+                assert (await client.get(path)).status_code == 403, path
 
 
 async def test_who_is_bound_to_a_tenant_changes_only_its_keys(
