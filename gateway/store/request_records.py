@@ -118,7 +118,7 @@ def _conditions(chosen: RecordFilter) -> list[ColumnElement[bool]]:
     if chosen.has_missed is not None:
         num_missed = func.cardinality(_RECORD.missed)
         # As the indexes have it, no parameter: a plan for all parameters would not use them.
-        none = literal_column("0")
+        none: ColumnElement[int] = literal_column("0")
         conditions.append(num_missed > none if chosen.has_missed else num_missed == none)
     if chosen.since is not None:
         conditions.append(_RECORD.at >= chosen.since)
