@@ -55,6 +55,7 @@ CALLS_OUT: Final = {
     "gateway/cli/public_client.py": "the API of SLUICE_BASE_URL",
     "gateway/doctor/cache_audit.py": "a server on this machine",
     "gateway/doctor/place.py": "the probes of a server on this machine",
+    "gateway/services/sign_in/issuer.py": "SLUICE_OIDC_ISSUER and what it names, never redirected",
     "gateway/services/quotas/webhook.py": "SLUICE_WEBHOOK_URL, pinned and never redirected",
     "gateway/telemetry/otlp_sender.py": "OTEL_EXPORTER_OTLP_ENDPOINT",
 }

@@ -129,6 +129,14 @@ class Browser:
 
     def get(self, path: str) -> tuple[int, bytes]:
         """Ask for a page; returns its status and body."""
+        try:
+            return self._get(path)
+        except http.client.RemoteDisconnected:
+            # Idle for longer than connections are kept, while another was asked.
+            self._connection.close()
+            return self._get(path)
+
+    def _get(self, path: str) -> tuple[int, bytes]:
         self._connection.request("GET", path, headers={"cookie": self.cookie})
         answer = self._connection.getresponse()
         return answer.status, answer.read()
