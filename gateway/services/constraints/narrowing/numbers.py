@@ -86,6 +86,8 @@ def _is_written(number: float) -> bool:
     """
     if number == 0 or isinstance(number, bool):
         return True
+    if isinstance(number, float) and not math.isfinite(number):
+        return False
     if number % 1 == 0:
         return abs(number) <= _LARGEST_VALUE and int(float(number)) == number
     _, digits, exponent = Decimal(repr(number)).as_tuple()

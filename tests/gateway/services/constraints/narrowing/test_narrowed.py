@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
@@ -188,6 +188,7 @@ _ANY_KEYWORD = st.sampled_from(
         _ANY_KEYWORD, _JUNK | st.dictionaries(_ANY_KEYWORD, _JUNK, max_size=3), max_size=5
     )
 )
+@example({"enum": [float("inf")]})
 def test_what_is_no_schema_is_no_fault(schema: Schema) -> None:
     """Values of the wrong kind are left for the library to refuse."""
     with contextlib.suppress(ConstraintRefused):
