@@ -38,6 +38,10 @@ INSTEAD: Final = {
 
 # Commands, and how snippets begin, with where they are run instead, or why they are not.
 NOT_RUN: Final = {
+    "sluice admin create ann@example.org --role operator --subject 248289761001": (
+        "an issuer is set before; tests/admin_ui/test_oidc.py has one"
+    ),
+    'sluice admin update bob --subject ""': "of one who was given a subject",
     "sluice bench engine --suite": "takes an hour; its options are read",
     "sluice bench engine --shape qwen3-0.5b --dtype bfloat16 --batch 1,8 --workload decode-sweep": (
         "takes minutes and gigabytes; its options are read"
