@@ -82,6 +82,12 @@ def money(nano_usd: int | None) -> str:
     return f"{sign}${amount / NANO:,.2f}"
 
 
+def price(decimal: str) -> str:
+    """Write a decimal amount of dollars with cents, and with all digits behind them."""
+    whole_usd, _, part = decimal.partition(".")
+    return f"${whole_usd}.{part:0<2}"
+
+
 def percent(share: float | None) -> str:
     """Write a share of 1, cut off after one decimal."""
     if share is None:
@@ -164,6 +170,7 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "seconds": seconds,
     "milliseconds": milliseconds,
     "money": money,
+    "price": price,
     "percent": percent,
     "rate": rate,
     "number": number,

@@ -14,6 +14,13 @@ pytestmark = [
     pytest.mark.skipif(chromium() is None, reason="Chromium is not there (apt: chromium)"),
 ]
 
+_DROP = """() => {
+  const held = new DataTransfer();
+  held.items.add(new File(['{}\\n\\n[1]\\n'], "a.jsonl"));
+  const event = {dataTransfer: held, bubbles: true, cancelable: true};
+  document.getElementById("drop").dispatchEvent(new DragEvent("drop", event));
+}"""
+
 
 async def test_screens_are_whole_in_a_browser(settings: Settings, store: Store) -> None:
     """Every screen, narrow and dark, wide and light; a half-filled form outlives live updates."""
@@ -51,6 +58,12 @@ async def test_screens_are_whole_in_a_browser(settings: Settings, store: Store) 
         assert await page.evaluate("document.activeElement.id") == "f-input_tpm"
         await page.close()
         page = await browser.new_page()
+        # A file that is dropped on the form of a batch is as one that is chosen, and is looked at.
+        await page.goto(f"{root}{SCREENS['batch-new']}")
+        await page.evaluate(_DROP)
+        await page.wait_for_selector("[data-file-said]:has-text('2 lines')")
+        assert "Line 3 is no JSON object" in await page.inner_text("#drop")
+        assert await page.evaluate("document.querySelector('#f-file').files[0].name") == "a.jsonl"
         await page.goto(f"{root}/admin")
         await page.keyboard.press("g")
         await page.keyboard.press("t")

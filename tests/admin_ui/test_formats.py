@@ -84,6 +84,12 @@ def test_money(nano: int | None, text: str) -> None:
     assert formats.money(nano) == text
 
 
+def test_prices_have_cents() -> None:
+    """A price has two digits behind the point at least, and none of its digits is cut off."""
+    prices = [formats.price(text) for text in ("0.1", "2", "0.05", "1.2345")]
+    assert prices == ["$0.10", "$2.00", "$0.05", "$1.2345"]
+
+
 @pytest.mark.parametrize(
     ("share", "text"),
     [(0.0, "0.0 %"), (0.29, "29.0 %"), (0.9997, "99.9 %"), (1.0, "100 %"), (None, "—")],
