@@ -18,10 +18,9 @@ from admin_ui.login.places import place_after
 from admin_ui.login.sign_in import SignInDesk, caller_of, login_fields
 from admin_ui.pages import Pages
 from gateway.errors import IssuerUnavailable, LoginFailed, NotFound
-from gateway.services.sign_in import Sessions, SignIn, Visits
+from gateway.services.sign_in import VISIT_S, Sessions, SignIn, Visits
 
 BEGIN, BACK = "/admin/oidc/begin", "/admin/oidc/back"
-_VISIT_S = 600
 _MAX_PARAMS = 16
 
 
@@ -57,7 +56,7 @@ class _Desk(SignInDesk):
             return self._refused(request, place, exc)
         response = RedirectResponse(departure.address, 303)
         kept = f"{departure.visit}~{quote(place, safe='')}"
-        self._cookie(request).give(response, kept, life_s=_VISIT_S)
+        self._cookie(request).give(response, kept, life_s=int(VISIT_S))
         return response
 
     async def back(self, request: Request) -> Response:

@@ -6,9 +6,10 @@ from gateway.services.sign_in.issuer import Issuer, IssuerOptions
 from gateway.services.sign_in.passwords import Passwords
 from gateway.services.sign_in.service import SignedIn, SignIn
 from gateway.services.sign_in.sessions import Sessions, Watched
-from gateway.services.sign_in.visits import Visits
+from gateway.services.sign_in.visits import VISIT_S, Visits
 
 __all__ = [
+    "VISIT_S",
     "Attempts",
     "FailedLogins",
     "Issuer",

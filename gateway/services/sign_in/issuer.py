@@ -34,6 +34,9 @@ ALGORITHMS: Final = (
 _TIMEOUT_S: Final = 5.0
 _MAX_BYTES: Final = 256 << 10
 _KNOWN_S: Final = 3600.0
+# One that does not answer is asked this often at most: strangers begin visits as they like, and
+# each that waited for it would make the next one wait.
+_AWAY_S: Final = 3.0
 # Keys are asked for again where a token names one that is not known, this often at most.
 _KEYS_AGAIN_S: Final = 30.0
 _LEEWAY_S: Final = 60
@@ -78,6 +81,8 @@ class Issuer:
         self._known: dict[str, Any] | None = None
         self._keys: Any = None
         self._known_at = self._keys_at = 0.0
+        self._away: IssuerUnavailable | None = None
+        self._away_at = 0.0
         require_authlib()
 
     async def look(self) -> None:
@@ -194,8 +199,14 @@ class Issuer:
         """Return what the issuer says of itself. Raises: `IssuerUnavailable`."""
         async with self._asking:
             if self._known is None or self._clock.monotonic() - self._known_at > _KNOWN_S:
+                if self._away is not None and self._clock.monotonic() - self._away_at < _AWAY_S:
+                    raise IssuerUnavailable(detail=self._away.detail)
                 url = self.options.issuer.rstrip("/") + "/.well-known/openid-configuration"
-                self._known = self._checked(await self._document(url))
+                try:
+                    self._known = self._checked(await self._document(url))
+                except IssuerUnavailable as exc:
+                    self._away, self._away_at = exc, self._clock.monotonic()
+                    raise
                 self._known_at = self._clock.monotonic()
             return self._known
 
