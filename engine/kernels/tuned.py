@@ -42,7 +42,7 @@ _DEFAULTS: dict[str, dict[str, Settings]] = {
         "d96-*": {"PROGRAMS": 3},
         "d128-*16": {"PROGRAMS": 3},
     },
-    "combine_attention": {"*": {"num_warps": 4, "num_stages": 1}},
+    "combine_attention": {"*": {"num_warps": 1, "num_stages": 1}},
     "prefill_attention": {
         "*": {"BLOCK_N": 64, "num_warps": 8, "num_stages": 3},
         "d64-*": {"BLOCK_N": 64, "num_warps": 4, "num_stages": 3},

@@ -35,7 +35,8 @@ _RATIO_GOALS: Mapping[tuple[str, str, bool], Mapping[int, float]] = {
 def decode_sweep(bench: Bench) -> Iterator[Part]:
     """Run batches of equal requests, 64 tokens in and 64 out, beside transformers' `generate`.
 
-    On a GPU 992 come in.
+    On a GPU 992 come in, and all rows decode together for 64 steps: so many more tokens go out as
+    steps go by before the last prompt is in.
 
     Its continuous batching is compared at the largest batch of 16 or more, where it has something
     to batch: warm in the same rounds, and as its documentation calls it in two rounds at the end,
@@ -76,6 +77,14 @@ def _prompts(bench: Bench, batch: int) -> list[list[int]]:
     return [bench.prompt(num_tokens) for _ in range(batch)]
 
 
+def _num_output_tokens(bench: Bench, batch: int) -> int:
+    """Count the tokens of a request: all of them are to decode at once for `_NUM_TOKENS` steps."""
+    if not bench.options.on_gpu:
+        return _NUM_TOKENS
+    prompts = batch * _NUM_PROMPT_TOKENS_GPU
+    return _NUM_TOKENS + -(-prompts // bench.info.max_num_batched_tokens)
+
+
 @dataclass(slots=True)
 class _Rates:
     """Gather output tokens/s, a value a round."""
@@ -88,21 +97,22 @@ class _Rates:
 
 def _sweep_batch(bench: Bench, batch: int, part: Part, *, continuous: bool) -> _Rates:
     rates, steps = _Rates(), list[Step]()
-    num_tokens = batch * _NUM_TOKENS
+    num_output_tokens = _num_output_tokens(bench, batch)
+    num_tokens = batch * num_output_tokens
     for number in range(bench.options.rounds + 1):
         if number == 1:  # the first round warms all of them
             rates, steps = _Rates(), list[Step]()
         prompts = _prompts(bench, batch)
-        run = bench.driver().run([_job(prompt) for prompt in prompts])
+        run = bench.driver().run(_jobs(prompts, num_output_tokens))
         steps += run.decode_steps(batch)
         rates.own.append(run.output_tokens_per_s)
         if bench.peer is None:
             continue
-        elapsed_s, tokens = bench.peer.generate(prompts, _NUM_TOKENS)
+        elapsed_s, tokens = bench.peer.generate(prompts, num_output_tokens)
         rates.static.append(num_tokens / elapsed_s)
         rates.equal_share += map(_share_equal, run.tokens, tokens)
         if continuous:
-            elapsed_s, _ = bench.peer.generate_batch(prompts, _NUM_TOKENS, warm=True)
+            elapsed_s, _ = bench.peer.generate_batch(prompts, num_output_tokens, warm=True)
             rates.warm.append(num_tokens / elapsed_s)
     share = median(
         bench.work.decode(s.num_decodes, s.num_context_tokens).floor_s(bench.ceilings) / s.wall_s
@@ -153,12 +163,13 @@ def _compare_plain_batching(bench: Bench, batch: int, part: Part) -> None:
     """Add rounds beside the peer's continuous batching as its documentation calls it."""
     assert bench.peer is not None
     bench.peer.stop_batching()
+    num_output_tokens = _num_output_tokens(bench, batch)
     plain = []
     for _ in range(min(2, bench.options.rounds)):
         prompts = _prompts(bench, batch)
-        run = bench.driver().run([_job(prompt) for prompt in prompts])
-        elapsed_s, _ = bench.peer.generate_batch(prompts, _NUM_TOKENS, warm=False)
-        plain.append((run.output_tokens_per_s, batch * _NUM_TOKENS / elapsed_s))
+        run = bench.driver().run(_jobs(prompts, num_output_tokens))
+        elapsed_s, _ = bench.peer.generate_batch(prompts, num_output_tokens, warm=False)
+        plain.append((run.output_tokens_per_s, batch * num_output_tokens / elapsed_s))
     on_gpu = bench.options.on_gpu
     has_goal = bench.subject == ("qwen3_0_6b" if on_gpu else "llama_30m")
     goal = _CONTINUOUS_BATCHING_GOAL if has_goal else None
@@ -167,8 +178,8 @@ def _compare_plain_batching(bench: Bench, batch: int, part: Part) -> None:
     part.samples[f"b{batch}"]["transformers_cb_output_tokens_per_s"] = peer
 
 
-def _job(prompt: list[int]) -> Job:
-    return Job(prompt=prompt, num_output_tokens=_NUM_TOKENS)
+def _jobs(prompts: Sequence[list[int]], num_output_tokens: int) -> list[Job]:
+    return [Job(prompt=prompt, num_output_tokens=num_output_tokens) for prompt in prompts]
 
 
 def _ratio_name(bench: Bench, batch: int, *, peer: str = "transformers") -> str:

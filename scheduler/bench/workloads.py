@@ -25,6 +25,7 @@ _NANO_GOALS = {"qwen3_0_6b": 27_000}
 _1K1K_GOALS = {"qwen3_8b": 9_000}
 _1K1K_REQUESTS = 256
 _1K1K_TOKENS = 1024
+_WARM_UP_TOKENS = 32
 
 
 def prefill(bench: Bench) -> Iterator[Part]:
@@ -191,13 +192,19 @@ def one_k_one_k(bench: Bench) -> Iterator[Part]:
     num_requests = max(1, round(_1K1K_REQUESTS * bench.options.scale))
     num_tokens = max(2, round(_1K1K_TOKENS * bench.options.scale))
 
-    def jobs() -> list[Job]:
+    def jobs(num_output_tokens: int) -> list[Job]:
         return [
-            Job(prompt=bench.prompt(num_tokens), num_output_tokens=num_tokens)
+            Job(prompt=bench.prompt(num_tokens), num_output_tokens=num_output_tokens)
             for _ in range(num_requests)
         ]
 
-    return _each_round(bench, jobs, partial(_state_1k1k, bench, num_requests, num_tokens))
+    # A round takes half a minute on a large model: what warms up need not be a whole one.
+    return _each_round(
+        bench,
+        partial(jobs, num_tokens),
+        partial(_state_1k1k, bench, num_requests, num_tokens),
+        warm_up=partial(jobs, min(num_tokens, _WARM_UP_TOKENS)),
+    )
 
 
 def _state_1k1k(bench: Bench, num_requests: int, num_tokens: int, runs: list[Run]) -> Part:
@@ -230,15 +237,18 @@ def _share_of_floor(bench: Bench, run: Run) -> float:
 
 
 def _each_round(
-    bench: Bench, jobs: Callable[[], list[Job]], state: Callable[[list[Run]], Part]
+    bench: Bench,
+    jobs: Callable[[], list[Job]],
+    state: Callable[[list[Run]], Part],
+    *,
+    warm_up: Callable[[], list[Job]] | None = None,
 ) -> Iterator[Part]:
     """Run new jobs a round, each with an empty cache, and state the rounds so far after each.
 
-    The first round warms up.
+    One before them warms up, with `warm_up` where that is less.
     """
+    bench.driver().run((warm_up or jobs)())
     runs: list[Run] = []
-    for number in range(bench.options.rounds + 1):
-        run = bench.driver().run(jobs())
-        if number:
-            runs.append(run)
-            yield state(runs)
+    for _ in range(bench.options.rounds):
+        runs.append(bench.driver().run(jobs()))
+        yield state(runs)

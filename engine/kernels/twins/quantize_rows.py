@@ -17,6 +17,7 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """
     numbers = x.float()
     largest = numbers.abs().amax(dim=-1, keepdim=True)
-    scales = torch.where(largest == 0, 1.0, largest / _LARGEST)
+    # By a tensor: on a GPU torch takes a plain number's reciprocal, and multiplies.
+    scales = torch.where(largest == 0, 1.0, largest / torch.full_like(largest, _LARGEST))
     # Nothing exceeds the largest by more than a rounding, which the cast takes back.
     return (numbers / scales).to(FP8), scales
