@@ -25,10 +25,11 @@ class EngineConfig:
     are torch's intra-op threads. `native` is `auto` (the compiled operators where they have been
     built, see `engine.native`) or `off`. `graphs` and `overlap` are of a GPU: whole steps are
     captured and replayed, and a step is launched before the one before has come back.
-    `dependent_launch` is of a GPU too, and off until one has gained by it: small kernels begin
-    while the one before them ends, see `engine.kernels.dependent_launch`. So is `fused_matvec`:
-    steps that decode up to four tokens norm, multiply, gate and add in one kernel, see
-    `engine.kernels.matvec`. With `pooling` the model makes vectors, on a CPU alone.
+    `dependent_launch` and `fused_matvec` are of a GPU too; None is where one was measured to gain,
+    see `engine.kernels.choose`. With the first small kernels begin while the one before them ends
+    (`engine.kernels.dependent_launch`); with the second steps that decode a few tokens norm,
+    multiply, gate and add in one kernel (`engine.kernels.matvec`). With `pooling` the model makes
+    vectors, on a CPU alone.
     """
 
     model_dir: Path
@@ -50,8 +51,8 @@ class EngineConfig:
     native: str = "auto"
     graphs: bool = True
     overlap: bool = True
-    dependent_launch: bool = False
-    fused_matvec: bool = False
+    dependent_launch: bool | None = None
+    fused_matvec: bool | None = None
     pooling: Pooling | None = None
 
     def __post_init__(self) -> None:

@@ -51,7 +51,7 @@ from engine.gpu.slot_table import SlotTable
 from engine.gpu.staging import Staging
 from engine.gpu.step_tail import Tail, TailResult
 from engine.gpu.stopwatch import Stopwatch
-from engine.kernels.choose import choose_operations, decode_wave
+from engine.kernels.choose import choose_operations, decode_wave, matvec_rows
 from engine.models.hf_config import load_model_config
 from engine.models.load import load_decoder
 from engine.out_of_memory import told_as_out_of_memory
@@ -135,7 +135,14 @@ class GpuEngine:
         )
         self._staging = Staging(Programs.num_words(info, wave), device)
         parts = Parts(
-            decoder=FusedDecoder(decoder, operations, cache, fused_matvec=config.fused_matvec),
+            decoder=FusedDecoder(
+                decoder,
+                operations,
+                cache,
+                matvec_rows=matvec_rows(
+                    device, model_config.hidden_size, asked=config.fused_matvec
+                ),
+            ),
             operations=operations,
             table=self._table,
             columns=self._columns,

@@ -19,8 +19,8 @@ from engine.models.linear import Linear
 class FusedDecoder:
     """Turn token ids into logits; a forward reads nothing from the host but its arguments.
 
-    `fused_matvec` is of steps of up to `MATVEC_ROWS` tokens. Weights of 8 bits have no such
-    products, and go the plain way.
+    Steps of up to `matvec_rows` tokens have fused products, `MATVEC_ROWS` at most. Weights of 8
+    bits have no such products, and go the plain way.
     """
 
     def __init__(
@@ -29,12 +29,13 @@ class FusedDecoder:
         operations: Operations,
         cache: KVCache,
         *,
-        fused_matvec: bool = False,
+        matvec_rows: int = 0,
     ) -> None:
         self._decoder = decoder
         self._operations = operations
         self._cache = cache
-        self._fused_matvec = fused_matvec and decoder.layers[0].qkv.plain is not None
+        assert matvec_rows <= MATVEC_ROWS
+        self._matvec_rows = 0 if decoder.layers[0].qkv.plain is None else matvec_rows
 
     @torch.inference_mode()
     def forward(self, inputs: StepInputs, logit_rows: Tensor, out: Tensor) -> Tensor:
@@ -47,7 +48,7 @@ class FusedDecoder:
         decoder, operations = self._decoder, self._operations
         eps = decoder.config.rms_norm_eps
         x = operations.begin_step(decoder.embedding, inputs)
-        if self._fused_matvec and max(len(x), len(logit_rows)) <= MATVEC_ROWS:
+        if max(len(x), len(logit_rows)) <= self._matvec_rows:
             return self._forward_few(x, inputs, logit_rows, out)
         residual: Tensor | None = None
         for index, layer in enumerate(decoder.layers):

@@ -142,13 +142,14 @@ def _add_subject(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument(
         "--dependent-launch",
-        action="store_true",
-        help="let kernels begin while the one before them ends (Hopper)",
+        action=argparse.BooleanOptionalAction,
+        help="let kernels begin while the one before them ends; default: on Hopper",
     )
     parser.add_argument(
         "--fused-matvec",
-        action="store_true",
-        help="norm, multiply, gate and add in one kernel in steps of up to four tokens (GPU)",
+        action=argparse.BooleanOptionalAction,
+        help="norm, multiply, gate and add in one kernel in steps of up to four tokens; "
+        "default: on Hopper, for as many as gain",
     )
     parser.add_argument("--threads", type=_positive, help="torch's threads; default: the engine's")
     parser.add_argument(

@@ -61,8 +61,8 @@ class Options:
     weight_dtype: str | None = None
     kv_dtype: str | None = None
     graphs: bool = True
-    dependent_launch: bool = False
-    fused_matvec: bool = False
+    dependent_launch: bool | None = None
+    fused_matvec: bool | None = None
     kv_cache_bytes: int | None = None
     ceiling_rounds: int = 5
 
@@ -78,9 +78,10 @@ class Options:
 
     @property
     def switches(self) -> str:
-        """Name in a figure what is on that is off by itself."""
-        dependent = "_dependent" if self.dependent_launch else ""
-        return f"{dependent}_matvec" if self.fused_matvec else dependent
+        """Name in a figure what was not left to the engine."""
+        dependent = {None: "", True: "_dependent", False: "_no_dependent"}[self.dependent_launch]
+        matvec = {None: "", True: "_matvec", False: "_no_matvec"}[self.fused_matvec]
+        return f"{dependent}{matvec}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

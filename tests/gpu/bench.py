@@ -39,8 +39,11 @@ class Stage:
 
     @property
     def rounds(self) -> int:
-        # One of 256 × 1,024 takes half a minute on a large model.
-        return 1 if "1k1k" in self.workloads and self.model.endswith("-8b") else 2
+        # One of 256 × 1,024 takes half a minute on a large model, and the peer's as long.
+        is_long = "peer" in self.workloads or (
+            "1k1k" in self.workloads and self.model.endswith("-8b")
+        )
+        return 1 if is_long else 2
 
 
 STAGES = (

@@ -38,7 +38,7 @@ def open_engine(model_dir: Path, monkeypatch: pytest.MonkeyPatch, *, switches: b
     )
 
 
-def _choose_kernels(_: torch.device, *, dependent_launch: bool) -> Operations:
+def _choose_kernels(_: torch.device, *, dependent_launch: bool | None) -> Operations:
     """Choose as on a GPU; where kernels are interpreted, launches that overlap are plain ones."""
     from engine.kernels import dependent_operations, triton_operations
 
