@@ -22,7 +22,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -116,7 +116,9 @@ class GpuEngine:
             depth=2 if config.overlap else 1,
         )
         info = self._info = sizes.info
-        operations = choose_operations(device, dependent_launch=config.dependent_launch)
+        # Where nothing else is said, launches overlap in steps of few tokens.
+        operations = choose_operations(device, dependent_launch=bool(config.dependent_launch))
+        of_few = choose_operations(device, dependent_launch=config.dependent_launch)
         cache = KVCache(sizes.kv_cache, dtype=kv_dtype, device=device)
         wave = decode_wave(cache.keys[0], dtype)
         self._table = SlotTable(
@@ -135,25 +137,24 @@ class GpuEngine:
         )
         self._staging = Staging(Programs.num_words(info, wave), device)
         parts = Parts(
-            decoder=FusedDecoder(
-                decoder,
-                operations,
-                cache,
-                matvec_rows=matvec_rows(
-                    device, model_config.hidden_size, asked=config.fused_matvec
-                ),
-            ),
+            decoder=FusedDecoder(decoder, operations, cache),
             operations=operations,
             table=self._table,
             columns=self._columns,
             words=self._staging.words,
             logits=torch.empty(info.max_num_seqs, info.vocab_size, dtype=dtype, device=device),
         )
+        fused_rows = matvec_rows(device, model_config.hidden_size, asked=config.fused_matvec)
+        few_parts = replace(
+            parts,
+            decoder=FusedDecoder(decoder, of_few, cache, matvec_rows=fused_rows),
+            operations=of_few,
+        )
         self._tail = Tail(operations, self._columns)
         self._prompts = PromptScores(device)
         self._row_faults = RowFaults(vocab_size=info.vocab_size)
         self._arrivals = [self._arrival() for _ in range(2)]
-        self._programs = Programs(parts, info, graphs=config.graphs)
+        self._programs = Programs(parts, few_parts, info, graphs=config.graphs)
         self._programs.capture(self._fill_padding)
         self._prove()
         # What few ask for is compiled now, not when the first one asks.

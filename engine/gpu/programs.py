@@ -11,7 +11,7 @@ from engine.contract import EngineInfo
 from engine.gpu.bucket import Bucket, decode_buckets, mixed_buckets
 from engine.gpu.layout import num_words
 from engine.gpu.program import Parts, Program
-from engine.kernels.choose import can_run_kernels
+from engine.kernels.choose import OVERLAPPING_TOKENS, can_run_kernels
 from engine.kernels.decode_pieces import most_pieces
 from engine.kernels.operations import PREFILL_QUERIES
 
@@ -19,11 +19,14 @@ from engine.kernels.operations import PREFILL_QUERIES
 class Programs:
     """Hold the programs of all sizes; without `graphs` every step runs at its own size.
 
+    Args: `few_parts`: what steps of up to `OVERLAPPING_TOKENS` are made of, other launches over the
+        same buffers.
     The twins of the kernels read from the host, so without Triton nothing is captured.
     """
 
-    def __init__(self, parts: Parts, info: EngineInfo, *, graphs: bool) -> None:
+    def __init__(self, parts: Parts, few_parts: Parts, info: EngineInfo, *, graphs: bool) -> None:
         self._parts = parts
+        self._few_parts = few_parts
         self._captured: list[list[Program]] = [[], []]
         wave = parts.table.wave
         if graphs:
@@ -31,7 +34,7 @@ class Programs:
                 decode_buckets(info.max_num_seqs, wave),
                 mixed_buckets(info.max_num_seqs, info.max_num_batched_tokens, wave),
             )
-            self._captured = [[Program(parts, bucket) for bucket in each] for each in buckets]
+            self._captured = [[self._make(bucket) for bucket in each] for each in buckets]
 
     @staticmethod
     def num_words(info: EngineInfo, wave: int) -> int:
@@ -57,4 +60,8 @@ class Programs:
         for program in programs[at:]:
             if program.bucket.holds(size):
                 return program
-        return Program(self._parts, size)
+        return self._make(size)
+
+    def _make(self, size: Bucket) -> Program:
+        few = size.num_tokens <= OVERLAPPING_TOKENS
+        return Program(self._few_parts if few else self._parts, size)
