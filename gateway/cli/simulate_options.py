@@ -32,7 +32,8 @@ Machine = Annotated[
         "--machine",
         "--engine-profile",
         metavar="NAME|FILE",
-        help="The engine that is simulated: a100-llama-3-8b, cpu-demo, or a JSON file.",
+        help="The engine that is simulated: a100-llama-3-8b, nvidia-h200-qwen3-8b, cpu-demo, "
+        "or a JSON file.",
     ),
 ]
 Preset = Annotated[str, typer.Option(metavar="NAME", help="The scheduler's numbers.")]

@@ -255,7 +255,10 @@ def _given(**sizes: int | None) -> dict[str, Any]:
 
 
 def _kv_cache_bytes(device: str, *, shared: bool) -> int | None:
-    """Take enough for every workload: on a GPU what the engine finds free, or half with a peer."""
+    """Take enough for every workload: on a GPU what the engine finds free, or a third with a peer.
+
+    The peer's cache holds its workload and a quarter more, and its logits of a step are of float32.
+    """
     import torch
 
     if not device.startswith("cuda") or not torch.cuda.is_available():
@@ -263,7 +266,7 @@ def _kv_cache_bytes(device: str, *, shared: bool) -> int | None:
     if not shared:
         return None
     free_bytes, _ = torch.cuda.mem_get_info(device)
-    return int(free_bytes) // 2
+    return int(free_bytes) // 3
 
 
 def _measure_ceilings(options: Options, dtype: str) -> Ceilings:

@@ -18,6 +18,8 @@ from typing import Any
 from scheduler.bench.drive import BenchError
 
 _PAGE_SIZE = 256
+# Of the workload, in hundredths.
+_ROOM = 125
 
 
 def is_installed() -> bool:
@@ -83,9 +85,9 @@ class TransformersPeer:
         """Run its continuous batching; seconds, and the new tokens of each.
 
         As its documentation calls it, each call starts a manager and takes most of the memory for
-        its cache. With `warm` the manager outlives the call, and its cache is twice the
-        workload's; the first such call warms up. Raises: `BenchError`: a request failed, or has
-        fewer tokens than were asked for; transformers says so in its log alone.
+        its cache. With `warm` the manager outlives the call, and its cache is the
+        workload's and some room; the first such call warms up. Raises: `BenchError`: a request
+        failed, or has fewer tokens than were asked for; transformers says so in its log alone.
         """
         config = _transformers().GenerationConfig(
             max_new_tokens=num_output_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0
@@ -135,10 +137,11 @@ def _check(tokens: Sequence[Sequence[int]], num_requests: int, num_output_tokens
 
 # Any: its configuration classes are looked up by name.
 def _batching_config(prompts: Sequence[Sequence[int]], num_output_tokens: int) -> Any:
-    """Size its cache for twice the workload: by itself it would take all memory there is."""
+    """Size its cache for the workload and room: by itself it would take all memory there is."""
     module = importlib.import_module("transformers.generation.configuration_utils")
     num_tokens = sum(len(prompt) + num_output_tokens for prompt in prompts)
-    num_blocks = 2 * max(len(prompts), -(-num_tokens // _PAGE_SIZE))
+    # Each request ends in a page that is not full.
+    num_blocks = len(prompts) + -(-_ROOM * num_tokens // (100 * _PAGE_SIZE))
     return module.ContinuousBatchingConfig(
         **page_size_option(module.ContinuousBatchingConfig),
         num_blocks=num_blocks,

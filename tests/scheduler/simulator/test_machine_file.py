@@ -57,5 +57,7 @@ def test_file_that_makes_no_machine_says_so(tmp_path: Path, document: Any, compl
 
 def test_neither_name_nor_file_says_what_there_is() -> None:
     """What can be chosen is listed."""
-    with pytest.raises(SimulationError, match="choose one of a100-llama-3-8b, cpu-demo, or a file"):
+    with pytest.raises(
+        SimulationError, match="choose one of a100-llama-3-8b, nvidia-h200-qwen3-8b, cpu-demo"
+    ):
         open_machine("nowhere.json")
