@@ -75,8 +75,10 @@ class ComposerConfig:
 
     A step computes at most `max_num_batched_tokens` (None: what the engine takes). With
     `dynamic_chunk`, prefill is cut so that the step ends before the tightest deadline and takes at
-    most `pace_fraction` of the tightest pace, but never below `min_chunk_tokens`; `max_step_s`
-    bounds the predicted time of every step. `prefill_first` runs prefills in steps of their own,
+    most `pace_fraction` of the tightest pace, but never below `min_chunk_tokens`. Nor does prefill
+    make a step longer than what it costs by itself and for its decodes over `max_overhead_share`
+    (None: however long): more would save next to nothing, and whoever comes waits for its end.
+    `max_step_s` bounds the predicted time of every step. `prefill_first` runs prefills in steps of their own,
     and `admission_interval_steps` looks at the queue only every so many decoding steps: both as the
     engines of the VTC paper did. A request that does not fit may be passed by `max_bypasses`
     others. `kv_reserve` says what must be free before a request is admitted: its prompt, its
@@ -91,6 +93,7 @@ class ComposerConfig:
     dynamic_chunk: bool = True
     pace_fraction: float = 0.8
     min_chunk_tokens: int = 128
+    max_overhead_share: float | None = 0.05
     max_step_s: float | None = None
     prefill_first: bool = False
     admission_interval_steps: int = 1

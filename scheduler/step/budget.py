@@ -8,6 +8,11 @@ step takes more than `pace_fraction` of the tightest pace, or the first long one
 later tokens need; a promised *gap*, or `max_step_s`, is a bound on the step itself and leaves a few
 tokens at least, or a gap that cannot be kept would keep all prompts out.
 
+And a step is not filled for the sake of being full. It costs something however short it is, which
+many tokens share; once that is a twentieth of it, twice the tokens save a fortieth, and whoever
+comes while it runs waits for twice as long. On a GPU a step costs much by itself, and the engine's
+most tokens come first; on a small model on a CPU it costs little, and steps stay short.
+
 Source: the dynamic chunk of the Niyama artifact, microsoft/sarathi-serve, branch
 niyama_asplos2026; here the largest chunk is solved for, not looked up.
 """
@@ -24,6 +29,8 @@ from scheduler.running import Pace
 
 # Of a prompt, in a step that is too long for a promised gap already.
 LEAST_TOKENS = 16
+# Nobody minds a step that is shorter.
+_UNNOTICED_S = 0.01
 
 
 class StepBudget:
@@ -43,7 +50,7 @@ class StepBudget:
         slack_s = math.inf
         if config.dynamic_chunk:
             step_s = min(step_s, self._pace.shortest_gap_s)
-            slack_s = self._slack_s(now)
+            slack_s = min(self._slack_s(now), self._worthwhile_s(decodes))
         if slack_s < step_s:
             room = min(room, max(config.min_chunk_tokens, self._solve(decodes, slack_s, room)))
         if step_s < math.inf:
@@ -84,6 +91,14 @@ class StepBudget:
         pace = self._pace
         slack_s = pace.tightest_s - now - self.kept_s
         return min(slack_s, self._config.pace_fraction * pace.shortest_tpot_s)
+
+    def _worthwhile_s(self, decodes: StepFeatures) -> float:
+        """Say how long a step may be before length saves nothing any more."""
+        share = self._config.max_overhead_share
+        if share is None:
+            return math.inf
+        least = replace(decodes, num_prefill_tokens=1)
+        return max(_UNNOTICED_S, self._price(least) / share)
 
     def _price(self, step: StepFeatures) -> float:
         return self._step_model.margin * self._step_model.price_s(step)

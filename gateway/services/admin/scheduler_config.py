@@ -33,6 +33,7 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "fairness.band_shares": (0, 1),
     "composer.max_num_batched_tokens": (1, 1 << 20),
     "composer.min_chunk_tokens": (1, 1 << 20),
+    "composer.max_overhead_share": (0.001, 1),
     "composer.pace_fraction": (0.01, 10),
     "composer.max_step_s": (1e-3, 60),
     "composer.admission_interval_steps": (1, 10_000),

@@ -15,7 +15,13 @@ from scheduler.step.budget import StepBudget
 
 # A millisecond a token and nothing for the step.
 _LINE = LinearCost(0.0, 1e-3)
-_CONFIG = replace(ComposerConfig(), dynamic_chunk=True, harvest_step_s=9.0, min_chunk_tokens=1)
+_CONFIG = replace(
+    ComposerConfig(),
+    dynamic_chunk=True,
+    harvest_step_s=9.0,
+    min_chunk_tokens=1,
+    max_overhead_share=None,
+)
 
 
 def test_a_step_ends_earlier_for_promised_rows_that_sit_it_out() -> None:
@@ -27,3 +33,33 @@ def test_a_step_ends_earlier_for_promised_rows_that_sit_it_out() -> None:
         budget.kept_s = kept_s
         assert budget.prefill_tokens(StepFeatures(), 5_000, 0.0) == pytest.approx(num_tokens, abs=1)
         assert budget.harvest_tokens(StepFeatures(), 5_000, 0.0) == pytest.approx(num_tokens, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("intercept_s", "num_decodes", "num_tokens"),
+    [
+        # What a step costs by itself is a tenth of it: 2 ms and a token's, of 30 ms.
+        (0.002, 0, 28),
+        # The decodes' time counts to it as well: 12 ms, and a token's, of 130.
+        (0.002, 10, 118),
+        # A step that costs nothing by itself lasts ten milliseconds all the same.
+        (0.0, 0, 10),
+        # Half a second: the engine's most tokens come first.
+        (0.5, 0, 300),
+    ],
+)
+def test_a_step_is_no_longer_than_length_saves(
+    intercept_s: float, num_decodes: int, num_tokens: int
+) -> None:
+    """Prompts fill a step until what it costs without them is the share that it may be."""
+    line = LinearCost(intercept_s, 1e-3)
+    model = StepModel(StepCost("flat", line, line), margin=1.0)
+    config = replace(_CONFIG, max_overhead_share=0.1)
+    budget = StepBudget(config, Pace(1), model)
+    decodes = StepFeatures(num_decode_tokens=num_decodes)
+    assert budget.prefill_tokens(decodes, 300, 0.0) == pytest.approx(num_tokens, abs=1)
+    # Never below the least chunk, nor where full steps are asked for.
+    patient = StepBudget(replace(config, min_chunk_tokens=64), Pace(1), model)
+    assert patient.prefill_tokens(decodes, 300, 0.0) == pytest.approx(max(64, num_tokens), abs=1)
+    full = StepBudget(replace(config, dynamic_chunk=False), Pace(1), model)
+    assert full.prefill_tokens(decodes, 300, 0.0) == 300
