@@ -10,8 +10,9 @@ to the tenant's share of the event loop, whoever sends the form.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -33,7 +34,7 @@ from gateway.errors import (
     IdempotencyMismatch,
     InvalidRequest,
 )
-from gateway.services.batches import BatchService, NewBatch
+from gateway.services.batches import BatchService, FailedLines, NewBatch
 from gateway.services.batches.item_line import ENDPOINTS
 from gateway.services.batches.service import check_allowed, window_s
 from gateway.services.files import FileService, UploadSaid
@@ -58,12 +59,14 @@ class BatchDesk:
         self,
         files: FileService,
         batches: BatchService,
+        failed_lines: FailedLines,
         keys: ChoosesKeys,
         overload: OverloadWatch,
         loop_share: LoopShare,
     ) -> None:
         self._files = files
         self._batches = batches
+        self._failed_lines = failed_lines
         self._keys = keys
         self._overload = overload
         self._loop_share = loop_share
@@ -91,6 +94,17 @@ class BatchDesk:
             await form.drain()
             raise
 
+    async def retry(self, request: Request, values: Mapping[str, str], batch: Batch) -> Batch:
+        """Make a batch of the lines of another that gave no answer; if this raises there is none.
+
+        `values` are the form's: a key, a window, and its `once`. The rest is as it was.
+        Raises: as `submit`, and `InvalidRequest` where there is nothing to run again.
+        """
+        self._overload.check_unread()
+        account = self._loop_share.of(batch.tenant_id)
+        await account.turn()
+        return await account.charged(self._retry(request, dict(values), batch))
+
     async def cancel(self, tenant_id: UUID, batch_id: UUID) -> Batch:
         """Have a batch of a tenant cancelled. Raises: `NotFound`."""
         return await self._batches.cancel(tenant_id, batch_id)
@@ -106,7 +120,7 @@ class BatchDesk:
         payer: list[Principal] = []
 
         async def check() -> None:
-            payer.append(await self._payer(request, form, tenant_id))
+            payer.append(await self._payer(request, form.values, tenant_id))
 
         def said() -> UploadSaid:
             return UploadSaid(clean_name(form.filename or ""), BATCH_INPUT)
@@ -114,44 +128,55 @@ class BatchDesk:
         file = await self._files.upload(
             tenant_id, _after_fields(form, check), said, told_bytes=form.told_bytes
         )
-        once = form.values.get("once")
-        asked = NewBatch(
-            input_file_id=file.id,
-            endpoint=form.values["endpoint"],
-            completion_window=form.values["completion_window"],
-            idempotency_key=None if once is None else f"form-{once}",
-            request_id=UUID(hex=request.scope["state"]["request_id"]),
+        return await self._create(payer[0], _asked(request, form.values, file.id))
+
+    async def _retry(self, request: Request, values: dict[str, str], batch: Batch) -> Batch:
+        values["endpoint"] = batch.draft.endpoint
+        payer = await self._payer(request, values, batch.tenant_id)
+        name = clean_name(f"retry_of_batch_{batch.id.hex}.jsonl")
+        async with aclosing(self._failed_lines.of(batch)) as lines:
+            file = await self._files.upload(
+                batch.tenant_id, lines, lambda: UploadSaid(name, BATCH_INPUT)
+            )
+        asked = _asked(request, values, file.id)
+        draft = batch.draft
+        asked = replace(
+            asked, metadata=draft.metadata, output_expires_after_s=draft.output_expires_after_s
         )
+        return await self._create(payer, asked)
+
+    async def _create(self, payer: Principal, asked: NewBatch) -> Batch:
+        """Make a batch of a file that was stored for it alone."""
         try:
-            return await self._batches.create(payer[0], asked)
+            return await self._batches.create(payer, asked)
         except BaseException as exc:
             # One that a batch reads after all stays: it is in use.
             with suppress(GatewayError):
-                await self._files.delete(tenant_id, file.id)
+                await self._files.delete(payer.tenant_id, asked.input_file_id)
             if isinstance(exc, IdempotencyMismatch):
                 raise Conflict(
-                    "A batch was made of this form already. Choose the file again to make another."
+                    "A batch was made of this form already. Begin anew to make another."
                 ) from None
             raise
 
-    async def _payer(self, request: Request, form: FileForm, tenant_id: UUID) -> Principal:
+    async def _payer(self, request: Request, values: dict[str, str], tenant_id: UUID) -> Principal:
         """Return who a form's key speaks for, once all its fields are good.
 
         Raises: `InvalidRequest`, `PermissionDenied`, `StoreUnavailable`.
         """
-        once = form.values.get("once")
+        once = values.get("once")
         if once is not None and _ONCE.fullmatch(once) is None:
             raise InvalidRequest("The form cannot be read.")
         try:
-            principal = await self._keys.authenticate(form.values.get("key", ""))
+            principal = await self._keys.authenticate(values.get("key", ""))
         except AuthenticationFailed:
             raise _no_key() from None
         if principal.tenant_id != tenant_id:
             raise _no_key()
         check_address(request.scope, principal.cidrs, principal.tenant_cidrs)
         check_allowed(principal)
-        window_s(form.values.setdefault("completion_window", "24h"))
-        if form.values.setdefault("endpoint", "") not in ENDPOINTS:
+        window_s(values.setdefault("completion_window", "24h"))
+        if values.setdefault("endpoint", "") not in ENDPOINTS:
             raise InvalidRequest("Choose an endpoint.", param="endpoint")
         return principal
 
@@ -187,6 +212,18 @@ async def _after_fields(
     if not is_checked:
         # Nothing was chosen: what else is wrong is said later.
         raise InvalidRequest("Choose a file with at least one line.", param="file")
+
+
+def _asked(request: Request, values: Mapping[str, str], input_file_id: UUID) -> NewBatch:
+    """Spell out a form; made again by the same one, a batch is the same."""
+    once = values.get("once")
+    return NewBatch(
+        input_file_id=input_file_id,
+        endpoint=values["endpoint"],
+        completion_window=values["completion_window"],
+        idempotency_key=None if once is None else f"form-{once}",
+        request_id=UUID(hex=request.scope["state"]["request_id"]),
+    )
 
 
 def _no_key() -> InvalidRequest:

@@ -78,15 +78,15 @@ class ComposerConfig:
     most `pace_fraction` of the tightest pace, but never below `min_chunk_tokens`. Nor does prefill
     make a step longer than what it costs by itself and for its decodes over `max_overhead_share`
     (None: however long): more would save next to nothing, and whoever comes waits for its end.
-    `max_step_s` bounds the predicted time of every step. `prefill_first` runs prefills in steps of their own,
-    and `admission_interval_steps` looks at the queue only every so many decoding steps: both as the
-    engines of the VTC paper did. A request that does not fit may be passed by `max_bypasses`
-    others. `kv_reserve` says what must be free before a request is admitted: its prompt, its
-    predicted length (at `kv_quantile`, by the peak that all running requests will reach together),
-    or all it may draw. Work of the batch band leaves
-    `batch_kv_headroom` of the blocks and slots free, and a step that carries it beside other work
-    takes `harvest_step_s` at most. Once online prompts wait, that work is left out of
-    steps for `harvest_pause_s` (0: it never is; see `scheduler.step.giving_way`).
+    `max_step_s` bounds the predicted time of every step. `prefill_first` runs prefills in steps of
+    their own, and `admission_interval_steps` looks at the queue only every so many decoding steps:
+    both as the engines of the VTC paper did. A request that does not fit may be passed by
+    `max_bypasses` others. `kv_reserve` says what must be free before a request is admitted: its
+    prompt, its predicted length (at `kv_quantile`, by the peak that all running requests will reach
+    together), or all it may draw. Work of the batch band leaves `batch_kv_headroom` of the blocks
+    and slots free, and a step that carries it beside other work takes `harvest_step_s` at most.
+    Once online prompts wait, that work is left out of steps for `harvest_pause_s` (0: it never is;
+    see `scheduler.step.giving_way`).
     """
 
     max_num_batched_tokens: int | None = None

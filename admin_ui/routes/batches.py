@@ -8,7 +8,7 @@ in the audit log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -61,6 +61,7 @@ _WINDOWS: Final = (
 )  # fmt: skip
 # What making one costs of the reads of a tenant: as a file of the API and a batch of it.
 SUBMIT_READS: Final = 7
+_RETRY_FIELDS: Final = ("once", "key", "completion_window")
 _FIELDS: Final = ("key", "endpoint", "completion_window", "file")
 _FAULTS: Final = (InvalidRequest, PermissionDenied, TenantLimited, Conflict, NotFound)
 
@@ -101,6 +102,9 @@ class BatchScreens:
             screen(of_one, of(self.show), allows=reads),
             screen(f"{of_one}/now", of(self.now), allows=reads),
             screen(f"{of_one}/cancel", of(self.cancel), method="POST", allows=changes),
+            screen(
+                f"{of_one}/retry", of(self.retry, reads=SUBMIT_READS), method="POST", allows=changes
+            ),
             screen(f"{of_one}/output", of(self.output), allows=downloads),
             screen(f"{of_one}/errors", of(self.error_file), allows=downloads),
         ]
@@ -143,6 +147,21 @@ class BatchScreens:
     async def show(self, request: Request) -> Response:
         return await self._one(request, "batch.html")
 
+    async def retry(self, request: Request) -> Response:
+        """Have what gave no answer run again, as a batch of its own."""
+        batch, form = (await self._named(request)).batch, await read_form(request)
+        values = {name: form.text(name) for name in _RETRY_FIELDS if form.text(name)}
+        try:
+            made = await self._desk.retry(request, values, batch)
+        except _FAULTS as exc:
+            return await self._one(request, "batch.html", values, exc)
+        after: dict[str, object] = {
+            "endpoint": made.draft.endpoint,
+            "retry_of": batch_name(batch.id),
+        }
+        await self._tell(request, "batch.create", made, after)
+        return see(f"{base_of(request)}/batches/{batch_name(made.id)}", said="submitted")
+
     async def now(self, request: Request) -> Response:
         return await self._one(request, "batch_now.html")
 
@@ -182,7 +201,14 @@ class BatchScreens:
         headers = {"content-disposition": 'attachment; filename="sample.jsonl"'}
         return Response(body, media_type="application/jsonl", headers=headers)
 
-    async def _one(self, request: Request, template: str) -> Response:
+    async def _one(
+        self,
+        request: Request,
+        template: str,
+        values: Mapping[str, str] | None = None,
+        exc: GatewayError | None = None,
+    ) -> Response:
+        """Show a batch, with the form that has its failed lines run again, once it has ended."""
         named, admin = await self._named(request), admin_of(request)
         may_change = (
             admin.role in OPERATORS | TENANT_OWNER and self._services.batch_desk is not None
@@ -195,8 +221,17 @@ class BatchScreens:
             "of_tenant": admin.tenant_id is not None,
             "may_change": may_change,
             "may_download": admin.tenant_id is not None or may_change,
+            "faults": Words() if exc is None else _at_fields(exc),
         }
-        return self._pages.answer(request, template, context)
+        if may_change and named.batch.error_file_id is not None:
+            context |= {
+                "retry_keys": _choices(await self._keys(request, named.tenant)),
+                "windows": _WINDOWS,
+                "values": Words(values or {}),
+                "once": uuid4().hex,
+            }
+        status = 200 if exc is None else classify(exc)[0]
+        return self._pages.answer(request, template, context, status=status)
 
     async def _named(self, request: Request) -> NamedBatch:
         """Return the batch that an address names. Raises: `NotFound`: another tenant's, or none."""
@@ -251,7 +286,7 @@ class BatchScreens:
             "served": served,
             "tenant": tenant,
             "is_known": is_known,
-            "keys": [(key.kid, f"{key.name} · {key.kid}") for key in keys],
+            "keys": _choices(keys),
             "endpoints": list(ENDPOINTS),
             "windows": _WINDOWS,
             "values": Words(values),
@@ -298,6 +333,10 @@ class BatchScreens:
             "may_submit": admin_of(request).role in OPERATORS | TENANT_OWNER,
         }
         return self._pages.answer(request, template, context)
+
+
+def _choices(keys: Sequence[ApiKey]) -> list[tuple[str, str]]:
+    return [(key.kid, f"{key.name} · {key.kid}") for key in keys]
 
 
 def _at_fields(exc: GatewayError) -> Words:

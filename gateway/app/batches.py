@@ -13,6 +13,7 @@ from gateway.services.batches import (
     MAX_OPEN_ITEMS,
     BatchService,
     BatchUpkeep,
+    FailedLines,
     Finalizer,
     Validator,
 )
@@ -32,10 +33,12 @@ class OpenBatches:
 
     service: BatchService
     files: FileService
+    failed_lines: FailedLines
 
     def desk(self, store: Store, overload: OverloadWatch, loop_share: LoopShare) -> BatchDesk:
         """Build what takes batches in by forms."""
-        return BatchDesk(self.files, self.service, ChosenKeys(store.keys), overload, loop_share)
+        keys = ChosenKeys(store.keys)
+        return BatchDesk(self.files, self.service, self.failed_lines, keys, overload, loop_share)
 
 
 async def open_batches(
@@ -65,4 +68,5 @@ async def open_batches(
     await stack.enter_async_context(FileUpkeep(store.files, storage).running())
     await stack.enter_async_context(upkeep.running())
     files = FileService(store.files, storage, max_stored_bytes=settings.tenant_storage_mib << 20)
-    return OpenBatches(BatchService(store.batches, store.files, upkeep.wake), files)
+    service = BatchService(store.batches, store.files, upkeep.wake)
+    return OpenBatches(service, files, FailedLines(files, pool))

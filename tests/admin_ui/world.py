@@ -45,7 +45,8 @@ from gateway.services.admin import (
 )
 from gateway.services.auth import AdminAuthenticator, Authenticator
 from gateway.services.auth.chosen_keys import ChosenKeys
-from gateway.services.batches import BatchService
+from gateway.services.batches import BatchService, FailedLines
+from gateway.services.fair_pool import FairPool
 from gateway.services.files import FileService
 from gateway.services.health import OverloadWatch, Part
 from gateway.services.ledger import PriceBook, UsageService
@@ -258,9 +259,11 @@ async def open_world(settings: Settings, store: Store, guard: Guard) -> AsyncIte
 
 def batch_desk(store: Store, *, max_stored_bytes: int) -> BatchDesk:
     """Take batches in over a real store; nobody runs them."""
+    files = FileService(store.files, store.file_storage, max_stored_bytes=max_stored_bytes)
     return BatchDesk(
-        FileService(store.files, store.file_storage, max_stored_bytes=max_stored_bytes),
+        files,
         BatchService(store.batches, store.files, lambda: None),
+        FailedLines(files, FairPool()),
         ChosenKeys(store.keys),
         OverloadWatch({}, memory_share=lambda: 0.0),
         LoopShare(),

@@ -1,5 +1,6 @@
 """Batches: validated, run when there is room, looked after, and written to files."""
 
+from gateway.services.batches.failed_lines import FailedLines
 from gateway.services.batches.finalizer import Finalizer
 from gateway.services.batches.item_line import BadLine, ItemLine, read_line
 from gateway.services.batches.message_batches import MessageBatches
@@ -17,6 +18,7 @@ __all__ = [
     "BadLine",
     "BatchService",
     "BatchUpkeep",
+    "FailedLines",
     "Finalizer",
     "ItemLine",
     "MessageBatches",

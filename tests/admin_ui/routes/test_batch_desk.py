@@ -5,14 +5,15 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from uuid import uuid4
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
 
 from gateway.api.batch_ids import batch_name, read_batch_id
 from gateway.domain.admin import AdminRole, AuditFilter
-from gateway.domain.files import BATCH_OUTPUT
+from gateway.domain.files import BATCH_INPUT, BATCH_OUTPUT
 from gateway.domain.page import PageRequest
 from gateway.services.files import UploadSaid
 from gateway.settings import Settings
@@ -218,3 +219,106 @@ async def test_a_batch_is_its_tenants_in_the_portal(
         AuditFilter(object_kind="batch"), PageRequest(9), tenant="acme"
     )
     assert [one.entry.action for one in log.data] == ["batch.download", "batch.cancel"]
+
+
+async def _store(world: World, data: bytes, tenant: str = "acme") -> UUID:
+    """Keep a file of a tenant's."""
+    tenant_id = (await world.parts.admin.tenants.get(tenant)).id
+    files = batch_desk(world.store, max_stored_bytes=MAX_STORED_BYTES)._files
+
+    async def lines() -> AsyncIterator[bytes]:
+        for first in range(0, len(data), 7):
+            yield data[first : first + 7]
+
+    return (await files.upload(tenant_id, lines(), lambda: UploadSaid("x", BATCH_INPUT))).id
+
+
+async def _read(world: World, batch_id: UUID) -> bytes:
+    """Read the input of a batch."""
+    batch = (await world.parts.admin.batches.get(batch_id)).batch
+    chunks = world.store.file_storage.read(batch.draft.input_file_id)
+    return b"".join([chunk async for chunk in chunks])
+
+
+# A byte order mark, a blank line, ends of either kind, and one that has no end.
+INPUT = (
+    b'\xef\xbb\xbf{"custom_id": "a"}\r\n\n{"custom_id": "b"}\n'
+    b'{"custom_id": "c\\u00e9"}\n  {"custom_id": "d"}'
+)
+ERRORS = (
+    b'{"id": "1", "custom_id": "c\xc3\xa9"}\nno JSON\n{"id": "2"}\n'
+    b'{"custom_id": "d"}\n{"custom_id": "z"}\n'
+)
+
+
+async def test_what_failed_is_run_again_as_a_batch_of_its_own(
+    world: World, client: httpx.AsyncClient
+) -> None:
+    """It has the lines that the error file names, and what the batch before said; once a form."""
+    ended = datetime.now(UTC)
+    batch_id = await add_batch(
+        world,
+        state="expired",
+        ended_at=ended,
+        endpoint="/v1/completions",
+        metadata={"team": "x"},
+        input_file_id=await _store(world, INPUT),
+        error_file_id=await _store(world, ERRORS),
+    )
+    path, kid = f"/admin/batches/{batch_name(batch_id)}", await _kid(world)
+    assert kid in (await client.get(path)).text
+    form = {"key": kid, "completion_window": "6h", "once": uuid4().hex}
+    made = await client.post(f"{path}/retry", data=form)
+    assert made.status_code == 303, made.text
+    new_id = read_batch_id(made.headers["location"].partition("?")[0].rpartition("/")[2])
+    assert await _read(world, new_id) == b'{"custom_id": "c\\u00e9"}\n{"custom_id": "d"}\n'
+    draft = (await world.parts.admin.batches.get(new_id)).batch.draft
+    assert (draft.endpoint, draft.completion_window_s) == ("/v1/completions", 21_600)
+    assert draft.key_id == (await world.parts.admin.keys.get(kid)).id
+    assert draft.metadata == {"team": "x"}
+    kept = await _num_kept(world)
+    assert (await client.post(f"{path}/retry", data=form)).status_code == 409
+    assert await _num_kept(world) == kept
+    log = await world.parts.admin.audit.page(
+        AuditFilter(action="batch.create"), PageRequest(9), tenant="acme"
+    )
+    assert [one.entry.after["retry_of"] for one in log.data] == [batch_name(batch_id)]
+
+
+async def test_what_cannot_be_run_again_leaves_nothing(
+    world: World, client: httpx.AsyncClient, settings: Settings, store: Store
+) -> None:
+    """No error file, a file that is gone, another's key, another tenant: refused."""
+    kid, other = await _kid(world), await _kid(world, "globex")
+    ended: dict[str, object] = {"state": "completed", "ended_at": datetime.now(UTC)}
+    whole = {
+        "input_file_id": await _store(world, INPUT),
+        "error_file_id": await _store(world, ERRORS),
+    }
+    without = {"input_file_id": whole["input_file_id"]}
+    # Of nobody's line, and of a file that another tenant has.
+    strange = {**whole, "error_file_id": await _store(world, b'{"custom_id": "q"}\n')}
+    stolen = {**whole, "input_file_id": await _store(world, INPUT, "globex")}
+    faults = [
+        (without, kid, 400, "No line of this batch failed."),
+        ({**whole, "input_file_id": uuid4()}, kid, 400, "a file of this batch is gone"),
+        (stolen, kid, 400, "a file of this batch is gone"),
+        (strange, kid, 400, "empty"),
+        (whole, other, 400, "Choose an active key"),
+        (whole, "", 400, "Choose an active key"),
+    ]
+    num_files = (await _num_kept(world))[1]
+    for number, (files, key, status, words) in enumerate(faults, 1):
+        path = f"/admin/batches/{batch_name(await add_batch(world, **ended, **files))}"
+        answer = await client.post(f"{path}/retry", data={"key": key})
+        assert (answer.status_code, words in answer.text) == (status, True), (words, answer.text)
+        assert await _num_kept(world) == (number, num_files)
+    async with _portal(world, settings, store, AdminRole.TENANT_OWNER, "globex") as stranger:
+        path = path.replace("/admin/", "/portal/")
+        assert (await stranger.post(f"{path}/retry", data={"key": other})).status_code == 404
+    async with _portal(world, settings, store, AdminRole.TENANT_VIEWER) as viewer:
+        assert "Run again" not in (await viewer.get(path)).text
+        assert (await viewer.post(f"{path}/retry", data={"key": kid})).status_code == 403
+    async with _portal(world, settings, store, AdminRole.TENANT_OWNER) as owner:
+        assert "Run again what gave no answer" in (await owner.get(path)).text
+        assert (await owner.post(f"{path}/retry", data={"key": kid})).status_code == 303

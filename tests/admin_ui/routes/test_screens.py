@@ -30,12 +30,13 @@ for path in ("/portal/keys/new", "/portal/batches/new"):
 # Of other tenants, of shares, of the queue.
 FOREIGN = ("globex", "initech", "weight", "Weight", "entitled", "/admin/tenants", "/admin/live")
 CHANGES = ("/portal/keys/new", "/portal/keys/x", "/portal/keys/x/rotate", "/portal/keys/x/revoke",
-           "/portal/batches/new", f"/portal/batches/{batch_name(RUNNING)}/cancel")  # fmt: skip
+           "/portal/batches/new", f"/portal/batches/{batch_name(RUNNING)}/cancel",
+           f"/portal/batches/{batch_name(RUNNING)}/retry")  # fmt: skip
 TENANT_FORMS = ("settings", "settings/preview", "archive", "limits", "limits/preview", "override",
                 "override/preview", "override/clear")  # fmt: skip
 PLATFORM_FORMS = ("tenants/new", "plans/new", "plans/x", "plans/x/remove", "prices",
-                  "batches/requeue", "batches/new", "batches/x/cancel", "scheduler/change",
-                  "scheduler/what-if")  # fmt: skip
+                  "batches/requeue", "batches/new", "batches/x/cancel", "batches/x/retry",
+                  "scheduler/change", "scheduler/what-if")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
