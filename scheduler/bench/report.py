@@ -7,11 +7,13 @@ that is killed while it writes leaves the report as it was before.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
@@ -69,7 +71,7 @@ def update_report(
 ) -> Path:
     """Put one part's figures into `<directory>/<name>.json`, beside those of the other parts.
 
-    For benches whose parts run one at a time. `parts` says of each when, at which commit, on which
+    Parts may be measured side by side. `parts` says of each when, at which commit, on which
     machine and with which versions it was measured, and whether it was `complete`: one that was
     cut short has the figures it had until then. The fields at the top are the newest part's. What
     another processor or GPU measured goes; other memory, cores or versions do not part figures.
@@ -77,6 +79,20 @@ def update_report(
     """
     path = directory / f"{name}.json"
     here = {**machine(), **(device or {})}
+    with _alone_in(directory):
+        return _update(path, here, part, figures, samples, commit=commit, complete=complete)
+
+
+def _update(
+    path: Path,
+    here: Mapping[str, Any],
+    part: str,
+    figures: Mapping[str, Figure],
+    samples: Mapping[str, Any],
+    *,
+    commit: str | None,
+    complete: bool,
+) -> Path:
     before = _read_parts(path, here)
     replaced = set(before["parts"].get(part, {}).get("figures", ())) | set(figures)
     kept = {key: figure for key, figure in before["figures"].items() if key not in replaced}
@@ -88,7 +104,7 @@ def update_report(
     }
     entry = {**now, "complete": complete, "figures": list(figures)}
     document = {
-        "name": name,
+        "name": path.stem,
         **now,
         "parts": {**before["parts"], part: entry},
         "figures": {**kept, **{key: asdict(figure) for key, figure in figures.items()}},
@@ -96,6 +112,18 @@ def update_report(
     }
     _replace(path, document)
     return path
+
+
+@contextmanager
+def _alone_in(directory: Path) -> Iterator[None]:
+    """Wait until no other process changes a report below a directory, and keep them out."""
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _read_parts(path: Path, here: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -37,6 +37,8 @@ from tests.gpu.stages import PARTS, is_known, list_stages, run_stage
 _MINUTES = dict.fromkeys(PARTS, 8.0) | {"soak": 1.0}
 _QUICK_SOAK_MINUTES = 1 / 60
 _ENDLESS_S = 1e9
+# The kernels' tests take eight, and each family one.
+_MANY_CORES = 12
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -127,17 +129,26 @@ def _run_all(args: argparse.Namespace) -> int:
         for errand in _errands(args):
             deadline = Deadline(errand.minutes * 60)
             asked = _asked(args, deadline, errand)
-            for stage in _stages(errand, asked):
-                if args.list:
-                    sys.stdout.write(f"{stage}\n")
-                else:
-                    conductor.run(stage, [*asked.options, *commit], deadline)
+            stages = _stages(errand, asked)
+            if args.list:
+                sys.stdout.writelines(f"{stage}\n" for stage in stages)
+                continue
+            for beside in _side_by_side(errand, stages):
+                conductor.run(beside, [*asked.options, *commit], deadline)
     except Interrupted as exc:
         sys.stderr.write(f"python -m tests.gpu: {exc}\n")
         conductor.print_table()
         return 128 + exc.number
     conductor.print_table()
     return 0 if conductor.met else 1
+
+
+def _side_by_side(errand: Errand, stages: list[str]) -> list[list[str]]:
+    """Say which stages run at the same time: of a part that only checks all, on many cores."""
+    num_cores = len(os.sched_getaffinity(0))
+    if errand.part != "correctness" or num_cores < _MANY_CORES:
+        return [[stage] for stage in stages]
+    return [stages]
 
 
 def _errands(args: argparse.Namespace) -> list[Errand]:

@@ -1,4 +1,7 @@
-"""Runs stages one after another, each in a process of its own, and says in the end how they went.
+"""Runs stages, each in a process of its own, and says in the end how they went.
+
+One follows another, but for those that check and do not time: they run side by side, as most of
+their time goes by while kernels are compiled.
 
 A GPU that has failed stays so as long as the process, and a segfault, a hang or too little memory
 end one: here they end a stage, and the next begins afresh. This process holds no GPU and measures
@@ -53,31 +56,40 @@ class Conductor:
     broken: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
-    def run(self, stage: str, options: Sequence[str], deadline: Deadline) -> None:
-        """Run a stage with what is left of both times. Raises: `Interrupted`."""
+    def run(self, stages: Sequence[str], options: Sequence[str], deadline: Deadline) -> None:
+        """Run stages side by side with what is left of both times. Raises: `Interrupted`."""
         left_s = min(deadline.left_s, self.end.left_s - _TO_CLEAN_UP_S)
         if left_s < _LEAST_S:
-            self.left_out.append(stage)
-            _say(f"no time for {stage}")
+            self.left_out += stages
+            _say(f"no time for {', '.join(stages)}")
             return
         kill_s = min(left_s + _GRACE_S, self.end.left_s - _TO_CLEAN_UP_S)
-        _say(f"{stage} …")
         with tempfile.TemporaryDirectory(prefix="sluice-gpu-") as scratch:
-            results = Path(scratch) / "results"
-            command = [
-                *(*self.command, "--stage", stage, *options),
-                *(f"--minutes={left_s / 60}", f"--results={results}"),
-            ]
+            begun = {
+                stage: _begin(
+                    [
+                        *(*self.command, "--stage", stage, *options),
+                        *(f"--minutes={left_s / 60}", f"--results={scratch}/{number}"),
+                    ]
+                )
+                for number, stage in enumerate(stages)
+            }
+            _say(f"{', '.join(stages)} …")
+            until = Deadline(kill_s)
             try:
-                how = _run(command, kill_s)
+                for stage, process in begun.items():
+                    if how := _wait(process, until.left_s, kill_s):
+                        self.broken.append(f"{stage}: {how}")
+                        _say(f"{stage} broke: {how}")
             except Interrupted as exc:
-                self.broken.append(f"{stage}: {exc}")
+                for name, process in begun.items():
+                    if name == stage or process.poll() is None:
+                        self.broken.append(f"{name}: {exc}")
                 raise
             finally:
-                self.results += read_results(results)
-        if how:
-            self.broken.append(f"{stage}: {how}")
-            _say(f"{stage} broke: {how}")
+                for number, process in enumerate(begun.values()):
+                    _end_group(process)
+                    self.results += read_results(Path(scratch) / str(number))
 
     @property
     def met(self) -> bool:
@@ -120,16 +132,20 @@ def end_when_asked() -> None:
         signal.signal(number, interrupt)
 
 
-def _run(command: Sequence[str], timeout_s: float) -> str:
-    """Run a command in a process group of its own; returns how it broke, or nothing."""
+def _begin(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Begin a command in a process group of its own."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, process_group=0)
+    return subprocess.Popen(command, cwd=ROOT, env=environment, process_group=0)
+
+
+def _wait(process: subprocess.Popen[bytes], left_s: float, given_s: float) -> str:
+    """Wait for a command, and end all that it began; returns how it broke, or nothing."""
     try:
-        code = process.wait(timeout_s)
+        code = process.wait(max(0.0, left_s))
     except subprocess.TimeoutExpired:
         # Where it hangs is printed by the process itself; see `tests.gpu.__main__`.
         process.send_signal(signal.SIGUSR1)
-        return f"killed after {timeout_s:.0f} s"
+        return f"killed after {given_s:.0f} s"
     finally:
         _end_group(process)
     if code < 0:

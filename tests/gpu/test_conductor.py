@@ -36,6 +36,12 @@ if name == "error":
 if name == "hang":  # for good
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+if name.startswith("meet"):
+    meeting = os.environ["CHILDREN"]
+    open(meeting + name, "w").close()
+    other = "meet-b" if name == "meet-a" else "meet-a"
+    while not os.path.exists(meeting + other):
+        time.sleep(0.01)
 if name in ("hang", "sleep"):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     with open(os.environ["CHILDREN"], "w") as file:
@@ -58,7 +64,7 @@ def test_other_stages_run(
     """A stage that ends badly is named with how, keeps its figures, and the next one runs."""
     conducted = Conductor(Deadline(60), command)
     for stage in ("segfault", "error", "good"):
-        conducted.run(stage, ["--device=cpu"], Deadline(30))
+        conducted.run([stage], ["--device=cpu"], Deadline(30))
     conducted.print_table()
     assert conducted.broken == ["segfault: killed by SIGSEGV", "error: an error, see above"]
     assert not conducted.met
@@ -75,12 +81,23 @@ def test_other_stages_run(
     assert "good speaks" in output.err
 
 
+def test_stages_run_side_by_side(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are begun together wait for none of each other, and each is told of."""
+    monkeypatch.setenv("CHILDREN", str(tmp_path / "at-"))
+    conducted = Conductor(Deadline(60), command)
+    conducted.run(["meet-a", "error", "meet-b"], [], Deadline(30))
+    assert conducted.broken == ["error: an error, see above"]
+    assert [state["title"] for state in conducted.results] == ["meet-a", "error", "meet-b"]
+
+
 def test_goals_decide(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     """Stages that run to their ends are well where their figures meet their goals."""
     conducted = Conductor(Deadline(60), command)
-    conducted.run("good", [], Deadline(30))
+    conducted.run(["good"], [], Deadline(30))
     assert conducted.met
-    conducted.run("missing", [], Deadline(30))
+    conducted.run(["missing"], [], Deadline(30))
     assert not conducted.met
     assert not conducted.broken
     conducted.print_table()
@@ -98,7 +115,7 @@ def test_stage_that_hangs_is_killed(
     for name, seconds in (("_GRACE_S", 3.0), ("_LEAST_S", 0.0), ("_TO_CLEAN_UP_S", 0.2)):
         monkeypatch.setattr(conductor, name, seconds)
     conducted = Conductor(Deadline(60), command)
-    conducted.run("hang", [], Deadline(0.1))
+    conducted.run(["hang"], [], Deadline(0.1))
     assert conducted.broken == ["hang: killed after 3 s"]
     assert [state["title"] for state in conducted.results] == ["hang"]
     assert not any(is_alive(int(pid)) for pid in children.read_text().split())
@@ -107,12 +124,12 @@ def test_stage_that_hangs_is_killed(
 def test_stage_without_time_is_named(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     """What has no time is not begun; checks that were not made leave the run unfinished."""
     conducted = Conductor(Deadline(60), command)
-    conducted.run("bench:good", [], Deadline(5))
+    conducted.run(["bench:good"], [], Deadline(5))
     assert conducted.met
-    conducted.run("correctness:good", [], Deadline(5))
+    conducted.run(["correctness:good"], [], Deadline(5))
     assert not conducted.met
     conducted = Conductor(Deadline(5), command)
-    conducted.run("good", [], Deadline(30))
+    conducted.run(["good"], [], Deadline(30))
     conducted.print_table()
     assert conducted.left_out == ["good"]
     assert "NO TIME  good" in capfd.readouterr().out
@@ -128,7 +145,7 @@ def test_stage_ends_with_who_began_it(
         "from tests.gpu.conductor import *\n"
         "end_when_asked()\n"
         f"conducted = Conductor(Deadline(60), {command!r})\n"
-        "try: conducted.run('sleep', [], Deadline(60))\n"
+        "try: conducted.run(['sleep'], [], Deadline(60))\n"
         "except Interrupted as exc: conducted.print_table(); sys.exit(exc.number)\n"
     )
     stage, children, output = (tmp_path / name for name in ("stage.py", "children", "output"))

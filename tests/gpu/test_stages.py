@@ -18,10 +18,10 @@ from scheduler.bench.engine_bench import WORKLOADS
 from scheduler.bench.part import Part
 from scheduler.bench.report import Figure, at_least, update_report
 from tests.gpu import publish
-from tests.gpu.__main__ import main, parse, run_one
+from tests.gpu.__main__ import _side_by_side, main, parse, run_one
 from tests.gpu.asked import Asked
 from tests.gpu.bench import STAGES, Stage, choose
-from tests.gpu.calls import CALL_MINUTES, CALLS
+from tests.gpu.calls import CALL_MINUTES, CALLS, Errand
 from tests.gpu.conductor import MISSED
 from tests.gpu.deadline import Deadline
 from tests.gpu.publish import Publisher, read_results
@@ -94,12 +94,21 @@ def test_workload_that_is_not_there_yet(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call leaves out what does not exist, says so, and lists the rest."""
-    errands = (replace(CALLS[3][0], names=("qwen3-8b:nothing+nano", "qwen3-8b:nano")), CALLS[3][-2])
+    errands = (replace(CALLS[1][1], names=("qwen3-8b:nothing+nano", "qwen3-8b:nano")), CALLS[1][-1])
     monkeypatch.setitem(CALLS, 3, errands)
     assert main(["--call", "3", "--list"]) == 0
     output = capsys.readouterr()
     assert output.out.split() == ["bench:qwen3-8b:nano", "soak"]
     assert "bench:qwen3-8b:nothing+nano asks for a workload" in output.err
+
+
+def test_checks_run_side_by_side_where_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On many cores all of `correctness` is begun together; what times runs alone."""
+    checks, timed = Errand(part="correctness", minutes=1.0), Errand(part="bench", minutes=1.0)
+    for num_cores, expected in ((12, [["a", "b"]]), (11, [["a"], ["b"]])):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, n=num_cores: set(range(n)))
+        assert _side_by_side(checks, ["a", "b"]) == expected
+        assert _side_by_side(timed, ["a", "b"]) == [["a"], ["b"]]
 
 
 def test_listing_loads_no_torch() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +96,20 @@ def test_broken_write_leaves_the_report(tmp_path: Path) -> None:
     update_report("r", "b", {"y": Figure(1, "s")}, {}, directory=tmp_path)
     assert set(read(path)["figures"]) == {"x", "y"}
     assert [file.name for file in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_parts_measured_side_by_side_are_all_there(tmp_path: Path) -> None:
+    """Writers of one report wait for each other: none writes over what another has read."""
+
+    def write(number: int) -> None:
+        for round_number in range(5):
+            figures = {f"x{number}": Figure(round_number, "s")}
+            update_report("r", f"part {number}", figures, {}, directory=tmp_path)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    document = read(tmp_path / "r.json")
+    assert document["figures"] == {
+        f"x{number}": {"value": 4, "unit": "s", "goal": None, "met": None} for number in range(8)
+    }
+    assert len(document["parts"]) == 8
