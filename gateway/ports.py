@@ -75,7 +75,7 @@ from gateway.domain.request_record import RecordFilter, RequestRecord
 from gateway.domain.sign_in import Caller, Session, SessionDraft, User, UserDraft, UserRecord
 from gateway.domain.stored_response import SealedResponse
 from gateway.domain.tenant_archive import ArchivedTenant
-from gateway.domain.usage import UsageQuestion, UsageRow, UsageSum
+from gateway.domain.usage import UsageBy, UsageQuestion, UsageRow, UsageSum
 
 
 class Clock(Protocol):
@@ -587,6 +587,16 @@ class UsageStore(Protocol):
         """Answer in batches, sorted as the question's `by` says; close it where it is left early.
 
         With a `tenant_id`, a transaction that can see nothing but that tenant answers.
+        """
+        ...
+
+    def sums_by(
+        self, question: UsageQuestion, ways: Sequence[tuple[UsageBy, ...]]
+    ) -> AsyncGenerator[Sequence[tuple[int, UsageSum]], None]:
+        """Answer as each of `ways` tells apart, not as `by` does, from one look: (way, sum).
+
+        No two ways tell the same apart. It is else as `sums`, and sorted by what they tell apart
+        in the order that the ways name it first.
         """
         ...
 

@@ -35,8 +35,8 @@ from gateway.errors import NotFound
 _REFUSED: Final = 429
 # Of refused requests so many are looked at: the newest, of the day that records are kept.
 _MAX_REFUSED: Final = 100
-# As a look at usage costs in the API; the page takes two.
-_USAGE_READS: Final = 20
+# As a look at usage costs in the API.
+_USAGE_READS: Final = 10
 
 
 def portal_routes(services: UiServices, pages: Pages) -> list[Route]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -30,6 +29,7 @@ from gateway.services.ledger.usage import UsageAsked
 
 _CHANGES: Final = ("weight", "ttft_ms", "tpot_ms", "max_gap_ms", "plan", "org", "max_tier")
 _USAGE_DAYS: Final = 30
+_USAGE_BY: Final = ((UsageBy.DAY,), (UsageBy.MODEL, UsageBy.KEY))
 
 
 def tenant_detail_routes(services: UiServices, pages: Pages) -> list[Route]:
@@ -85,17 +85,12 @@ class TenantDetail:
         today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         start = today - timedelta(days=_USAGE_DAYS - 1)
 
-        async def asked(*by: UsageBy) -> Any:
-            question = await self._services.usage.question(
-                UsageAsked(by=by, start=start, tenant=context["tenant"].name),
-                organisation_id=admin.organisation_id,
-                tenant_id=admin.tenant_id,
-            )
-            return await self._services.usage.answer(question)
-
-        (total, days), (_, parts) = await asyncio.gather(
-            asked(UsageBy.DAY), asked(UsageBy.MODEL, UsageBy.KEY)
+        question = await self._services.usage.question(
+            UsageAsked(by=(), start=start),
+            organisation_id=admin.organisation_id,
+            tenant_id=context["tenant"].id,
         )
+        total, (days, parts) = await self._services.usage.answer_by(question, _USAGE_BY)
         context |= {
             "total": total,
             "bars": day_bars(days, start, _USAGE_DAYS),

@@ -3,12 +3,14 @@
 A question may begin and end at any moment. The whole hours in between come from `usage_hourly`;
 what is left of an hour at either end is summed from `usage_events`, so that the answer is what
 adding up the rows would give. Rows are added up by their own columns first, and what is left, a
-hundredth of it, gets its labels and is added up by those.
+hundredth of it, gets its labels and is added up by those. However many ways they are told apart,
+the hours are read once.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -22,7 +24,9 @@ from sqlalchemy import (
     cast,
     func,
     literal,
+    literal_column,
     select,
+    tuple_,
     union_all,
 )
 
@@ -36,13 +40,19 @@ _HOUR: Final = timedelta(hours=1)
 _SUMS: Final = ("input_tokens", "cached_tokens", "output_tokens", "nano_usd", "requests")
 # What of a row a label is made of; what has none of its own is its column.
 _MADE_OF: Final = {
-    UsageBy.DAY: "hour",
+    UsageBy.DAY: "day",
     UsageBy.HOUR: "hour",
     UsageBy.TENANT: "tenant_id",
     UsageBy.KEY: "key_id",
 }
-# Adding up a large tenant's month in memory: sorted on disk it takes three times as long.
-_ROOM: Final = select(func.set_config("work_mem", "16MB", True))
+# Dividing is a tenth of the work of asking a zone for its days; those of UTC are all as long.
+_DAY: Final = "date_bin('1 day', {}, '2000-01-01Z')"
+# Adding up a large tenant's month in memory: sorted on disk it takes three times as long. Planned
+# each time: a plan for any tenant's month, made once, expects a small one, and sorts the large.
+_FOR_MANY: Final = select(
+    func.set_config("work_mem", "16MB", True),
+    func.set_config("plan_cache_mode", "force_custom_plan", True),
+)
 
 
 class SqlUsage:
@@ -52,66 +62,104 @@ class SqlUsage:
         self._database = database
 
     async def sums(self, question: UsageQuestion) -> AsyncGenerator[Sequence[UsageSum], None]:
-        tenant_id, num_by = question.tenant_id, len(question.by)
+        async with aclosing(self.sums_by(question, [question.by])) as batches:
+            async for batch in batches:
+                yield [one for _, one in batch]
+
+    async def sums_by(
+        self, question: UsageQuestion, ways: Sequence[tuple[UsageBy, ...]]
+    ) -> AsyncGenerator[Sequence[tuple[int, UsageSum]], None]:
+        tenant_id, by, columns = question.tenant_id, _all_of(ways), _columns(ways)
+        # By what a row leaves out: of which way it is, and where its labels are.
+        read = {
+            _left_out(columns, way): (number, [1 + by.index(which) for which in way])
+            for number, way in enumerate(ways)
+        }
         opened = (
             self._database.platform(Purpose.REPORTS)
             if tenant_id is None
             else self._database.tenant(tenant_id, Purpose.REPORTS)
         )
         async with opened as connection:
-            await connection.execute(_ROOM)
-            result = await connection.stream(_query(question))
+            await connection.execute(_FOR_MANY)
+            result = await connection.stream(_query(question, ways))
             async for rows in result.partitions(_BATCH_ROWS):
-                yield [
-                    UsageSum(tuple(row[:num_by]), UsageTotals(*map(int, row[num_by:])))
-                    for row in rows
-                ]
+                batch = []
+                for row in rows:
+                    way, places = read[row[0]]
+                    totals = UsageTotals(*map(int, row[1 + len(by) :]))
+                    batch.append((way, UsageSum(tuple([row[place] for place in places]), totals)))
+                yield batch
 
 
-def _query(question: UsageQuestion) -> Select[*tuple[Any, ...]]:
-    counted = _added_up(_counted(question), _columns(question))
+def _query(
+    question: UsageQuestion, ways: Sequence[tuple[UsageBy, ...]]
+) -> Select[*tuple[Any, ...]]:
+    """Return a statement whose rows say what they leave out, then their labels, then the sums."""
+    counted = _added_up(_counted(question, _columns(ways)), ways)
+    by = _all_of(ways)
     labelled = (
         select(
-            *(_label(which, counted).label(which.value) for which in question.by),
+            counted.c.left_out,
+            *(_label(which, counted).label(which.value) for which in by),
             *(counted.c[name] for name in _SUMS),
         )
-        .select_from(_named(counted, question))
+        .select_from(_named(counted, by))
         .subquery("labelled")
     )
-    by = [labelled.c[which.value] for which in question.by]
+    labels = [labelled.c[which.value] for which in by]
     return (
-        select(*by, *(func.sum(labelled.c[name]) for name in _SUMS))
-        .group_by(*by)
+        select(labelled.c.left_out, *labels, *(func.sum(labelled.c[name]) for name in _SUMS))
+        .group_by(labelled.c.left_out, *labels)
         # An hour whose only request turned out to be another key's, or of another model.
         .having(func.sum(labelled.c.requests) > 0)
-        .order_by(*(label.collate("C") for label in by))
+        .order_by(labelled.c.left_out, *(label.collate("C") for label in labels))
     )
 
 
-def _columns(question: UsageQuestion) -> list[str]:
+def _all_of(ways: Sequence[tuple[UsageBy, ...]]) -> list[UsageBy]:
+    return list(dict.fromkeys(which for way in ways for which in way))
+
+
+def _columns(ways: Sequence[tuple[UsageBy, ...]]) -> list[str]:
     """Return what of a row the answer's labels are made of."""
-    return sorted({_MADE_OF.get(which, which.value) for which in question.by})
+    return sorted({_MADE_OF.get(which, which.value) for which in _all_of(ways)})
 
 
-def _added_up(counted: Subquery, columns: Sequence[str]) -> Subquery:
-    groups = [counted.c[name] for name in columns]
+def _left_out(columns: Sequence[str], way: Sequence[UsageBy]) -> int:
+    """Return what SQL's GROUPING says of rows that are told apart so: a bit for each column."""
+    told = {_MADE_OF.get(which, which.value) for which in way}
+    return sum((name not in told) << place for place, name in enumerate(reversed(columns)))
+
+
+def _added_up(counted: Subquery, ways: Sequence[tuple[UsageBy, ...]]) -> Subquery:
+    names = _columns(ways)
+    groups = [counted.c[name] for name in names]
     sums = [func.sum(counted.c[name]).label(name) for name in _SUMS]
-    return select(*groups, *sums).group_by(*groups).subquery("added_up")
+    if len(ways) == 1:
+        nothing: ColumnElement[int] = literal_column("0").label("left_out")
+        return select(nothing, *groups, *sums).group_by(*groups).subquery("added_up")
+    sets = [tuple_(*(counted.c[name] for name in _columns([way]))) for way in ways]
+    return (
+        select(func.grouping(*groups).label("left_out"), *groups, *sums)
+        .group_by(func.grouping_sets(*sets))
+        .subquery("added_up")
+    )
 
 
-def _named(counted: Subquery, question: UsageQuestion) -> FromClause:
+def _named(counted: Subquery, by: Sequence[UsageBy]) -> FromClause:
     """Join what labels are read from; left joins, as a ledger outlives who is in it."""
     named: FromClause = counted
-    if UsageBy.KEY in question.by:
+    if UsageBy.KEY in by:
         named = named.outerjoin(keys, keys.c.id == counted.c.key_id)
-    if UsageBy.TENANT in question.by:
+    if UsageBy.TENANT in by:
         named = named.outerjoin(tenants, tenants.c.id == counted.c.tenant_id)
     return named
 
 
 def _label(which: UsageBy, counted: Subquery) -> ColumnElement[str]:
     if which is UsageBy.DAY:
-        return func.to_char(func.timezone("UTC", counted.c.hour), "YYYY-MM-DD")
+        return func.to_char(func.timezone("UTC", counted.c.day), "YYYY-MM-DD")
     if which is UsageBy.HOUR:
         return func.to_char(func.timezone("UTC", counted.c.hour), 'YYYY-MM-DD"T"HH24:00:00"Z"')
     if which is UsageBy.TENANT:
@@ -122,34 +170,42 @@ def _label(which: UsageBy, counted: Subquery) -> ColumnElement[str]:
     return label
 
 
-def _counted(question: UsageQuestion) -> Subquery:
+def _counted(question: UsageQuestion, columns: Sequence[str]) -> Subquery:
     """Return the hours of a question, and the rows of what it has of the hours at its ends."""
     first, last = _hour_after(question.start), _hour_before(question.end)
     parts = []
     if first < last:
-        parts.append(_of_hours(question, first, last))
+        parts.append(_of_hours(question, columns, first, last))
     if question.start < first:
-        parts.append(_of_rows(question, question.start, min(first, question.end)))
+        parts.append(_of_rows(question, columns, question.start, min(first, question.end)))
     if first <= last < question.end:
-        parts.append(_of_rows(question, last, question.end))
+        parts.append(_of_rows(question, columns, last, question.end))
     return union_all(*parts).subquery("counted")
 
 
-def _of_hours(question: UsageQuestion, start: datetime, end: datetime) -> Select[*tuple[Any, ...]]:
+def _of_hours(
+    question: UsageQuestion, columns: Sequence[str], start: datetime, end: datetime
+) -> Select[*tuple[Any, ...]]:
     hours = usage_hourly.c
+    made: dict[str, ColumnElement[Any]] = {
+        "day": literal_column(_DAY.format("usage_hourly.hour")).label("day")
+    }
     return select(
-        *(hours[name] for name in _columns(question)),
+        *(made[name] if name in made else hours[name] for name in columns),
         *(hours[name] for name in _SUMS),
     ).where(hours.hour >= start, hours.hour < end, *_wanted(usage_hourly, question))
 
 
-def _of_rows(question: UsageQuestion, start: datetime, end: datetime) -> Select[*tuple[Any, ...]]:
+def _of_rows(
+    question: UsageQuestion, columns: Sequence[str], start: datetime, end: datetime
+) -> Select[*tuple[Any, ...]]:
     rows = usage_events.c
+    made: dict[str, ColumnElement[Any]] = {
+        "day": literal_column(_DAY.format("usage_events.at")).label("day"),
+        "hour": func.date_trunc("hour", rows.at, "UTC").label("hour"),
+    }
     return select(
-        *(
-            func.date_trunc("hour", rows.at, "UTC").label(name) if name == "hour" else rows[name]
-            for name in _columns(question)
-        ),
+        *(made[name] if name in made else rows[name] for name in columns),
         *(rows[name] for name in _SUMS[:-1]),
         literal(1).label("requests"),
     ).where(rows.at >= start, rows.at < end, *_wanted(usage_events, question))

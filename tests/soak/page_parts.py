@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -12,6 +13,7 @@ import uvloop
 from scheduler.bench.report import Figure, at_least, at_most
 from tests.soak.live_gateway import percentile
 from tests.soak.pages_at_scale import (
+    READS,
     WALKS,
     Browser,
     PageTimes,
@@ -30,18 +32,19 @@ _SLOWEST_MS: Final = 50.0
 _WATCHERS, _ROUNDS, _SLICE_S = 200, 6, 10.0
 
 
-def pages_at_scale(directory: Path, scale: float = 1.0) -> Part:
+def pages_at_scale(directory: Path, scale: float = 1.0, least_asked: int = 5) -> Part:
     """Ask for every page over 10,000 tenants, 1 M ledger rows and 5 M sums of hours."""
-    return uvloop.run(_pages(directory, scale))
+    return uvloop.run(_pages(directory, scale, least_asked))
 
 
-async def _pages(directory: Path, scale: float) -> Part:
+async def _pages(directory: Path, scale: float, least_asked: int) -> Part:
     size = Size().scaled(scale)
     flags = ("--engine", "simulated", "--engine-profile", "instant")
-    async with full_server(directory, size, *flags) as (server, filled_s):
-        browser = Browser(server)
-        pages = page_times(browser, portal_browser(server), max(5, round(_ASKED * scale)))
-        walks = {name: browser.times(f"/admin/{name.replace('-', '/')}", 3) for name in WALKS}
+    async with full_server(directory, size, *flags, **READS) as (server, filled_s):
+        num_asked = max(least_asked, round(_ASKED * scale))
+        with closing(Browser(server)) as browser, closing(portal_browser(server)) as portal:
+            pages = page_times(browser, portal, size, num_asked)
+            walks = {name: browser.times(f"/admin/{name.replace('-', '/')}", 3) for name in WALKS}
     p95_ms = {name: 1000 * percentile(page.took_s, 0.95) for name, page in pages.items()}
     slowest = max(p95_ms, key=lambda name: p95_ms[name])
     figures = {
@@ -88,9 +91,11 @@ async def _watchers(directory: Path, scale: float) -> Part:
     size = Size().scaled(0.0)
     flags = ("--engine", "simulated", "--engine-profile", "cpu-demo")
     async with full_server(directory, size, *flags) as (server, _):
+        browser = Browser(server)
+        browser.close()  # what is used of it is its session
         seen = await watch_beside_streams(
             server,
-            Browser(server),
+            browser,
             watchers=max(1, round(_WATCHERS * scale)),
             rounds=max(2, round(_ROUNDS * scale)),
             slice_s=max(3.0, _SLICE_S * scale),

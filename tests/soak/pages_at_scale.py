@@ -33,8 +33,10 @@ from tests.live_server import Server, start_server
 from tests.soak.pages_store import LARGE_TENANT, Size, fill_store
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+# A tenant's people may ask for all of its pages in a row: none is made to wait for its turn.
+READS: Final = {"SLUICE_READ_RPM": "1000000"}
 # Lists as they are used: by filters, on later pages, the parts that pages ask for by themselves.
-MORE: Final = {
+_MORE: Final = {
     "tenants-found": "/admin/tenants?q=0420",
     "tenants-of-plan": "/admin/tenants?plan=standard&promise=yes",
     "keys-of": f"/admin/keys?tenant={LARGE_TENANT}",
@@ -46,9 +48,9 @@ MORE: Final = {
     "audit-of": f"/admin/audit?tenant={LARGE_TENANT}",
     "audit-kind": "/admin/audit?kind=price",
     "audit-actor": "/admin/audit?actor=nobody",
-    "tenant-small": "/admin/tenants/tenant-04200",
-    "usage-small": "/admin/tenants/tenant-04200/usage",
-    "audit-small": "/admin/tenants/tenant-04200/audit",
+    "tenant-small": "/admin/tenants/{small}",
+    "usage-small": "/admin/tenants/{small}/usage",
+    "audit-small": "/admin/tenants/{small}/audit",
     "meters": f"/admin/tenants/{LARGE_TENANT}/meters",
     "shares": "/admin/overview/shares",
     "scheduler-now": "/admin/scheduler/now",
@@ -59,16 +61,26 @@ MORE: Final = {
 # It walks the whole log of changes, as whoever opens it asks it to.
 WALKS: Final = ("audit-chain",)
 _LISTS: Final = ("tenants", "keys", "requests", "batches", "audit")
+# Pages of one of many: on which page it is found, and what its address is.
+_ONE_OF: Final = {
+    "request": ("/admin/requests", rb"/admin/requests/req_[0-9a-f]{32}"),
+    "key": ("/admin/keys", rb"/admin/keys/(?!new)[\w-]+"),
+    "batch": ("/admin/batches", rb"/admin/batches/batch_[0-9a-f]{32}"),
+    "portal-batch": ("/portal/batches", rb"/portal/batches/batch_[0-9a-f]{32}"),
+}
 
 
 @dataclass
 class PageTimes:
-    """Hold what a page took, in seconds, how large it was, and the server's own CPU for it."""
+    """Hold what a page took, in seconds, how large it was, and the server's own CPU for it.
+
+    `status` is 200 where each answer's was, and else that of the last that was not.
+    """
 
     path: str
     took_s: list[float] = field(default_factory=list)
     size_bytes: int = 0
-    status: int = 0
+    status: int = 200
     cpu_ms: float = 0.0
 
 
@@ -141,17 +153,22 @@ class Browser:
         answer = self._connection.getresponse()
         return answer.status, answer.read()
 
+    def close(self) -> None:
+        self._connection.close()
+
     def times(self, path: str, num_asked: int) -> PageTimes:
         """Ask for a page again and again, after twice that are not counted."""
         found = PageTimes(path)
         for _ in range(2):
-            found.status, body = self.get(path)
+            _, body = self.get(path)
         found.size_bytes = len(body)
         before_s = cpu_s(self._pid)
         for _ in range(num_asked):
             began_s = time.perf_counter()
-            self.get(path)
+            status, _ = self.get(path)
             found.took_s.append(time.perf_counter() - began_s)
+            if status != 200:
+                found.status = status
         found.cpu_ms = 1000 * (cpu_s(self._pid) - before_s) / num_asked
         return found
 
@@ -184,23 +201,27 @@ def portal_browser(server: Server) -> Browser:
     return Browser(server, link.rpartition("=")[2])
 
 
-def page_times(browser: Browser, portal: Browser, num_asked: int) -> dict[str, PageTimes]:
+def page_times(
+    browser: Browser, portal: Browser, size: Size, num_asked: int
+) -> dict[str, PageTimes]:
     """Ask for every page; of lists the second page too, and one of what they list."""
-    places = {name: path for name, path in SCREENS.items() if name not in WALKS} | MORE
+
+    def whose(path: str) -> Browser:
+        return portal if path.startswith("/portal") else browser
+
+    small = f"tenant-{size.tenants * 42 // 100:05}"
+    places = {name: path for name, path in SCREENS.items() if name not in WALKS}
+    places |= {name: path.format(small=small) for name, path in _MORE.items()}
     for name in _LISTS:
         _, body = browser.get(places[name])
         found = re.search(rb'href="([^"]+)" rel="next"', body)
         if found is not None:
             places[f"{name}-next"] = found[1].decode().replace("&amp;", "&")
-    for name, pattern in (("request", rb"/admin/requests/req_[0-9a-f]{32}"),
-                          ("key", rb"/admin/keys/(?!new)[\w-]+")):  # fmt: skip
-        found = re.search(pattern, browser.get(f"/admin/{name}s")[1])
+    for name, (listed, pattern) in _ONE_OF.items():
+        found = re.search(pattern, whose(listed).get(listed)[1])
         assert found is not None, name
         places[name] = found[0].decode()
-    return {
-        name: (portal if path.startswith("/portal") else browser).times(path, num_asked)
-        for name, path in places.items()
-    }
+    return {name: whose(path).times(path, num_asked) for name, path in places.items()}
 
 
 def cpu_s(pid: int) -> float:

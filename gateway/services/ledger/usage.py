@@ -13,10 +13,11 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, Protocol
+from operator import attrgetter
+from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
 from gateway.credentials import is_kid
@@ -34,6 +35,9 @@ _FLUSH_TIMEOUT_S: Final = 0.5
 READ_S: Final = 30.0
 # So many rows are summed up where they stand; more hold the event loop.
 _FEW_ROWS: Final = 200
+_COLUMNS: Final = [attrgetter(one.name) for one in fields(UsageTotals)]
+
+_Batch = TypeVar("_Batch")
 
 
 class Flushes(Protocol):
@@ -112,19 +116,33 @@ class UsageService:
         Raises: `InvalidRequest`: they are too many; `TenantLimited`, `Overloaded`: too many ask, or
         it takes too long.
         """
-        sums: list[UsageSum] = []
-        async with self._reading(question) as batches:
+        total, [sums] = await self.answer_by(question, [question.by])
+        return total, sums
+
+    async def answer_by(
+        self, question: UsageQuestion, ways: Sequence[tuple[UsageBy, ...]]
+    ) -> tuple[UsageTotals, Sequence[Sequence[UsageSum]]]:
+        """Return the total and its parts as each of `ways` tells them apart, for one report.
+
+        Raises: as `answer`; what is too many are all of them.
+        """
+        parts: list[list[UsageSum]] = [[] for _ in ways]
+        num_rows = 0
+        async with self._reading(question, self._usage.sums_by(question, ways)) as batches:
             async for batch in batches:
-                sums += batch
-                if len(sums) > self._max_rows:
+                for way, one in batch:
+                    parts[way].append(one)
+                num_rows += len(batch)
+                if num_rows > self._max_rows:
                     raise InvalidRequest(
                         f"The answer has more than {self._max_rows:,} rows: ask for a shorter "
                         "time, or group by less.",
                         param="group_by",
                     )
-        if len(sums) <= _FEW_ROWS:
-            return _added_up(sums), sums
-        return await asyncio.to_thread(_added_up, sums), sums
+        fewest = min(parts, key=len)
+        if len(fewest) <= _FEW_ROWS:
+            return _added_up(fewest), parts
+        return await asyncio.to_thread(_added_up, fewest), parts
 
     @asynccontextmanager
     async def export(
@@ -136,22 +154,22 @@ class UsageService:
         """
         async with self._exports.opened(_whose(question)) as export:
             await export.write(lambda: encode(()))
-            async with self._reading(question) as batches:
+            async with self._reading(question, self._usage.sums(question)) as batches:
                 async for batch in batches:
                     await export.write(partial(encode, batch))
             yield export
 
     @asynccontextmanager
     async def _reading(
-        self, question: UsageQuestion
-    ) -> AsyncIterator[AsyncGenerator[Sequence[UsageSum], None]]:
+        self, question: UsageQuestion, answered: AsyncGenerator[_Batch, None]
+    ) -> AsyncIterator[AsyncGenerator[_Batch, None]]:
         """Open what the store answers, in a place and a time of its own."""
         async with self._gate.running(_whose(question)):
             await self._writer.flush(_FLUSH_TIMEOUT_S)
             try:
                 async with (
                     asyncio.timeout(self._read_s),
-                    aclosing(self._usage.sums(question)) as batches,
+                    aclosing(answered) as batches,
                 ):
                     yield batches
             except TimeoutError:
@@ -198,5 +216,5 @@ def _whose(question: UsageQuestion) -> UUID:
 
 
 def _added_up(sums: Sequence[UsageSum]) -> UsageTotals:
-    columns = zip(*(astuple(one.totals) for one in sums), strict=True)
-    return UsageTotals(*map(sum, columns))
+    totals = [one.totals for one in sums]
+    return UsageTotals(*(sum(map(column, totals)) for column in _COLUMNS))

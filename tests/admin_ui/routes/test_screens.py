@@ -177,7 +177,7 @@ async def test_a_tenant_asks_only_so_often_and_others_go_on(
 
         return of_agent
 
-    few = settings.model_copy(update={"read_rpm": 25})
+    few = settings.model_copy(update={"read_rpm": 15})
     async with open_world(few, store, guard) as bound:
         transport = httpx.ASGITransport(bound.app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:

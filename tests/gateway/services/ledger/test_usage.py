@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
@@ -37,6 +38,13 @@ class FakeUsage:
                 await asyncio.sleep(self.wait_s)
         finally:
             self.log.append("closed")
+
+    async def sums_by(
+        self, question: UsageQuestion, ways: Sequence[tuple[UsageBy, ...]]
+    ) -> AsyncGenerator[Sequence[tuple[int, UsageSum]], None]:
+        async with aclosing(self.sums(question)) as batches:
+            async for batch in batches:
+                yield [(way, one) for way in range(len(ways)) for one in batch]
 
 
 class FakeWriter:
@@ -168,6 +176,21 @@ async def test_the_total_is_that_of_all_rows(usage: UsageService, sums: FakeUsag
     total, rows = await usage.answer(await _any(usage))
     assert total == UsageTotals(21, 42, 63, 2**63 + 4, 105)
     assert rows == [one, other, other]
+
+
+async def test_parts_of_several_ways_are_apart_and_the_total_is_of_one(
+    usage: UsageService, sums: FakeUsage, log: list[str]
+) -> None:
+    """Nothing counts twice, the store is asked once, and too many rows are those of all ways."""
+    one, other = (UsageSum((name,), UsageTotals(1, 2, 3, 4, 5)) for name in "ab")
+    ways = [(UsageBy.DAY,), (UsageBy.MODEL,)]
+    sums.batches = [[one], [other]]
+    total, parts = await usage.answer_by(await _any(usage), ways)
+    assert (total, parts) == (UsageTotals(2, 4, 6, 8, 10), [[one, other]] * 2)
+    assert log.count("asked") == 1
+    sums.batches = [[one, other], [one]]
+    with pytest.raises(InvalidRequest):
+        await usage.answer_by(await _any(usage), ways)
 
 
 async def test_an_answer_that_is_too_large_is_refused(
