@@ -57,12 +57,16 @@ class FickleStore:
         self.is_away = False
         self.loses_answers = False
         self.before_put: Callable[[], None] = lambda: None
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def get(self, organisation_id: object) -> OperatorPolicy:
         self.num_reads += 1
         if self.is_away:
             raise StoreUnavailable
-        return await self._store.get(organisation_id)  # type: ignore[arg-type]
+        found = await self._store.get(organisation_id)  # type: ignore[arg-type]
+        await self.answers.wait()
+        return found
 
     async def put(
         self, actor: Actor, entry: AuditEntry, policy: OperatorPolicy, *, replaces: int
@@ -262,6 +266,19 @@ async def test_a_change_whose_answer_was_lost_is_found(one: Process, other: Proc
     await one.policies.follow()
     await other.policies.follow()
     assert (one.policy, other.policy) == ("fcfs", "fcfs")
+
+
+async def test_what_was_read_before_a_change_does_not_undo_it(one: Process) -> None:
+    """An answer that is late, of a change at the same time, is not laid over that change."""
+    one.store.answers.clear()
+    reading = asyncio.create_task(one.policies.follow())
+    while not one.store.num_reads:
+        await asyncio.sleep(0)
+    changing = asyncio.create_task(one.policies.configure(ANN, {"policy": "fcfs"}))
+    await asyncio.sleep(0.2)
+    one.store.answers.set()
+    await asyncio.gather(reading, changing)
+    assert one.policy == "fcfs"
 
 
 async def test_a_process_that_starts_without_the_store_has_its_settings(
