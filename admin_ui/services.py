@@ -10,7 +10,13 @@ from admin_ui.live import LiveHub
 from admin_ui.playground import Playground
 from admin_ui.setting_rows import SettingRow
 from gateway.api.admin.routes import AdminServices
-from gateway.services.admin import LiveHistory, LiveView, PastLimits, SchedulerControl
+from gateway.services.admin import (
+    LiveHistory,
+    LiveView,
+    PastLimits,
+    SchedulerControl,
+    SchedulerPolicies,
+)
 from gateway.services.health import Part
 from gateway.services.ledger import UsageService
 from gateway.services.quotas import QuotaService
@@ -28,6 +34,7 @@ class UiServices:
 
     admin: AdminServices
     scheduling: SchedulerControl
+    policies: SchedulerPolicies
     usage: UsageService
     quotas: QuotaService
     live: LiveView

@@ -72,6 +72,7 @@ from gateway.domain.quota import Quota, Scope, ScopeQuota
 from gateway.domain.quota_event import DueEvent, QuotaEvent
 from gateway.domain.quota_settings import QuotaHolder, QuotaOverride, QuotaState
 from gateway.domain.request_record import RecordFilter, RequestRecord
+from gateway.domain.scheduler_policy import OperatorPolicy
 from gateway.domain.sign_in import Caller, Session, SessionDraft, User, UserDraft, UserRecord
 from gateway.domain.stored_response import SealedResponse
 from gateway.domain.tenant_archive import ArchivedTenant
@@ -541,6 +542,23 @@ class UntaggedTokenStore(Protocol):
     async def made_since(self, at: datetime | None) -> tuple[Collection[bytes], datetime]:
         """Return the first 8 bytes of the MAC of each key and admin token that has no tag, was
         made then or later, or ever; and the store's time, before which no more will be made.
+        """
+        ...
+
+
+class SchedulerPolicyStore(Protocol):
+    """Hold what operators set of the schedulers, one for all processes."""
+
+    async def get(self, organisation_id: UUID) -> OperatorPolicy:
+        """Return what is set now; of version 0 where nothing ever was."""
+        ...
+
+    async def put(
+        self, actor: Actor, entry: AuditEntry, policy: OperatorPolicy, *, replaces: int
+    ) -> OperatorPolicy:
+        """Set it as the version after `replaces`, and append the entry, whose organisation it is.
+
+        Raises: `VersionConflict`: another version is there.
         """
         ...
 

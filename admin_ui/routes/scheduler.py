@@ -1,7 +1,8 @@
 """The schedulers: what waits and runs, who gets what, and the policy, changed in two steps.
 
-A change is shown as a diff first and made by a second form, which names the policy that it was
-shown beside: a change by somebody else meanwhile is told, not undone. The way back is a form too.
+A change is shown as a diff first and made by a second form, which names the version that it was
+shown beside: a change by somebody else meanwhile, at whatever gateway, is told, not undone. The way
+back is a form too, and so is the way to the settings that each gateway has of its own.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from admin_ui.services import UiServices
 from gateway.api.admin.routing import OPERATORS, VIEWERS, actor_of, admin_of
 from gateway.domain.admin import AuditFilter, AuditRecord
 from gateway.domain.page import PageRequest
-from gateway.errors import InvalidRequest, ModelNotFound
+from gateway.errors import InvalidRequest, VersionConflict
 from scheduler.config import PRESETS
 from scheduler.policies.registry import policy_names
 
 MAX_TENANTS: Final = 50
-_ACTION: Final = "scheduler.configure"
+_KIND: Final = "scheduler"
+_NAMED: Final = ("policy", "preset")
 
 
 def scheduler_routes(services: UiServices, pages: Pages) -> list[Route]:
@@ -66,38 +68,32 @@ class _Scheduler:
     async def change(self, request: Request) -> Response:
         form = await read_form(request)
         model, changes = _wanted(form)
-        present = self._described(model)
-        if form.text("seen") != present["policy"]:
+        policies, actor = self._services.policies, actor_of(request)
+        try:
+            if changes is None:
+                await policies.reset(actor, model=model, version=form.version())
+            else:
+                await policies.configure(actor, changes, model=model, version=form.version())
+        except VersionConflict:
             context = self._previewed(model, changes) | {"is_stale": True}
             return self._pages.answer(request, "scheduler_change.html", context, status=409)
-        self._services.scheduling.configure(changes, model=model)
-        await self._services.admin.audit.record(
-            actor_of(request),
-            _ACTION,
-            object_kind="scheduler",
-            object_id=model,
-            before={name: present[name] for name in changes if present[name] is not None},
-            after=changes,
-        )
         return see("/admin/scheduler", said="configured")
 
-    def _previewed(self, model: str, changes: dict[str, Any]) -> dict[str, Any]:
-        present = self._described(model)
-        [wanted] = self._services.scheduling.preview(changes, model=model)
+    def _previewed(self, model: str, changes: dict[str, Any] | None) -> dict[str, Any]:
+        scheduling = self._services.scheduling
+        [present] = scheduling.describe(model)
+        [wanted] = scheduling.preview(changes, model=model)
         return {
             "model": model,
-            "changes": changes,
+            "fields": {"reset": "yes"} if changes is None else changes,
+            "version": scheduling.policy.version,
             "present": present,
             "wanted": wanted,
             "lines": changes_of(_settings(present), _settings(wanted)),
+            "is_new": present["set"] != wanted["set"],
+            "is_reset": changes is None,
             "is_stale": False,
         }
-
-    def _described(self, model: str) -> dict[str, Any]:
-        for one in self._services.scheduling.describe():
-            if one["model"] == model:
-                return one
-        raise ModelNotFound(f"The model '{model}' does not exist.", param="model")
 
     async def _now(self, request: Request) -> dict[str, Any]:
         """Return each model's scheduler, with the names of the busiest tenants."""
@@ -111,6 +107,9 @@ class _Scheduler:
         named = await self._services.admin.tenants.named(ids)
         return {
             "models": shown,
+            "version": self._services.scheduling.policy.version,
+            "changed_at": self._services.scheduling.policy.changed_at,
+            "not_served": self._services.scheduling.not_served,
             "names": {str(tenant.id): tenant.name for tenant in named.values()},
             "live": {
                 (share["tenant"], share["band"]): share["received"]
@@ -119,28 +118,36 @@ class _Scheduler:
         }
 
     async def _history(self) -> list[Any]:
-        found = await self._services.admin.audit.page(AuditFilter(action=_ACTION), PageRequest(5))
+        found = await self._services.admin.audit.page(
+            AuditFilter(object_kind=_KIND), PageRequest(5)
+        )
         return [(audit_row(record), _way_back(record)) for record in found.data]
 
 
 def _way_back(record: AuditRecord) -> str | None:
     """Return where a change can be undone, by a change of its own; None: it does not say of what.
 
-    A preset that was no preset's numbers cannot be named again.
+    A preset that was no preset's numbers cannot be named again, and the form names no numbers.
     """
-    before, after = record.entry.before or {}, record.entry.after or {}
-    if record.entry.object_id == "all" or not before or before.keys() != after.keys():
+    entry = record.entry
+    before, after = entry.before or {}, entry.after or {}
+    is_whole = entry.action == "scheduler.reset" or before.keys() == after.keys()
+    if entry.object_id == "all" or not before or not is_whole or before.keys() - set(_NAMED):
         return None
-    query = {"model": record.entry.object_id} | {name: str(was) for name, was in before.items()}
+    query = {"model": entry.object_id} | {name: str(was) for name, was in before.items()}
     return f"/admin/scheduler/change?{urlencode(query)}"
 
 
-def _wanted(form: Form) -> tuple[str, dict[str, Any]]:
-    """Read which model is to have which policy or preset. Raises: `InvalidRequest`."""
-    changes = {name: text for name in ("policy", "preset") if (text := form.text(name))}
-    if not changes or not form.text("model"):
+def _wanted(form: Form) -> tuple[str, dict[str, Any] | None]:
+    """Read which model is to have which policy or preset; None: as its gateway's settings say.
+
+    Raises: `InvalidRequest`.
+    """
+    changes = {name: text for name in _NAMED if (text := form.text(name))}
+    is_reset = form.is_checked("reset")
+    if bool(changes) == is_reset or not form.text("model"):
         raise InvalidRequest("Choose a policy or a preset.", param="policy")
-    return form.text("model"), changes
+    return form.text("model"), None if is_reset else changes
 
 
 def _settings(described: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -35,7 +35,13 @@ from gateway.app.signing_in import SigningIn, issuer_of, signing_in
 from gateway.app.watching import Watching, open_watching
 from gateway.app.web_ui import UiParts, open_ui
 from gateway.credentials import Token
-from gateway.services.admin import LiveHistory, LiveView, PastLimits, SchedulerControl
+from gateway.services.admin import (
+    LiveHistory,
+    LiveView,
+    PastLimits,
+    SchedulerControl,
+    SchedulerPolicies,
+)
 from gateway.services.auth import (
     AdminAuthenticator,
     Authenticator,
@@ -298,6 +304,11 @@ async def _admin(
     A worker has no `batches`, and nobody to chat with.
     """
     store, scheduling = common.store, SchedulerControl(common.models)
+    policies = SchedulerPolicies(
+        store.scheduler_policies, store.organisations, scheduling, store.scheduler_epoch
+    )
+    # Before a request comes: it is to be scheduled as operators want it.
+    await stack.enter_async_context(policies.running())
     await follow_audit_head(stack, common.settings, store, common.books.metrics)
     await count_dead_items(stack, store, common.books.metrics)
     organisation = await store.organisations.default()
@@ -324,6 +335,7 @@ async def _admin(
         about=about,
         admin=services,
         scheduling=scheduling,
+        policies=policies,
         usage=common.usage,
         quotas=common.books.quotas,
         live=live,
@@ -359,7 +371,7 @@ async def _admin(
         [
             *DetailedHealth(common.probes).routes(),
             *admin_routes(services, auth, public_url=url),
-            *scheduler_routes(scheduling, services.tenants, services.audit, auth),
+            *scheduler_routes(scheduling, policies, services.tenants, auth),
             *admin_usage_routes(common.usage, auth),
             *quota_usage_routes(services.quota_settings, common.books.quotas, auth),
             *metrics_routes(common.books.metrics, auth, is_public=common.settings.metrics_public),

@@ -17,7 +17,13 @@ from admin_ui.playground import Playground
 from admin_ui.services import UiServices
 from admin_ui.setting_rows import SettingRow
 from gateway.api.admin.routes import AdminServices
-from gateway.services.admin import LiveHistory, LiveView, PastLimits, SchedulerControl
+from gateway.services.admin import (
+    LiveHistory,
+    LiveView,
+    PastLimits,
+    SchedulerControl,
+    SchedulerPolicies,
+)
 from gateway.services.health import Part
 from gateway.services.ledger import UsageService
 from gateway.services.quotas import QuotaService
@@ -32,6 +38,7 @@ class UiParts:
     about: About
     admin: AdminServices
     scheduling: SchedulerControl
+    policies: SchedulerPolicies
     usage: UsageService
     quotas: QuotaService
     live: LiveView
@@ -76,6 +83,7 @@ async def open_services(stack: AsyncExitStack, parts: UiParts, history: LiveHist
     return UiServices(
         admin=parts.admin,
         scheduling=parts.scheduling,
+        policies=parts.policies,
         usage=parts.usage,
         quotas=parts.quotas,
         live=parts.live,

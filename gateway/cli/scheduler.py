@@ -9,10 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli.admin_client import call, find_server
-from gateway.cli.options import AsJson, DataDir, NoHeader
+from gateway.cli.options import AsJson, DataDir, IfVersion, NoHeader
 from gateway.cli.output import note, print_json, print_table
 
 Row = dict[str, Any]
+
+Model = Annotated[str | None, typer.Option(help="Only this model's scheduler.")]
 
 _BAND_COLUMNS = ("band", "queued", "queued_tokens", "running", "service")
 _TENANT_COLUMNS = ("tenant", "org", "band", "weight", "counter", *_BAND_COLUMNS[1:])
@@ -22,13 +24,13 @@ app = typer.Typer(help="What runs next: policies, queues and shares.", no_args_i
 
 @app.command()
 def show(no_header: NoHeader = False, as_json: AsJson = False, data_dir: DataDir = None) -> None:
-    """Show policy, queues and shares. Example: sluice scheduler show --json"""
-    schedulers = call(find_server(data_dir), "GET", "/scheduler")["data"]
+    """Show policy, queues and shares, and who set what. Example: sluice scheduler show --json"""
+    answer = call(find_server(data_dir), "GET", "/scheduler")
     if as_json:
-        print_json(schedulers)
+        print_json(answer["data"])
         return
-    for scheduler in schedulers:
-        _print(scheduler, no_header)
+    for scheduler in answer["data"]:
+        _print(scheduler, answer["version"], no_header)
 
 
 @app.command("set")
@@ -43,11 +45,12 @@ def set_(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="One number; may be repeated."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Only this model's scheduler.")] = None,
+    model: Model = None,
+    if_version: IfVersion = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Change what runs next, from the next step until the server ends.
+    """Change what runs next, from the next step on, at every server of the same stores.
 
     Example: sluice scheduler set --policy vtc --set composer.max_step_s=0.05
     """
@@ -58,19 +61,43 @@ def set_(
         _put(changes, text)
     if not changes.keys() - {"model"}:
         raise typer.BadParameter("name a --policy, a --preset or a --set NAME=VALUE")
-    schedulers = call(find_server(data_dir), "PUT", "/scheduler", body=changes)["data"]
+    _print_set(
+        call(find_server(data_dir), "PUT", "/scheduler", body=changes, version=if_version), as_json
+    )
+
+
+@app.command()
+def reset(
+    model: Model = None,
+    if_version: IfVersion = None,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Go back to each server's own settings. Example: sluice scheduler reset --model NAME"""
+    params = {} if model is None else {"model": model}
+    access = find_server(data_dir)
+    answer = call(access, "DELETE", "/scheduler", params=params, version=if_version)
+    _print_set(answer, as_json)
+
+
+def _print_set(answer: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
-        print_json(schedulers)
+        print_json(answer["data"])
         return
-    for scheduler in schedulers:
+    for scheduler in answer["data"]:
         print(f"{scheduler['model']}\t{scheduler['policy']}\t{scheduler['preset'] or 'custom'}")
-    note("From the next step on.")
+    note(f"From the next step on, at other servers within a second. Version {answer['version']}.")
 
 
-def _print(scheduler: Mapping[str, Any], no_header: bool) -> None:
-    """Print single values by their paths, then the bands, then their tenants."""
+def _print(scheduler: Row, version: int, no_header: bool) -> None:
+    """Print single values by their paths and who set them, then the bands, then their tenants."""
     bands: list[Row] = scheduler["state"].pop("bands")
-    print_table(list(_values(scheduler, "")), ("name", "value"), none="", no_header=no_header)
+    del scheduler["set"]
+    origins = {row["name"]: row["value"] for row in _values(scheduler.pop("origins"), "config.")}
+    origins["policy"] = origins["config.fairness.policy"]
+    rows = [{"name": "version", "value": version}, *_values(scheduler, "")]
+    rows = [row | {"from": origins.get(row["name"])} for row in rows]
+    print_table(rows, ("name", "value", "from"), none="", no_header=no_header)
     print()
     print_table(bands, _BAND_COLUMNS, none="No band has had work yet.", no_header=no_header)
     print()

@@ -50,6 +50,7 @@ from gateway.store.record_hours import RecordHours
 from gateway.store.redis import (
     ADMIN_EPOCH,
     AUTH_EPOCH,
+    SCHEDULER_EPOCH,
     RedisAuthEpoch,
     connect_for_pipe,
     connect_redis,
@@ -60,6 +61,7 @@ from gateway.store.replica_rates import RedisReplicaRates
 from gateway.store.request_records import SqlRequestRecords
 from gateway.store.responses import SqlResponses
 from gateway.store.retention import Retention
+from gateway.store.scheduler_policies import SqlSchedulerPolicies
 from gateway.store.secrets import open_secrets
 from gateway.store.sessions import SqlSessions
 from gateway.store.settings import SqlSettings
@@ -89,6 +91,7 @@ class Store:
     quota_settings: SqlQuotaSettings
     prices: SqlPrices
     settings: SqlSettings
+    scheduler_policies: SqlSchedulerPolicies
     audit: SqlAudit
     kept_heads: KeptHeads
     admin_tokens: SqlAdminTokens
@@ -98,6 +101,7 @@ class Store:
     untagged: SqlUntaggedTokens
     auth_epoch: RedisAuthEpoch
     admin_epoch: RedisAuthEpoch
+    scheduler_epoch: RedisAuthEpoch
     idempotency: SqlIdempotency
     batch_queue: SqlBatchQueue
     batch_heartbeat: BatchHeartbeat
@@ -194,6 +198,7 @@ async def open_store(
             quota_settings=SqlQuotaSettings(database, audit),
             prices=SqlPrices(database, audit),
             settings=SqlSettings(database, audit),
+            scheduler_policies=SqlSchedulerPolicies(database, audit),
             audit=SqlAudit(database, audit),
             kept_heads=kept_heads,
             admin_tokens=SqlAdminTokens(database, audit),
@@ -203,6 +208,7 @@ async def open_store(
             untagged=SqlUntaggedTokens(database),
             auth_epoch=RedisAuthEpoch(redis, AUTH_EPOCH),
             admin_epoch=RedisAuthEpoch(redis, ADMIN_EPOCH),
+            scheduler_epoch=RedisAuthEpoch(redis, SCHEDULER_EPOCH),
             idempotency=SqlIdempotency(database),
             batch_queue=SqlBatchQueue(database),
             batch_heartbeat=BatchHeartbeat(urls.server),

@@ -17,8 +17,9 @@ from redis.exceptions import RedisError
 log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 1.0
-# Keys and what hangs on them; admin tokens.
+# Keys and what hangs on them; admin tokens; what operators set of the schedulers.
 AUTH_EPOCH, ADMIN_EPOCH = "sluice:auth_epoch", "sluice:admin_epoch"
+SCHEDULER_EPOCH = "sluice:scheduler_epoch"
 # uvloop has a word of its own for a transport that was closed.
 _FAILURES = (RedisError, OSError, RuntimeError)
 

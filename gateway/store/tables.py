@@ -235,6 +235,19 @@ prices = Table(
     UniqueConstraint("model", "version"),
 )
 
+# What operators set of the schedulers, for every gateway; a row once something was set.
+scheduler_policies = Table(
+    "scheduler_policies",
+    metadata,
+    Column("organisation_id", ForeignKey("organisations.id"), primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("every", JSONB, nullable=False),
+    Column("models", JSONB, nullable=False),
+    Column("changed_at", _TIME, nullable=False, server_default=_NOW),
+    CheckConstraint("jsonb_typeof(every) = 'object'", name="every"),
+    CheckConstraint("jsonb_typeof(models) = 'object'", name="models"),
+)
+
 # The ledger: a row a request, partitioned by the day of `at`. No prompts, no foreign keys.
 usage_events = Table(
     "usage_events",

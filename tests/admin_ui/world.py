@@ -42,6 +42,7 @@ from gateway.services.admin import (
     PastLimits,
     Sample,
     SchedulerControl,
+    SchedulerPolicies,
 )
 from gateway.services.auth import AdminAuthenticator, Authenticator
 from gateway.services.auth.chosen_keys import ChosenKeys
@@ -211,6 +212,9 @@ async def open_world(settings: Settings, store: Store, guard: Guard) -> AsyncIte
     models = [FakeModel("sluice-demo", service)]
     ills: list[str] = []
     control, recent = SchedulerControl(models), RecentRequests()
+    policies = SchedulerPolicies(
+        store.scheduler_policies, store.organisations, control, store.scheduler_epoch
+    )
     organisation = await store.organisations.default()
     async with AsyncExitStack() as stack:
         prices = PriceBook(store.prices)
@@ -235,6 +239,7 @@ async def open_world(settings: Settings, store: Store, guard: Guard) -> AsyncIte
             about=About("0.1.0", "staging"),
             admin=services,
             scheduling=control,
+            policies=policies,
             usage=UsageService(store.usage, store.keys, store.tenants, books.writer),
             quotas=books.quotas,
             live=live,

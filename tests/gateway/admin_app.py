@@ -25,6 +25,7 @@ from gateway.domain.admin import Actor
 from gateway.ports import AdminTokenStore, AuthEpoch, Clock
 from gateway.services.admin.live_view import LiveView
 from gateway.services.admin.scheduler_control import SchedulerControl
+from gateway.services.admin.scheduler_policies import SchedulerPolicies
 from gateway.services.auth.admin_authenticator import AdminAuthenticator
 from gateway.services.auth.authenticator import Authenticator
 from gateway.services.auth.upkeep import AuthUpkeep
@@ -125,6 +126,10 @@ async def declared_routes(
     """Declare the routes of `admin_app`."""
     models = [model or FakeModel("sim", FakeService())]
     control = SchedulerControl(models)
+    policies = SchedulerPolicies(
+        store.scheduler_policies, store.organisations, control, store.scheduler_epoch
+    )
+    await policies.follow()
     auth, prices = Authenticator(store.keys, store.secrets), PriceBook(store.prices)
     organisation = await store.organisations.default()
     admin_auth = AdminAuthenticator(
@@ -141,7 +146,7 @@ async def declared_routes(
     return [
         *admin_routes(services, admin_auth),
         *admin_usage_routes(usage, admin_auth),
-        *scheduler_routes(control, services.tenants, services.audit, admin_auth),
+        *scheduler_routes(control, policies, services.tenants, admin_auth),
         config_route(Settings(), ModelRegistry([]), admin_auth),
         top_route(LiveView(models, services.tenants, RecentRequests()), admin_auth),
     ]

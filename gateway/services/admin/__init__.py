@@ -15,6 +15,7 @@ from gateway.services.admin.quota_settings import QuotaSettingsService
 from gateway.services.admin.request_records import RequestRecordService
 from gateway.services.admin.scheduler_config import changed
 from gateway.services.admin.scheduler_control import SchedulerControl
+from gateway.services.admin.scheduler_policies import SchedulerPolicies
 from gateway.services.admin.tenant_archive import TenantArchive
 from gateway.services.admin.tenants import HoldsTenants, TenantService
 from gateway.services.admin.tokens import AdminTokenService
@@ -45,6 +46,7 @@ __all__ = [
     "RequestRecordService",
     "Sample",
     "SchedulerControl",
+    "SchedulerPolicies",
     "TenantArchive",
     "TenantService",
     "UserService",

@@ -1,19 +1,27 @@
 """Looking into the schedulers of this process and setting them while they run.
 
-What is set holds from the next step on, until the process ends: settings decide how the next one
-starts. Everything here runs on the event loop and waits for no step.
+What operators set (`scheduler_policies` has it of the store) is laid over the settings that each
+scheduler started with, and holds from the next step on. A model for which it cannot be, as it has
+what this release does not know, keeps what it has and says so. Everything here runs on the event
+loop and waits for no step.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gateway.domain import Org, Tenant
-from gateway.errors import ModelNotFound
+from gateway.domain.scheduler_policy import Changes, OperatorPolicy
+from gateway.errors import Conflict, InvalidRequest, ModelNotFound
+from gateway.services.admin.scheduler_changes import changed_policy, origins
 from gateway.services.admin.scheduler_config import changed, plain, preset_of
 from scheduler.config import SchedulerConfig
 from scheduler.state import SchedulerState
+
+logger = logging.getLogger(__name__)
 
 
 class ControlsScheduling(Protocol):
@@ -46,63 +54,157 @@ class Schedules(Protocol):
     def service(self) -> ControlsScheduling: ...
 
 
+@dataclass(slots=True)
+class _Laid:
+    """Hold what a model's scheduler started with and is to go by.
+
+    `wanted` was asked for last: a service shows what is in force, and a second change within a step
+    must not undo the first. `document` made it; `tried` is what is set, and `problem` why that is
+    not in `wanted`.
+    """
+
+    own: SchedulerConfig
+    wanted: SchedulerConfig
+    document: Changes = field(default_factory=dict)
+    tried: Changes = field(default_factory=dict)
+    problem: str | None = None
+
+
 class SchedulerControl:
     """Show and set the schedulers of `models`."""
 
     def __init__(self, models: Iterable[Schedules]) -> None:
         self._models = tuple(models)
-        # What was asked for last, since a service shows what is in force: a second change within
-        # a step must not undo the first.
-        self._wanted = {model.name: model.service.config for model in self._models}
+        configs = {model.name: model.service.config for model in self._models}
+        self._laid = {name: _Laid(config, config) for name, config in configs.items()}
+        self._policy = OperatorPolicy()
+
+    @property
+    def policy(self) -> OperatorPolicy:
+        """Return what operators set, as this process knows it."""
+        return self._policy
+
+    @property
+    def not_served(self) -> list[str]:
+        """List the models that something is set for and that are not served here."""
+        return sorted(self._policy.models.keys() - self._laid.keys())
 
     def show(self, tenants: Sequence[Tenant]) -> list[dict[str, Any]]:
         """Describe each model's scheduler, naming the `tenants` that it knows by id."""
         names = {str(tenant.id): tenant.name for tenant in tenants}
         names |= {str(tenant.org_id): tenant.org for tenant in tenants if tenant.org is not None}
-        shown = []
-        for model in self._models:
-            state = model.service.state()
-            view = _named(plain(state), names)
-            del view["config"]
-            shown.append(_described(model.name, state.config) | {"state": view})
-        return shown
+        return self._shown(None, names)
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Return each model's settings, as they are wanted last."""
-        return [_described(name, config) for name, config in self._wanted.items()]
+    def describe(self, model: str | None = None) -> list[dict[str, Any]]:
+        """Return the settings of one model, by name or alias, or of all, as they are wanted last.
+
+        Raises: `ModelNotFound`.
+        """
+        return [self._described(one.name) for one in self._chosen(model)]
 
     def look(self, *, max_tenants: int) -> list[dict[str, Any]]:
         """Describe each model's scheduler, of each band so many tenants, the busiest, by id."""
+        return self._shown(max_tenants, None)
+
+    def preview(self, changes: Changes | None, *, model: str | None = None) -> list[dict[str, Any]]:
+        """Describe what a change would make of the settings. Raises: as `revised`."""
+        policy = self.revised(self._policy, changes, model=model)
+        shown = []
+        for one in self._chosen(model):
+            config = changed(self._laid[one.name].own, policy.of(one.name))
+            shown.append(self._described(one.name, config, policy.of(one.name)))
+        return shown
+
+    def name_of(self, model: str | None) -> str | None:
+        """Return the name of a model by a name or alias; None is all. Raises: `ModelNotFound`."""
+        chosen = self._chosen(model)
+        return None if model is None else chosen[0].name
+
+    def revised(
+        self, policy: OperatorPolicy, changes: Changes | None, *, model: str | None = None
+    ) -> OperatorPolicy:
+        """Return what is set once one model's scheduler, by name or alias, or all are changed.
+
+        `changes`: None: back to the settings. Nothing is done yet, but all of it is checked.
+
+        Raises: `InvalidRequest` with the field's name in `param`; `ModelNotFound`; `Conflict`: with
+        what was set before, it cannot be laid over the settings of this process.
+        """
+        chosen = self._chosen(model)
+        if changes is not None:
+            for one in chosen:
+                changed(self._laid[one.name].wanted, changes)
+        revised = changed_policy(policy, changes, self.name_of(model))
+        for one in chosen:
+            try:
+                changed(self._laid[one.name].own, revised.of(one.name))
+            except InvalidRequest as exc:
+                raise Conflict(
+                    f"What operators set before cannot be had here: {exc.message} Change it at a "
+                    "gateway that has it, or go back to the settings."
+                ) from exc
+        return revised
+
+    def lay(self, policy: OperatorPolicy) -> None:
+        """Have every scheduler go by what operators set; one that cannot keeps what it has."""
+        missing = self.not_served
+        self._policy = policy
+        for name in self.not_served:
+            if name not in missing:
+                logger.info("operators set the scheduler of %s, which is not served here", name)
+        for model in self._models:
+            self._lay_one(model, policy)
+
+    def _lay_one(self, model: Schedules, policy: OperatorPolicy) -> None:
+        laid, document = self._laid[model.name], policy.of(model.name)
+        if document == laid.tried:
+            return
+        laid.tried = document
+        try:
+            config = changed(laid.own, document)
+        except InvalidRequest as exc:
+            laid.problem = exc.message
+            logger.warning(
+                "%s: what operators set (version %d) cannot be had here, what was before holds: %s",
+                model.name,
+                policy.version,
+                exc.message,
+            )
+            return
+        laid.document, laid.problem = document, None
+        if config != laid.wanted:
+            model.service.configure(config)
+            laid.wanted = config
+            logger.info("%s: scheduled as operators set (version %d)", model.name, policy.version)
+
+    def _shown(
+        self, max_tenants: int | None, names: Mapping[str, str] | None
+    ) -> list[dict[str, Any]]:
         shown = []
         for model in self._models:
             state = model.service.state(max_tenants=max_tenants)
             view = plain(state)
             del view["config"]
-            shown.append(_described(model.name, state.config) | {"state": view})
+            if names is not None:
+                view = _named(view, names)
+            shown.append(self._described(model.name, state.config) | {"state": view})
         return shown
 
-    def preview(
-        self, changes: Mapping[str, Any], *, model: str | None = None
-    ) -> list[dict[str, Any]]:
-        """Describe what `configure` would make of the settings. Raises: as that."""
-        chosen = self._chosen(model)
-        return [_described(one.name, changed(self._wanted[one.name], changes)) for one in chosen]
-
-    def configure(
-        self, changes: Mapping[str, Any], *, model: str | None = None
-    ) -> list[dict[str, Any]]:
-        """Change one model's scheduler, by name or alias, or all; all or none of what is asked.
-
-        Returns what the settings of these will be.
-
-        Raises: `InvalidRequest` with the field's name in `param`; `ModelNotFound`.
-        """
-        chosen = self._chosen(model)
-        configs = {one.name: changed(self._wanted[one.name], changes) for one in chosen}
-        for one in chosen:
-            one.service.configure(configs[one.name])
-        self._wanted |= configs
-        return [_described(name, config) for name, config in configs.items()]
+    def _described(
+        self, name: str, config: SchedulerConfig | None = None, document: Changes | None = None
+    ) -> dict[str, Any]:
+        laid = self._laid[name]
+        config = laid.wanted if config is None else config
+        view = plain(config)
+        return {
+            "model": name,
+            "policy": config.fairness.policy,
+            "preset": preset_of(config),
+            "set": self._policy.of(name) if document is None else document,
+            "problem": laid.problem if document is None else None,
+            "config": view,
+            "origins": origins(view, laid.document if document is None else document),
+        }
 
     def _chosen(self, model: str | None) -> list[Schedules]:
         chosen = [one for one in self._models if model is None or model in (one.name, *one.aliases)]
@@ -136,12 +238,3 @@ def _named(document: Any, names: Mapping[str, str]) -> Any:
         org = names.get(named.pop("organisation_id", ""))
         named = {"tenant": names.get(named["tenant_id"]), "org": org} | named
     return named
-
-
-def _described(model: str, config: SchedulerConfig) -> dict[str, Any]:
-    return {
-        "model": model,
-        "policy": config.fairness.policy,
-        "preset": preset_of(config),
-        "config": plain(config),
-    }

@@ -10,6 +10,7 @@ import pytest
 from gateway.domain.admin import Actor, AuditFilter
 from gateway.domain.page import PageRequest
 from gateway.domain.quota import ScopeKind
+from gateway.domain.scheduler_policy import OperatorPolicy
 from gateway.errors import CountersUnavailable
 from tests.admin_ui.world import ANN, World
 
@@ -165,7 +166,7 @@ async def test_a_policy_is_changed_as_it_was_shown_and_back(
     """The change shows its diff, is audited with both sides, and its way back is one click."""
     shown = await client.get("/admin/scheduler/change?model=sluice-demo&policy=fcfs")
     assert "fairness.policy: vtc" in shown.text
-    sent = {"model": "sluice-demo", "policy": "fcfs", "seen": "vtc"}
+    sent = {"model": "sluice-demo", "policy": "fcfs", "version": version_of(shown)}
     done = await client.post("/admin/scheduler/change", data=sent)
     assert done.headers["location"] == "/admin/scheduler?said=configured"
     assert world.service.wanted is not None
@@ -178,6 +179,37 @@ async def test_a_policy_is_changed_as_it_was_shown_and_back(
     stale = await client.post("/admin/scheduler/change", data=sent)
     assert stale.status_code == 409
     assert "changed meanwhile" in stale.text
+
+
+async def test_a_policy_goes_back_to_the_settings(world: World, client: httpx.AsyncClient) -> None:
+    """The way there is offered where something is set; its own way back names what was."""
+    assert "back to the settings" not in (await client.get("/admin/scheduler")).text
+    await world.parts.policies.configure(BEA, {"policy": "fcfs"}, model="sluice-demo")
+    assert "back to the settings" in (await client.get("/admin/scheduler")).text
+    shown = await client.get("/admin/scheduler/change?model=sluice-demo&reset=yes")
+    assert "fairness.policy: vtc" in shown.text
+    sent = {"model": "sluice-demo", "reset": "yes", "version": version_of(shown)}
+    done = await client.post("/admin/scheduler/change", data=sent)
+    assert done.headers["location"] == "/admin/scheduler?said=configured"
+    assert world.service.wanted is not None
+    assert world.service.wanted.fairness.policy == "vtc"
+    page = await client.get("/admin/scheduler")
+    assert 'href="/admin/scheduler/change?model=sluice-demo&amp;policy=fcfs"' in page.text
+    bad = await client.get("/admin/scheduler/change?model=sluice-demo&policy=edf&reset=yes")
+    assert bad.status_code == 400
+
+
+async def test_a_policy_that_does_not_hold_here_says_so(
+    world: World, client: httpx.AsyncClient
+) -> None:
+    """The page names what this gateway does not know, and the models that others have."""
+    world.parts.scheduling.lay(
+        OperatorPolicy(3, {"composer": {"later": 1}}, {"elsewhere": {"policy": "edf"}})
+    )
+    page = (await client.get("/admin/scheduler")).text
+    assert "does not hold here" in page
+    assert "composer.later" in page
+    assert "elsewhere" in page
 
 
 async def test_plans_are_made_changed_and_removed(world: World, client: httpx.AsyncClient) -> None:

@@ -107,10 +107,16 @@ def test_a_scheduler_is_set_and_shown(server: Server) -> None:
     [band] = shown["state"]["bands"]
     assert [tenant["tenant"] for tenant in band["tenants"]] == ["acme"]
     lines = sluice("scheduler", "show", **here).stdout.splitlines()
-    assert "policy\tvtc" in lines
-    assert "config.composer.max_bypasses\t0" in lines
-    assert "state.rejections.overloaded\t3" in lines
+    # Its steps never end, so what was set is shown and not yet in force.
+    assert "policy\tvtc\toperators" in lines
+    assert "config.composer.max_bypasses\t0\toperators" in lines
+    assert "config.fairness.unit\ttime\tsettings" in lines
+    assert "state.rejections.overloaded\t3\t-" in lines
     assert lines[-1] == "acme\t-\tdefault\t2\t7.5\t1\t40\t0\t15"
+    stale = sluice("scheduler", "reset", "--if-version", "0", **here)
+    assert stale.returncode != 0
+    [reset] = json.loads(sluice("scheduler", "reset", "--model", "sim", "--json", **here).stdout)
+    assert (reset["policy"], reset["set"]) == ("vtc", {})
 
 
 def test_data_is_on_stdout_and_notes_are_on_stderr(server: Server) -> None:

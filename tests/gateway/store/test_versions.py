@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from gateway.domain import KeyRef
+from gateway.domain.admin import AuditEntry, AuditFilter
+from gateway.domain.page import PageRequest
 from gateway.domain.quota import Quota
+from gateway.domain.scheduler_policy import OperatorPolicy
 from gateway.errors import VersionConflict
 from gateway.store import Store
 from tests.gateway.admin_app import ACTOR
@@ -49,6 +52,27 @@ async def org(store: Store) -> Change:
     return lambda number, version: store.orgs.update(
         ACTOR, organisation.id, "umbrella", {"weight": 10.0 + number}, version=version
     )
+
+
+async def test_of_scheduler_policies_that_replace_one_version_one_is_kept(store: Store) -> None:
+    """The first and a later one alike: the others are told what is there, and log nothing."""
+    organisation = await store.organisations.default()
+    entry = AuditEntry("scheduler.configure", "scheduler", "all", organisation.id)
+    for version in range(3):
+        puts = [
+            store.scheduler_policies.put(
+                ACTOR, entry, OperatorPolicy(every={"policy": name}), replaces=version
+            )
+            for name in ("fcfs", "edf", "sjf", "hrrn")
+        ]
+        done = await asyncio.gather(*puts, return_exceptions=True)
+        [made] = [one for one in done if not isinstance(one, BaseException)]
+        refused = [one for one in done if isinstance(one, VersionConflict)]
+        assert [one.current for one in refused] == [made] * 3
+        assert made == await store.scheduler_policies.get(organisation.id)
+        assert made.version == version + 1
+    chosen = AuditFilter(object_kind="scheduler")
+    assert len((await store.audit.page(organisation.id, chosen, PageRequest(50))).data) == 3
 
 
 @pytest.mark.parametrize("kind", [tenant, key, plan, org])

@@ -46,6 +46,7 @@ async def test_every_change_is_in_the_log(admin: httpx.AsyncClient) -> None:
         ("POST", "/prices", {"model": "m", "input_usd_per_mtok": 1, "output_usd_per_mtok": 1}),
         ("POST", "/tokens", {"name": "ops", "role": "operator"}),
         ("PUT", "/scheduler", {"policy": "fcfs"}),
+        ("DELETE", "/scheduler", None),
     ]
     answers = [await admin.request(m, f"/admin/v1{p}", json=body) for m, p, body in calls]
     assert {answer.status_code for answer in answers} <= {200, 201}
@@ -58,7 +59,7 @@ async def test_every_change_is_in_the_log(admin: httpx.AsyncClient) -> None:
         *("key.create", "tenant.create", "tenant.update", "key.update", "key.rotate", "key.revoke"),
         *("plan.create", "plan.update", "plan.delete"),
         *("quota.set", "quota.override", "quota.clear_override"),
-        *("price.create", "token.create", "scheduler.configure"),
+        *("price.create", "token.create", "scheduler.configure", "scheduler.reset"),
     ]
     for record, answer in zip(records, [made, *answers], strict=True):
         assert f"req_{record['request_id']}" == answer.headers["x-request-id"]

@@ -127,14 +127,47 @@ async def test_a_scheduler_is_shown_and_set(
     body = {"model": "sim", "policy": "fcfs", "composer": {"max_step_s": 0.05}}
     answer = await admin.put(url, json=body)
     assert answer.status_code == 200
+    assert answer.json()["version"] == 1
     [put] = answer.json()["data"]
     assert (put["model"], put["policy"], put["preset"]) == ("sim", "fcfs", None)
     assert put["config"]["composer"]["max_step_s"] == 0.05
     model.service.step()
-    [shown] = (await admin.get(url)).json()["data"]
+    whole = (await admin.get(url)).json()
+    assert (whole["version"], whole["not_served"]) == (1, [])
+    assert whole["changed_at"] is not None
+    [shown] = whole["data"]
     [band] = shown.pop("state")["bands"]
     assert [(one["tenant"], one["weight"]) for one in band["tenants"]] == [("acme", 2.0)]
     assert shown == put
+    assert (shown["set"], shown["problem"]) == (
+        {"policy": "fcfs", "composer": {"max_step_s": 0.05}},
+        None,
+    )
+    origins = shown["origins"]
+    assert origins["fairness"]["policy"] == origins["composer"]["max_step_s"] == "operators"
+    assert origins["composer"]["max_bypasses"] == "settings"
+
+
+async def test_a_scheduler_is_set_in_one_version_and_reset(
+    admin: httpx.AsyncClient, model: FakeModel
+) -> None:
+    """A stale change is shown what is there; DELETE goes back to the settings, once."""
+    url = "/admin/v1/scheduler"
+    assert (await admin.put(url, json={"policy": "fcfs", "version": 0})).status_code == 200
+    stale = [
+        await admin.put(url, json={"policy": "edf", "version": 0}),
+        await admin.put(url, json={"policy": "edf"}, headers={"if-match": '"0"'}),
+        await admin.delete(url, headers={"if-match": '"0"'}),
+    ]
+    for answer in stale:
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "version_conflict")
+        current = answer.json()["current"]
+        assert (current["version"], current["data"][0]["policy"]) == (1, "fcfs")
+    for _ in range(2):
+        reset = await admin.delete(url, params={"model": "sim"})
+        assert (reset.status_code, reset.json()["version"]) == (200, 2)
+        assert reset.json()["data"][0]["policy"] == "vtc"
+    assert model.service.wanted == FakeService().config
 
 
 @pytest.mark.changes_nothing
@@ -170,6 +203,9 @@ async def test_a_scheduler_is_shown_and_set(
         ("PUT", "/admin/v1/scheduler", b'{"model": "nope"}', 404, "model"),
         ("PUT", "/admin/v1/scheduler", b'{"model": 5}', 400, "model"),
         ("PUT", "/admin/v1/scheduler", b"[]", 400, None),
+        ("PUT", "/admin/v1/scheduler", b'{"version": "1"}', 400, "version"),
+        ("DELETE", "/admin/v1/scheduler?model=nope", b"", 404, "model"),
+        ("DELETE", "/admin/v1/scheduler?all=1", b"", 400, "all"),
         ("POST", "/admin/v1/keys", b"", 400, None),
         ("POST", "/admin/v1/keys", b"\xff", 400, None),
         ("POST", "/admin/v1/keys", b"[" * 100_000, 400, None),

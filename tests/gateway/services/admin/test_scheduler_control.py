@@ -1,14 +1,16 @@
-"""Showing and setting the schedulers of a process, against a fake of their service."""
+"""Showing the schedulers of a process, and laying over what operators set, against a fake."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
 
 from gateway.domain import Org, Tenant
-from gateway.errors import InvalidRequest, ModelNotFound
+from gateway.domain.scheduler_policy import Changes, OperatorPolicy
+from gateway.errors import Conflict, InvalidRequest, ModelNotFound
 from gateway.services.admin.scheduler_control import SchedulerControl
 from scheduler.config import PRESETS
 from tests.gateway.fake_scheduling import FakeModel, FakeService
@@ -44,14 +46,20 @@ def test_each_model_is_shown_with_its_numbers(
     assert named == [("acme", str(ACME.id)), (None, "gone")]
 
 
+def configure(control: SchedulerControl, changes: Changes, *, model: str | None = None) -> None:
+    control.lay(control.revised(control.policy, changes, model=model))
+
+
 def test_a_change_reaches_one_model_or_all(
     control: SchedulerControl, models: list[FakeModel]
 ) -> None:
-    """Without a model every scheduler is set, with one only that; the answer is what was set."""
-    [answer] = control.configure({"policy": "fcfs"}, model="large")
-    assert (answer["model"], answer["policy"]) == ("large", "fcfs")
+    """Without a model every scheduler is set, with one only that; it is told as it was set."""
+    configure(control, {"policy": "fcfs"}, model="large")
+    [large] = control.describe("large")
+    assert (large["model"], large["policy"]) == ("large", "fcfs")
     assert models[0].service.wanted is None
-    both = control.configure({"composer": {"max_bypasses": 4}})
+    configure(control, {"composer": {"max_bypasses": 4}})
+    both = control.describe()
     assert [one["policy"] for one in both] == ["vtc", "fcfs"]
     assert [one["preset"] for one in both] == [None, None]
     for model, policy in zip(models, ("vtc", "fcfs"), strict=True):
@@ -64,9 +72,9 @@ def test_two_changes_within_a_step_both_hold(
     control: SchedulerControl, models: list[FakeModel]
 ) -> None:
     """What is shown is in force only after the step; a second change still builds on the first."""
-    control.configure({"policy": "fcfs"})
+    configure(control, {"policy": "fcfs"})
     assert {one["policy"] for one in control.show([])} == {"vtc"}
-    control.configure({"composer": {"max_bypasses": 4}})
+    configure(control, {"composer": {"max_bypasses": 4}})
     for model in models:
         model.service.step()
     assert {one["policy"] for one in control.show([])} == {"fcfs"}
@@ -76,13 +84,93 @@ def test_two_changes_within_a_step_both_hold(
 def test_a_bad_change_sets_nothing(control: SchedulerControl, models: list[FakeModel]) -> None:
     """All of a change is checked before any of it is done."""
     with pytest.raises(InvalidRequest):
-        control.configure({"policy": "fcfs", "composer": {"max_bypasses": -1}})
+        configure(control, {"policy": "fcfs", "composer": {"max_bypasses": -1}})
     with pytest.raises(ModelNotFound) as unknown:
-        control.configure({"policy": "fcfs"}, model="medium")
+        configure(control, {"policy": "fcfs"}, model="medium")
     assert unknown.value.param == "model"
     assert all(model.service.wanted is None for model in models)
-    [again, _] = control.configure({"admission": {"ttft_fraction": 0.5}})
-    assert again["policy"] == PRESETS["mixed"].fairness.policy
+    configure(control, {"admission": {"ttft_fraction": 0.5}})
+    assert control.describe()[0]["policy"] == PRESETS["mixed"].fairness.policy
+
+
+def test_every_value_says_who_set_it(control: SchedulerControl) -> None:
+    """What operators named, or a preset that they did, is theirs; the rest is of the settings."""
+    configure(control, {"policy": "fcfs", "fairness": {"band_shares": {"flex": 0.1}}})
+    [small, _] = control.describe()
+    fairness = small["origins"]["fairness"]
+    assert (fairness["policy"], fairness["unit"]) == ("operators", "settings")
+    assert (fairness["band_shares"]["flex"], fairness["band_shares"]["due"]) == (
+        "operators",
+        "settings",
+    )
+    assert set(small["origins"]["composer"].values()) == {"settings"}
+    configure(control, {"preset": "low-latency"})
+    [small, _] = control.describe()
+    assert set(small["origins"]["composer"].values()) == {"operators"}
+    assert small["origins"]["admission"]["max_num_queued"] == "settings"
+    assert small["origins"]["prefix_caching"] == "settings"
+
+
+def test_what_is_set_is_laid_over_the_settings_of_each_process() -> None:
+    """Two processes of other settings share what was set and nothing else; without it, nothing."""
+    short = replace(
+        PRESETS["mixed"], admission=replace(PRESETS["mixed"].admission, max_num_queued=7)
+    )
+    service = FakeService(short)
+    other = SchedulerControl([FakeModel("small", service)])
+    set_elsewhere = OperatorPolicy(1, {"preset": "high-throughput"})
+    other.lay(set_elsewhere)
+    assert service.wanted is not None
+    assert service.wanted.admission.max_num_queued == 7
+    assert service.wanted.composer == PRESETS["high-throughput"].composer
+    other.lay(OperatorPolicy(2))
+    assert service.wanted == short
+
+
+def test_what_this_release_does_not_know_leaves_what_holds(
+    control: SchedulerControl, models: list[FakeModel], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told once, by its model alone; a change here cannot build on it, but may end it."""
+    configure(control, {"policy": "fcfs"})
+    newer = {"policy": "edf", "composer": {"a_later_number": 3}}
+    for _ in range(3):
+        control.lay(OperatorPolicy(2, {"policy": "edf"}, {"large": newer, "huge": {}}))
+    small, large = control.describe()
+    assert (small["policy"], small["problem"]) == ("edf", None)
+    assert (large["policy"], large["set"]) == ("fcfs", newer)
+    assert "composer.a_later_number" in large["problem"]
+    assert large["origins"]["fairness"]["policy"] == "operators"
+    assert control.not_served == ["huge"]
+    assert len([line for line in caplog.messages if "cannot be had here" in line]) == 1
+    with pytest.raises(Conflict, match="a_later_number"):
+        configure(control, {"policy": "sjf"}, model="large")
+    # A preset sets all numbers of its sections, those that nobody here knows as well.
+    configure(control, {"preset": "mixed"}, model="large")
+    assert [one["problem"] for one in control.describe()] == [None, None]
+    assert models[1].service.wanted is not None
+    assert models[1].service.wanted.fairness.policy == "edf"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"composer": 5},
+        {"policy": 5},
+        {"preset": ["mixed"]},
+        {"fairness": {"band_shares": {"later": 0.1}}},
+        {"fairness": {"params": {"later": {}}}},
+        {"later": {"number": 1}},
+        {"admission": {"max_num_queued": 0}},
+    ],
+)
+def test_whatever_is_set_stops_no_process(
+    control: SchedulerControl, models: list[FakeModel], document: Changes
+) -> None:
+    """A document of another release is refused as a whole, and everything is shown as before."""
+    control.lay(OperatorPolicy(1, document))
+    assert all(model.service.wanted is None for model in models)
+    assert {one["policy"] for one in control.show([])} == {"vtc"}
+    assert all(one["problem"] for one in control.describe())
 
 
 def test_a_tenants_weight_reaches_every_scheduler(
