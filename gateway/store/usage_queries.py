@@ -211,7 +211,7 @@ def _of_rows(
 def _day(moment: ColumnElement[datetime]) -> ColumnElement[datetime]:
     """Return the day of a moment in UTC, whose days are all as long.
 
-    Dividing is a tenth of the work of asking a zone for its days.
+    Asking a zone for its days instead takes two thirds longer for the whole of a large sum.
     """
     return func.date_bin(timedelta(days=1), moment, _SOME_DAY).label("day")
 
