@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
+    DateTime,
     FromClause,
     Select,
     Subquery,
@@ -45,8 +46,7 @@ _MADE_OF: Final = {
     UsageBy.TENANT: "tenant_id",
     UsageBy.KEY: "key_id",
 }
-# Dividing is a tenth of the work of asking a zone for its days; those of UTC are all as long.
-_DAY: Final = "date_bin('1 day', {}, '2000-01-01Z')"
+_SOME_DAY: Final = literal(datetime(2000, 1, 1, tzinfo=UTC), DateTime(timezone=True))
 # Adding up a large tenant's month in memory: sorted on disk it takes three times as long. Planned
 # each time: a plan for any tenant's month, made once, expects a small one, and sorts the large.
 _FOR_MANY: Final = select(
@@ -187,11 +187,8 @@ def _of_hours(
     question: UsageQuestion, columns: Sequence[str], start: datetime, end: datetime
 ) -> Select[*tuple[Any, ...]]:
     hours = usage_hourly.c
-    made: dict[str, ColumnElement[Any]] = {
-        "day": literal_column(_DAY.format("usage_hourly.hour")).label("day")
-    }
     return select(
-        *(made[name] if name in made else hours[name] for name in columns),
+        *(_day(hours.hour) if name == "day" else hours[name] for name in columns),
         *(hours[name] for name in _SUMS),
     ).where(hours.hour >= start, hours.hour < end, *_wanted(usage_hourly, question))
 
@@ -201,7 +198,7 @@ def _of_rows(
 ) -> Select[*tuple[Any, ...]]:
     rows = usage_events.c
     made: dict[str, ColumnElement[Any]] = {
-        "day": literal_column(_DAY.format("usage_events.at")).label("day"),
+        "day": _day(rows.at),
         "hour": func.date_trunc("hour", rows.at, "UTC").label("hour"),
     }
     return select(
@@ -209,6 +206,14 @@ def _of_rows(
         *(rows[name] for name in _SUMS[:-1]),
         literal(1).label("requests"),
     ).where(rows.at >= start, rows.at < end, *_wanted(usage_events, question))
+
+
+def _day(moment: ColumnElement[datetime]) -> ColumnElement[datetime]:
+    """Return the day of a moment in UTC, whose days are all as long.
+
+    Asking a zone for its days instead takes two thirds longer for the whole of a large sum.
+    """
+    return func.date_bin(timedelta(days=1), moment, _SOME_DAY).label("day")
 
 
 def _wanted(table: Table, question: UsageQuestion) -> list[ColumnElement[bool]]:
