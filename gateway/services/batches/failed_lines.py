@@ -10,6 +10,7 @@ between them, as a batch is validated. What is held is one piece and the ids, so
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -62,8 +63,10 @@ class FailedLines:
 
         async for _ in self._read(batch.tenant_id, batch.error_file_id, note):
             pass
-        async for part in self._read(batch.tenant_id, batch.draft.input_file_id, pick):
-            yield part
+        # Who takes no more, as the tenant's storage is full, gives the place of the reading back.
+        async with aclosing(self._read(batch.tenant_id, batch.draft.input_file_id, pick)) as parts:
+            async for part in parts:
+                yield part
 
     async def _read(
         self, tenant_id: UUID, file_id: UUID, look: Callable[[Iterable[RawLine]], bytes]

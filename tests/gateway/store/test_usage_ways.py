@@ -42,7 +42,8 @@ async def test_each_way_is_a_plain_sum_of_the_hours(store: Store, zone: str) -> 
     more, for tenants without rows, and for all of them: to the nano-dollar.
     """
     draw = random.Random(11)
-    acme, globex = (issued.key for issued in store.first_start.keys)  # type: ignore[union-attr]
+    assert store.first_start is not None
+    acme, globex = (issued.key for issued in store.first_start.keys)
     organisation = await store.organisations.default()
     kids = {acme.id: acme.kid, globex.id: globex.kid}
     whose = [(acme.tenant_id, acme.id), (acme.tenant_id, uuid4()), (globex.tenant_id, globex.id)]
@@ -70,7 +71,8 @@ async def test_each_way_is_a_plain_sum_of_the_hours(store: Store, zone: str) -> 
 
 async def test_a_look_is_planned_for_who_asks(store: Store) -> None:
     """However often a connection asks, the plan is never the one for any tenant."""
-    acme, _ = (issued.key for issued in store.first_start.keys)  # type: ignore[union-attr]
+    assert store.first_start is not None
+    acme, _ = (issued.key for issued in store.first_start.keys)
     organisation = await store.organisations.default()
     row = usage_row(tenant_id=acme.tenant_id, key_id=acme.id, organisation_id=organisation.id)
     await SqlLedger(store.database).insert([row])

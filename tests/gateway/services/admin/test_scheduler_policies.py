@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from uuid import UUID
 
 import pytest
 
@@ -61,11 +62,11 @@ class FickleStore:
         self.has_read, self.may_answer = asyncio.Event(), asyncio.Event()
         self.may_answer.set()
 
-    async def get(self, organisation_id: object) -> OperatorPolicy:
+    async def get(self, organisation_id: UUID) -> OperatorPolicy:
         self.num_reads += 1
         if self.is_away:
             raise StoreUnavailable
-        found = await self._store.get(organisation_id)  # type: ignore[arg-type]
+        found = await self._store.get(organisation_id)
         if not self.has_read.is_set():
             self.has_read.set()
             await self.may_answer.wait()
