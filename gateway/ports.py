@@ -599,6 +599,15 @@ class LedgerStore(Protocol):
         """Return what the rows of requests say that they used, of those begun since then."""
         ...
 
+    async def vouched(
+        self, wanted: Sequence[tuple[Scope, int, int]]
+    ) -> Sequence[Mapping[UUID, Sums]]:
+        """Return what of scopes' sums are rows of lost requests; they are asked for as `used` is.
+
+        A process that was cut off vouches with such a row for a request that it runs still.
+        """
+        ...
+
 
 class UsageStore(Protocol):
     def sums(self, question: UsageQuestion) -> AsyncGenerator[Sequence[UsageSum], None]:

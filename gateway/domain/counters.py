@@ -64,7 +64,8 @@ class Settle:
 
     With its `limits` the answer lists windows that are used to `listed_percent` or more. `at_us`
     and `meta` are for requests that the counters may have forgotten: windows that are loaded later
-    ask the ledger for them.
+    ask the ledger for them. Where one `was_vouched` for, windows of its `limits` that were loaded
+    with that are put right.
     """
 
     request_id: str
@@ -73,6 +74,7 @@ class Settle:
     listed_percent: int = 100
     at_us: int = 0
     meta: str = ""
+    was_vouched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,10 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class HoldAgain:
-    """Hold what was granted before the counters forgot it → `Done`, `Known`."""
+    """Hold what was granted before the counters forgot it → `Done`, `Known`, `Gone`.
+
+    Gone: a hard window was loaded without it since, and others have got it.
+    """
 
     request_id: str
     limits: Limits
@@ -113,13 +118,15 @@ class Load:
     """Learn from the ledger what each slot of a window has seen, and count what runs in it →
     `Done`, `Known`, `Building`, `Waiting`.
 
-    Of those that settled unseen and that were `asked` for, the sums have `booked`.
+    Of those that settled unseen and that were `asked` for, the sums have `booked`. They have too
+    what processes `vouched` for, and billed for the dead: whose, in which slot, and how much.
     """
 
     limit: Limit
     used: Sequence[int]
     asked: Sequence[str] = ()
     booked: Sequence[str] = ()
+    vouched: Sequence[tuple[str, int, int]] = ()
 
 
 @dataclass(frozen=True, slots=True)

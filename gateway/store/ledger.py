@@ -19,6 +19,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -95,15 +96,23 @@ class SqlLedger:
         if not wanted:
             return []
         assert all(not start % 3600 and not end % 3600 for _, start, end in wanted), "whole hours"
-        arguments = {
-            "kinds": [scope.kind.value for scope, _, _ in wanted],
-            "ids": [scope.id for scope, _, _ in wanted],
-            "starts": [datetime.fromtimestamp(start, UTC) for _, start, _ in wanted],
-            "ends": [datetime.fromtimestamp(end, UTC) for _, _, end in wanted],
-        }
         async with self._database.platform(Purpose.LEDGER) as connection:
-            found = await connection.execute(_USED, arguments)
+            found = await connection.execute(_USED, _asked(wanted))
             return [Sums(*map(int, sums)) for sums in found]
+
+    async def vouched(
+        self, wanted: Sequence[tuple[Scope, int, int]]
+    ) -> Sequence[Mapping[UUID, Sums]]:
+        if not wanted:
+            return []
+        arguments = _asked(wanted)
+        # For all of them at once, as days without any are not looked through.
+        bounds = {"since": min(arguments["starts"]), "until": max(arguments["ends"])}
+        found: list[dict[UUID, Sums]] = [{} for _ in wanted]
+        async with self._database.platform(Purpose.LEDGER) as connection:
+            for row in await connection.execute(_VOUCHED, {**arguments, **bounds}):
+                found[row.place - 1][row.request_id] = Sums(1, row.tokens, row.nano_usd)
+        return found
 
     async def booked(self, ids: Collection[UUID], since_s: float) -> Mapping[UUID, Told]:
         row = usage_events.c
@@ -126,6 +135,15 @@ class SqlLedger:
                 )
                 for one in found
             }
+
+
+def _asked(wanted: Sequence[tuple[Scope, int, int]]) -> dict[str, list[Any]]:
+    return {
+        "kinds": [scope.kind.value for scope, _, _ in wanted],
+        "ids": [scope.id for scope, _, _ in wanted],
+        "starts": [datetime.fromtimestamp(start, UTC) for _, start, _ in wanted],
+        "ends": [datetime.fromtimestamp(end, UTC) for _, _, end in wanted],
+    }
 
 
 async def _bills(connection: AsyncConnection, rows: Sequence[UsageRow]) -> Sequence[UsageRow]:
@@ -258,5 +276,23 @@ _USED = text(
         WHERE kind = 'platform' AND hour >= start_at AND hour < end_at
     ) AS found ON true
     GROUP BY place ORDER BY place
+    """
+)
+
+# Few rows are: an index has them alone.
+_VOUCHED = text(
+    """
+    SELECT place, request_id, input_tokens + output_tokens AS tokens, nano_usd
+    FROM unnest(
+        CAST(:kinds AS text[]), CAST(:ids AS uuid[]),
+        CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[])
+    ) WITH ORDINALITY AS wanted (kind, id, start_at, end_at, place)
+    JOIN usage_events ON at >= start_at AND at < end_at AND CASE kind
+        WHEN 'key' THEN key_id = id
+        WHEN 'tenant' THEN tenant_id = id
+        WHEN 'organisation' THEN organisation_id = id
+        ELSE true
+    END
+    WHERE outcome = 'lost' AND at >= :since AND at < :until
     """
 )

@@ -109,7 +109,11 @@ def _extend(op: Extend, arguments: list[bytes]) -> _Raw:
 
 
 def _settle(op: Settle, arguments: list[bytes]) -> _Raw:
-    row = (op.at_us, op.meta) if op.meta else ()
+    row: _Raw = (op.at_us, op.meta) if op.meta else ()
+    if op.was_vouched:
+        assert op.limits is not None, "windows that were loaded with it are to be found"
+        assert op.meta, "windows that are loaded later are to ask for it"
+        row = (*row, _number(op.limits, arguments))
     return ("settle", op.request_id, op.used, op.listed_percent, *row)
 
 
@@ -129,7 +133,9 @@ def _hold_again(op: HoldAgain, arguments: list[bytes]) -> _Raw:
 
 def _load(op: Load, arguments: list[bytes]) -> _Raw:
     slots = [part for slot in zip(op.limit.slots(), op.used, strict=True) for part in slot]
-    return ("load", scope_key(op.limit.scope), _entry(op.limit), slots, op.asked, op.booked)
+    vouched = [part for one in op.vouched for part in one]
+    key, entry = scope_key(op.limit.scope), _entry(op.limit)
+    return ("load", key, entry, slots, op.asked, op.booked, vouched)
 
 
 def _repair(op: Repair, arguments: list[bytes]) -> _Raw:

@@ -270,6 +270,7 @@ usage_events = Table(
     Column("ttft_ms", REAL),
     Index("ix_usage_events_tenant_id_at", "tenant_id", "at"),
     Index("ix_usage_events_at", "at", postgresql_using="brin"),
+    Index("ix_usage_events_lost", "at", postgresql_where=text("outcome = 'lost'")),
 )
 
 # Sums of the ledger, changed in the transaction that changes it.

@@ -33,7 +33,7 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from gateway.background import Background
-from gateway.domain.counters import Billed, Keep, Kept, Orphan, Reap, Reaped, Sweep, Swept
+from gateway.domain.counters import Billed, Gone, Keep, Kept, Orphan, Reap, Reaped, Sweep, Swept
 from gateway.domain.limits import BASE_S, Told
 from gateway.domain.usage import Outcome, UsageRow
 from gateway.errors import CountersUnavailable
@@ -192,15 +192,22 @@ class QuotaKeeper:
         self._epoch = epoch
 
     async def _hold_all_again(self) -> None:
-        held = [lease for lease in self._quotas.live if not lease.is_local]
+        held = [lease for lease in self._quotas.live if not (lease.is_local or lease.is_lost)]
         logger.warning("the counters begin anew: %d requests are held again", len(held))
         for first in range(0, len(held), _BATCH):
-            batch = held[first : first + _BATCH]
-            ops = [lease.again() for lease in batch if not lease.is_settled]
-            if ops:
-                await self._link.ask(*ops)
+            await self._hold_again(held[first : first + _BATCH])
         # Afterwards: what ended meanwhile is among it.
         self._remind()
+
+    async def _hold_again(self, leases: Sequence[RequestLease]) -> None:
+        """Hold what is held here; where others have got it since, it ends."""
+        running = [lease for lease in leases if not lease.is_settled]
+        answers = await self._link.ask(*(one.again() for one in running)) if running else ()
+        for lease, answer in zip(running, answers, strict=True):
+            if isinstance(answer, Gone):
+                id_ = lease.terms.request_id.hex
+                logger.warning("request %s came back too late to hold what it held: it ends", id_)
+                lease.lose_forgotten()
 
     async def _find_again(self, batch: Sequence[RequestLease], gone: Mapping[str, bool]) -> None:
         """Deal with leases that the counters no longer hold."""
@@ -213,7 +220,7 @@ class QuotaKeeper:
                 logger.warning("request %s was late to renew its lease: it ends", id_)
                 lease.lose()
             else:
-                await self._link.ask(lease.again())
+                await self._hold_again([lease])
                 lease.was_told(Told(), self._link.now_s())
 
     def _forgotten(self) -> None:

@@ -313,6 +313,11 @@ class RequestLease:
         for index in range(len(self._running)):
             self._stop(index, "lease_lost")
 
+    def lose_forgotten(self) -> None:
+        """Let it end: the counters have forgotten it, charged nothing, and given it to others."""
+        self._told = Told()
+        self.lose()
+
     def again(self) -> HoldAgain:
         """Return the operation that holds the same once more, after the counters forgot it."""
         terms = self.terms
@@ -374,10 +379,15 @@ class RequestLease:
         if self.is_local:
             self._local.release(self.limits, self.held, used, self._link.now_s())
         else:
-            percent = self._books.noted_percent
-            op = Settle(self.terms.request_id.hex, used, self.limits, percent)
-            self._link.post(op, self._note_windows)
+            self._link.post(self._settlement(used), self._note_windows)
         self._on_end(self)
+
+    def _settlement(self, used: Amounts) -> Settle:
+        id_, percent = self.terms.request_id.hex, self._books.noted_percent
+        if self._vouched is None:
+            return Settle(id_, used, self.limits, percent)
+        meta = self.terms.meta().packed()
+        return Settle(id_, used, self.limits, percent, self.at_us, meta, was_vouched=True)
 
     def _note_windows(self, answer: Answer) -> None:
         if isinstance(answer, Done) and answer.windows:

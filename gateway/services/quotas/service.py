@@ -69,6 +69,10 @@ class UsedBefore(Protocol):
         """Return what the rows of requests say that they used, of those begun since then."""
         ...
 
+    async def vouched(self, wanted: Sequence[Slotted]) -> Sequence[Mapping[UUID, Sums]]:
+        """Return what of that are rows of lost requests, which may run and be held still."""
+        ...
+
 
 class QuotaService:
     """Hold requests to their limits. All on the event loop's thread."""
@@ -230,15 +234,26 @@ class QuotaService:
         ids = {UUID(hex=id_) for listed in waiting for id_ in listed}
         since_s = min((start_s for _, start_s, _ in wanted), default=0) - _SURELY_S
         booked = await self._ledger.booked(ids, since_s) if ids else {}
+        lost = await self._ledger.vouched(wanted)
         used = dict(zip(wanted, await self._ledger.used(wanted), strict=True))
-        if ids and booked != await self._ledger.booked(ids, since_s):
+        if lost != await self._ledger.vouched(wanted) or (
+            ids and booked != await self._ledger.booked(ids, since_s)
+        ):
             # Some of them came while the sums were read, which hold them or do not.
             return await self._read_ledger(windows, waiting)
-        loads = []
+        loads, vouched = [], dict(zip(wanted, lost, strict=True))
         for limit, listed in zip(windows, waiting, strict=True):
-            seen = [used[part].of(limit.metric) for part in _slotted(limit)]
-            has = [id_ for id_ in listed if UUID(hex=id_) in booked]
-            loads.append(Load(limit, seen, listed, has))
+            parts = _slotted(limit)
+            seen = [used[part].of(limit.metric) for part in parts]
+            apart = [
+                (id_.hex, part[1], sums.of(limit.metric))
+                for part in parts
+                for id_, sums in vouched[part].items()
+            ]
+            # What is in the sums as lost is known there by that: its own bill is yet to come.
+            is_lost = {id_ for id_, _, _ in apart}
+            has = [id_ for id_ in listed if UUID(hex=id_) in booked and id_ not in is_lost]
+            loads.append(Load(limit, seen, listed, has, apart))
         return loads
 
     async def _load_or_refuse(self, limits: Limits) -> None:

@@ -8,10 +8,16 @@
 -- and whoever sweeps looks there first. One that was settled leaves a tombstone in its place, so that
 -- a delayed repetition cannot hold anything again; x:<id> remembers what a reaped one was charged, so
 -- that a late settle corrects it.
+--
+-- Who is cut off vouches in the ledger for what it holds. A window that is loaded meanwhile has that
+-- among what was used: v:<scope>:<f> has it apart, as <id> = <slot>:<amount>, and who comes back, to
+-- hold it again or to settle it, puts right what is used.
 
 local LEASES, OVERDUE = P .. 'leases', P .. 'overdue'
 local ORPHANS, ENDED = P .. 'orphans', P .. 'ended'
 local TOMBSTONE_MS, TOMBSTONE = 120000, ''
+-- A gateway that was not heard of for so long has vouched for what it holds.
+local FORGOTTEN_US = 20000000
 
 local ops = {}
 
@@ -325,6 +331,34 @@ local function catch_up(id, record, news)
   for i = 1, #news do put_into(id, record, news[i][1], news[i][2]) end
 end
 
+-- Take from what a window has used what it was loaded with of a request that its process had vouched
+-- for; returns whether there was something.
+local function take_vouched(id, key, entry, values)
+  local apart = P .. 'v:' .. key .. ':' .. entry.name
+  local found = entry.at and call('HGET', apart, id)
+  if not found then return false end
+  local slot, amount = string.match(found, '^(%d+):(.*)$')
+  if tonumber(slot) == entry.start then
+    values[entry.used] = max(values[entry.used] - tonumber(amount), 0)
+  end
+  return apart
+end
+
+-- Count what a request used that settles here unheard of, where it was vouched for.
+local function settle_vouched(id, packed, used)
+  for _, scope in ipairs(scopes_of(packed)) do
+    local values, has_changed = read(scope), false
+    for _, entry in ipairs(scope.entries) do
+      local apart = entry.kind == WINDOW and entry.used and take_vouched(id, scope.key, entry, values)
+      if apart then
+        call('HDEL', apart, id)
+        values[entry.used], has_changed = values[entry.used] + used[entry.amount], true
+      end
+    end
+    if has_changed then write(scope, values) end
+  end
+end
+
 -- {'reserve', id, scopes, amounts, meta, lease_us} ->
 --   {'held', at_us, {tightest on requests, tightest on tokens}}, each {scope, entry, left,
 --   whole in us} or false
@@ -422,8 +456,10 @@ function ops.extend(op)
   return {'held', fits}
 end
 
--- {'settle', id, amounts, percent, at_us, meta} -> {'done', {scope, entry, used, ...}} | {'nothing'}
--- The last two are those of a row whose request may not be known here, as it ended in a life before.
+-- {'settle', id, amounts, percent, at_us, meta, scopes} -> {'done', {scope, entry, used, ...}} |
+--   {'nothing'}
+-- The last three are those of a row whose request may not be known here, as it ended in a life
+-- before; it has `scopes` if it was vouched for.
 function ops.settle(op)
   local id, used, percent = op[2], op[3], op[4]
   local record = recall(id)
@@ -445,6 +481,7 @@ function ops.settle(op)
     return {'done', release(id, scopes_of(charged[1]), nothing, more, percent)}
   end
   if op[6] then note_end(id, {[AT] = op[5], [META] = op[6]}, used) end
+  if op[7] then settle_vouched(id, argv[op[7]], used) end
   -- A reservation that was given up may still be on its way.
   bury(id)
   return {'nothing'}
@@ -492,19 +529,32 @@ function ops.keep(op)
   end
   local gateways = P .. 'gateways'
   if not op[5] or op[5] == living then call('ZADD', gateways, now, op[2]) end
-  call('ZREMRANGEBYSCORE', gateways, '-inf', now - 15000000)
+  call('ZREMRANGEBYSCORE', gateways, '-inf', now - FORGOTTEN_US)
   return {'kept', call('ZCARD', gateways), gone}
 end
 
--- {'assert', id, scopes, amounts, at_us, meta, lease_us}: hold again what was granted before.
+-- {'assert', id, scopes, amounts, at_us, meta, lease_us}: hold again what was granted before ->
+--   {'done'} | {'known'} | {'gone'}: others have got it, as a hard window was loaded without it
 function ops.assert(op)
-  local id = op[2]
+  local id, amounts = op[2], op[4]
   local known, is_settled = recall(id)
   if known or is_settled then return {'known'} end
-  for _, scope in ipairs(scopes_of(argv[op[3]])) do
-    hold(scope, read_whole(scope), op[4])
+  local scopes, all, taken = scopes_of(argv[op[3]]), {}, {}
+  for s = 1, #scopes do
+    local scope = scopes[s]
+    local values = read_whole(scope)
+    for _, entry in ipairs(scope.entries) do
+      if entry.kind == WINDOW then
+        taken[#taken + 1] = take_vouched(id, scope.key, entry, values) or nil
+        local is_short = entry.is_hard and entry.at and amounts[entry.amount] > room(entry, values)
+        if is_short then return {'gone'} end
+      end
+    end
+    all[s] = values
   end
-  local record = {argv[op[3]], op[4], op[5], op[6], NOTHING_TOLD}
+  for s = 1, #scopes do hold(scopes[s], all[s], amounts) end
+  for _, apart in ipairs(taken) do call('HDEL', apart, id) end
+  local record = {argv[op[3]], amounts, op[5], op[6], NOTHING_TOLD}
   remember(id, record)
   renew(id, op[7])
   catch_up(id, record, news_for(record))

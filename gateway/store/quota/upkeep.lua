@@ -43,9 +43,25 @@ local function unseen_in(key, from)
   return unseen
 end
 
--- {'load', scope, entry, {slot, used, ...}, {id, ...}, {id, ...}}: learn from the ledger what was
--- used. The first ids are those that it was asked for, the others those of them that it has. What
--- runs is put into the window ->
+-- Set apart what the sums have of requests that were vouched for: {id, slot, amount, ...}. What is
+-- held, or ended here, counts by itself; the rest is kept for who comes back.
+local function set_apart(apart, vouched, used, unseen)
+  call('DEL', apart)
+  for i = 1, #vouched, 3 do
+    local id, slot, amount = vouched[i], tostring(vouched[i + 1]), vouched[i + 2]
+    if recall(id) or unseen[id] then
+      used[slot] = used[slot] - amount
+    else
+      call('HSET', apart, id, string.format('%s:%.0f', slot, amount))
+      call('PEXPIRE', apart, REAPED_MS)
+    end
+  end
+end
+
+-- {'load', scope, entry, {slot, used, ...}, {id, ...}, {id, ...}, {id, slot, amount, ...}}: learn
+-- from the ledger what was used. The first ids are those that it was asked for, the others those of
+-- them that it has; the last are what it has of requests that were vouched for. What runs is put
+-- into the window ->
 --   {'done'} | {'known'} | {'building', wait_us}
 --   {'waiting', {id, ...}}: read again, and say which of these the ledger has
 function ops.load(op)
@@ -65,6 +81,7 @@ function ops.load(op)
   if num_new > 0 then return {'waiting', ids} end
   for _, id in ipairs(op[6]) do unseen[id] = nil end
   for i = 1, #op[4], 2 do used[tostring(op[4][i])] = op[4][i + 1] end
+  set_apart(P .. 'v:' .. key .. ':' .. name, op[7], used, unseen)
   for _, slots in pairs(unseen) do
     for slot, amount in pairs(slots) do
       if used[slot] then used[slot] = used[slot] + amount end

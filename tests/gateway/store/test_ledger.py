@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import func, select, text
 
+from gateway.domain.limits import Sums
 from gateway.domain.quota import PLATFORM, Scope, ScopeKind
 from gateway.domain.tier import Tier
 from gateway.domain.usage import Outcome, UsageRow
@@ -327,3 +328,25 @@ async def test_a_row_is_known_by_its_request(database: Database) -> None:
     # The ledger knows no rates: what was cached counts for none.
     assert booked[new.request_id] == (*used, new.input_tokens - new.cached_tokens)
     assert await ledger.booked([], 0) == {}
+
+
+async def test_rows_of_lost_requests_are_told_apart(database: Database) -> None:
+    """By whom and when they were asked about; one that has its true row is none any more."""
+    ledger = SqlLedger(database)
+    lost = usage_row(outcome=Outcome.LOST)
+    others = [usage_row(), usage_row(at=MORNING - timedelta(days=1), outcome=Outcome.LOST)]
+    await ledger.insert([lost, *others])
+    hour_s = int(MORNING.timestamp()) // 3600 * 3600
+    scopes = [
+        Scope(ScopeKind.KEY, lost.key_id),
+        Scope(ScopeKind.TENANT, lost.tenant_id),
+        Scope(ScopeKind.ORGANISATION, lost.organisation_id),
+        PLATFORM,
+        Scope(ScopeKind.KEY, uuid4()),
+    ]
+    wanted = [(scope, hour_s, hour_s + 3600) for scope in scopes]
+    sums = Sums(1, lost.input_tokens + lost.output_tokens, lost.nano_usd)
+    assert await ledger.vouched(wanted) == [{lost.request_id: sums}] * 4 + [{}]
+    await ledger.insert([replace(lost, outcome=Outcome.COMPLETED, output_tokens=1)])
+    assert await ledger.vouched(wanted) == [{}] * 5
+    assert await ledger.vouched([]) == []

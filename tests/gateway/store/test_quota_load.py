@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -15,9 +16,11 @@ from gateway.domain.counters import (
     Done,
     Extend,
     Extended,
+    Gone,
     Held,
     HoldAgain,
     Keep,
+    Kept,
     Known,
     Load,
     Reserve,
@@ -30,6 +33,7 @@ from gateway.domain.quota import Quota
 from tests.gateway.store.quota_harness import LEASE_S, Counters, limits_of, used
 
 BUILD_S = 3
+NO_VOUCHERS: Final[Mapping[str, int]] = {}
 LEASE_US = LEASE_S * 1_000_000
 
 
@@ -40,18 +44,30 @@ class Emptied:
         self.counters = Counters(redis)
         self.limits = limits_of(self.counters.now_s, tenant=Quota(daily_tokens=1000))
 
-    def come_back(self, id_: str, held: int) -> None:
+    def come_back(self, id_: str, held: int) -> Answer:
         """Hold again what a gateway held before."""
         amounts = Amounts(1, 0, held, 1, 0, held, 0)
-        self.counters.run(HoldAgain(id_, self.limits, amounts, 0, "{}", LEASE_US))
+        op = HoldAgain(id_, self.limits, amounts, 0, "{}", LEASE_US)
+        [answer] = self.counters.run(op)
+        return answer
 
-    def settle(self, id_: str, tokens: int) -> None:
-        self.counters.run(Settle(id_, used(output=tokens)))
+    def settle(self, id_: str, tokens: int, *, was_vouched: bool = False) -> None:
+        meta = "[]" if was_vouched else ""
+        op = Settle(id_, used(output=tokens), self.limits, 100, 1, meta, was_vouched)
+        self.counters.run(op)
 
-    def load(self, ledger: int, asked: Sequence[str] = (), booked: Sequence[str] = ()) -> Answer:
+    def load(
+        self,
+        ledger: int,
+        asked: Sequence[str] = (),
+        booked: Sequence[str] = (),
+        vouched: Mapping[str, int] = NO_VOUCHERS,
+    ) -> Answer:
         """Tell what the ledger has."""
         [limit] = self.limits.limits
-        [answer] = self.counters.run(Load(limit, [ledger], asked, booked))
+        [start_s] = limit.slots()
+        lost = [(id_, start_s, amount) for id_, amount in vouched.items()]
+        [answer] = self.counters.run(Load(limit, [ledger], asked, booked, lost))
         return answer
 
     def extend(self, id_: str, tokens: int) -> Answer:
@@ -136,6 +152,69 @@ def test_what_was_reaped_before_the_load_waits_too(emptied: Emptied) -> None:
     assert emptied.stands == (80, 0)
     emptied.settle("a", 45)
     assert emptied.stands == (95, 0)
+
+
+def test_what_is_held_is_not_used_too_where_it_was_vouched_for(emptied: Emptied) -> None:
+    """The ledger's sums have it; its end is counted once, like any other."""
+    emptied.come_back("a", 100)
+    assert emptied.load(150, vouched={"a": 100}) == Done()
+    assert emptied.stands == (50, 100)
+    emptied.settle("a", 70, was_vouched=True)
+    assert emptied.stands == (120, 0)
+
+
+def test_who_comes_back_after_the_load_holds_what_it_vouched_for(emptied: Emptied) -> None:
+    """However full the window is, as that is full of it; and once."""
+    assert emptied.load(1000, vouched={"a": 100, "b": 60}) == Done()
+    assert emptied.stands == (1000, 0)
+    assert emptied.come_back("a", 100) == Done()
+    assert emptied.stands == (900, 100)
+    assert emptied.come_back("a", 100) == Known()
+    emptied.settle("a", 70, was_vouched=True)
+    emptied.settle("a", 70, was_vouched=True)
+    assert emptied.stands == (970, 0)
+
+
+def test_who_ends_before_it_comes_back_is_counted_at_what_it_used(emptied: Emptied) -> None:
+    """Once, however often that is told."""
+    assert emptied.load(1000, vouched={"a": 100}) == Done()
+    for _ in range(2):
+        emptied.settle("a", 70, was_vouched=True)
+    assert emptied.stands == (970, 0)
+
+
+def test_what_ended_here_and_is_lost_in_the_ledger_is_counted_at_what_it_used(
+    emptied: Emptied,
+) -> None:
+    """Its true row is yet to come into the ledger."""
+    emptied.come_back("a", 100)
+    emptied.settle("a", 70)
+    assert emptied.load(150, ["a"], vouched={"a": 100}) == Done()
+    assert emptied.stands == (120, 0)
+
+
+def test_others_have_got_what_was_loaded_without_it(emptied: Emptied) -> None:
+    """Who comes back too late and did not vouch holds what still fits, or nothing."""
+    assert emptied.load(950, vouched={"a": 100}) == Done()
+    assert emptied.come_back("b", 51) == Gone()
+    assert emptied.stands == (950, 0)
+    assert emptied.come_back("b", 50) == Done()
+    assert emptied.stands == (950, 50)
+    # Nor does one that vouched for less than it holds push others out.
+    assert emptied.come_back("a", 101) == Gone()
+    assert emptied.stands == (950, 50)
+    assert emptied.come_back("a", 100) == Done()
+    assert emptied.stands == (850, 150)
+
+
+def test_a_gateway_is_waited_for_until_it_has_vouched(emptied: Emptied) -> None:
+    """It may hold something that no ledger has."""
+    kept: list[Answer] = []
+    emptied.hear_of("a", "b")
+    for seconds in (19, 2):
+        emptied.counters.now_s += seconds
+        kept += emptied.counters.run(Keep("b", LEASE_US, []))
+    assert kept == [Kept(2, {}), Kept(1, {})]
 
 
 def test_a_second_load_changes_nothing(emptied: Emptied) -> None:

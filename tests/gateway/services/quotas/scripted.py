@@ -30,7 +30,7 @@ from gateway.domain.counters import (
 from gateway.domain.limits import BASE_S, NO_LIMITS, Sums, Told
 from gateway.domain.price import Price
 from gateway.domain.quota import Quota, Scope, ScopeKind, ScopeQuota
-from gateway.domain.usage import UsageRow
+from gateway.domain.usage import Outcome, UsageRow
 from gateway.errors import CountersUnavailable, GatewayError
 from gateway.services.quotas.lease import Books, RequestLease, Terms
 from gateway.services.quotas.link import CounterLink
@@ -123,6 +123,15 @@ class FakeLedger:
     async def booked(self, ids: Collection[UUID], since_s: float) -> Mapping[UUID, Told]:
         await self._answer()
         return {id_: _told(self.rows[id_]) for id_ in ids if id_ in self.rows}
+
+    async def vouched(self, wanted: Sequence[Slotted]) -> Sequence[Mapping[UUID, Sums]]:
+        await self._answer()
+        lost = [row for row in self.rows.values() if row.outcome is Outcome.LOST]
+        sums = {
+            row.request_id: Sums(1, row.input_tokens + row.output_tokens, row.nano_usd)
+            for row in lost
+        }
+        return [sums for _ in wanted]
 
     async def insert(self, rows: Sequence[UsageRow]) -> int:
         await self._answer()

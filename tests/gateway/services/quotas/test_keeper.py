@@ -9,6 +9,7 @@ import pytest
 
 from gateway.domain.counters import (
     Billed,
+    Gone,
     HoldAgain,
     Keep,
     Kept,
@@ -27,6 +28,7 @@ from gateway.errors import CountersUnavailable, StoreUnavailable
 from gateway.services.quotas.bill import Meta
 from gateway.services.quotas.keeper import QuotaKeeper
 from gateway.services.quotas.lease import used_amounts
+from gateway.services.quotas.link import LEASE_S
 from tests.gateway.services.quotas.scripted import LOOK, Rig, until
 from tests.gateway.usage_rows import usage_row
 
@@ -129,6 +131,37 @@ async def test_all_is_held_again_in_a_new_life_of_the_counters(
     assert sorted(held) == sorted(lease.terms.request_id.hex for lease in leases[1:])
     await keeper.tick()
     assert len(rig.counters.asked(HoldAgain)) == 59
+
+
+@pytest.mark.parametrize("has_vouched", [False, True])
+async def test_what_others_have_got_ends_and_bills_what_was_vouched_for(
+    rig: Rig, keeper: QuotaKeeper, has_vouched: bool
+) -> None:
+    """Counters that begin anew may be loaded without it: they have charged nothing of it."""
+    await rig.link.ask(LOOK)
+    lease, run = await rig.hold(Quota(daily_tokens=10_000), used=40)
+    rig.clock.now_s += 5
+    await keeper.tick()
+    if has_vouched:
+        rig.clock.now_s += LEASE_S - 10
+        await keeper.vouch()
+    rig.counters.forget()
+    rig.counters.answers[HoldAgain] = lambda op: Gone()
+    await rig.link.probe()
+    await keeper.tick()
+    assert run.num_finished == 1
+    assert lease.stop_causes == {0: "lease_lost"}
+    rig.counters.calls.clear()
+    rig.counters.forget()
+    await rig.link.probe()
+    await keeper.tick()
+    assert rig.counters.asked(HoldAgain) == []
+    lease.settle(Outcome.COMPLETED)
+    [bill] = rig.bills
+    assert (bill.input_tokens, bill.output_tokens) == ((10, 40) if has_vouched else (0, 0))
+    await rig.link.flush()
+    [settled] = rig.counters.asked(Settle)
+    assert settled.was_vouched is has_vouched
 
 
 async def test_local_counts_end_when_the_counters_are_back(rig: Rig, keeper: QuotaKeeper) -> None:

@@ -19,6 +19,7 @@ from gateway.domain.counters import (
 )
 from gateway.domain.limits import Sums
 from gateway.domain.quota import Quota
+from gateway.domain.usage import Outcome
 from gateway.errors import CountersUnavailable
 from gateway.services.quotas.service import Slotted
 from tests.gateway.services.quotas.scripted import FakeLedger, Rig
@@ -59,7 +60,7 @@ async def test_a_window_is_loaded_once_and_then_asked_again(rig: Rig) -> None:
     lease, _ = await rig.hold(HARD)
     [load] = counters.loaded
     [limit] = lease.limits.limits
-    assert load == Load(limit, [0], (), [])
+    assert load == Load(limit, [0], (), [], [])
 
 
 async def test_the_counters_learn_which_of_those_that_wait_are_in_the_sums(rig: Rig) -> None:
@@ -87,6 +88,32 @@ async def test_sums_that_a_row_came_into_are_read_again() -> None:
     assert ledger.num_sums == 3
 
 
+async def test_the_counters_learn_what_of_the_sums_may_be_held_still(rig: Rig) -> None:
+    """Rows of lost requests: one that ended by the counters too is yet to have its own row."""
+    counters = Listed(rig)
+    lost, ended = uuid4(), uuid4()
+    for id_ in (lost, ended):
+        rig.ledger.rows[id_] = usage_row(request_id=id_, outcome=Outcome.LOST)
+    counters.waiting = [ended.hex]
+    lease, _ = await rig.hold(HARD)
+    [load] = counters.loaded
+    [start_s] = lease.limits.limits[0].slots()
+    assert load.vouched == [(lost.hex, start_s, 120), (ended.hex, start_s, 120)]
+    assert load.booked == []
+
+
+async def test_sums_that_a_voucher_came_into_are_read_again() -> None:
+    """Nobody knows on which side of the sums it is."""
+    lost = uuid4()
+    ledger = _GrowingLedger(lost, Outcome.LOST, at=1)
+    rig = Rig(ledger)
+    counters = Listed(rig)
+    await rig.hold(HARD)
+    [load] = counters.loaded
+    assert [id_ for id_, _, _ in load.vouched] == [lost.hex]
+    assert ledger.num_sums == 2
+
+
 async def test_counters_that_build_are_not_loaded(rig: Rig) -> None:
     """The refusal says when to return."""
     rig.counters.answers[Reserve] = lambda op: Unknown()
@@ -106,15 +133,15 @@ async def test_a_load_that_never_ends_is_given_up(rig: Rig) -> None:
 
 
 class _GrowingLedger(FakeLedger):
-    """A row comes while the sums are read the second time."""
+    """A row comes while the sums are read the second time, or another."""
 
-    def __init__(self, late: UUID) -> None:
+    def __init__(self, late: UUID, outcome: Outcome = Outcome.COMPLETED, at: int = 2) -> None:
         super().__init__()
         self.num_sums = 0
-        self._late = late
+        self._late, self._outcome, self._at = late, outcome, at
 
     async def used(self, wanted: Sequence[Slotted]) -> Sequence[Sums]:
         self.num_sums += 1
-        if self.num_sums == 2:
-            self.rows[self._late] = usage_row(request_id=self._late)
+        if self.num_sums == self._at:
+            self.rows[self._late] = usage_row(request_id=self._late, outcome=self._outcome)
         return await super().used(wanted)

@@ -176,6 +176,76 @@ async def test_counters_that_forgot_wait_for_who_is_cut_off(partition: Partition
         await partition.cut.generate(one, run)
         one.settle(Outcome.COMPLETED)
         used += PROMPT + run.num_used_tokens
-    for each in (partition.cut, partition.other):
-        assert await each.writer.flush(10)
-    assert await partition.tenant.billed() == used <= CAP
+    partition.proxy.fault = Fault()
+    assert await partition.settled() == used <= CAP
+
+
+async def test_who_ends_less_than_it_vouched_for_gives_the_rest_back(partition: Partition) -> None:
+    """The counters were loaded with all of it: they learn what it was."""
+    running = [await partition.cut.begin(1000) for _ in range(5)]
+    await partition.know_each_other()
+    partition.proxy.fault = Fault(blackhole=True)
+    await partition.forget()
+    used = await partition.use_up(2 * LEASE_S)
+    for one, run in running:
+        run.num_used_tokens = 50
+        one.settle(Outcome.CANCELLED)
+    partition.proxy.fault = Fault()
+    assert await partition.settled() == used + 5 * (PROMPT + 50) <= CAP
+
+
+async def test_who_comes_back_holds_once_what_it_vouched_for(partition: Partition) -> None:
+    """Counters that forgot have it from the ledger by then, as used, and others the rest."""
+    running = [await partition.cut.begin(1000) for _ in range(5)]
+    await partition.know_each_other()
+    partition.proxy.fault = Fault(blackhole=True)
+    await partition.forget()
+    used = await partition.use_up(2 * LEASE_S)
+    assert used > CAP - 5 * (PROMPT + GRANT) - 200
+    partition.proxy.fault = Fault()
+    used += await partition.use_up(LEASE_S)
+    for one, run in running:
+        await partition.cut.generate(one, run)
+        one.settle(Outcome.COMPLETED)
+        assert run.num_used_tokens >= GRANT
+        used += PROMPT + run.num_used_tokens
+    assert await partition.settled() == used <= CAP
+
+
+async def test_counters_that_forget_twice_hold_once_what_was_vouched_for(
+    partition: Partition,
+) -> None:
+    """The ledger has it still when they are loaded again, while it is held."""
+    running = [await partition.cut.begin(GRANT) for _ in range(5)]
+    partition.proxy.fault = Fault(blackhole=True)
+    used = await partition.use_up(0.8 * LEASE_S)
+    partition.proxy.fault = Fault()
+    await partition.know_each_other()
+    await partition.forget()
+    used += await partition.use_up(2 * LEASE_S)
+    for one, run in running:
+        run.num_used_tokens = GRANT
+        one.settle(Outcome.COMPLETED)
+        used += PROMPT + GRANT
+    assert await partition.settled() == used <= CAP
+
+
+async def test_who_comes_back_too_late_and_vouched_for_nothing_has_lost_it(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counters that forgot have given it to others: it ends, and nobody is billed for it."""
+    monkeypatch.setattr(lease, "_VOUCH_S", lease._OVERDUE_S)
+    running = [await partition.cut.begin(1000) for _ in range(5)]
+    await partition.know_each_other()
+    partition.proxy.fault = Fault(blackhole=True)
+    await partition.forget()
+    used = await partition.use_up(2 * LEASE_S)
+    assert used > CAP - 200
+    partition.proxy.fault = Fault()
+    used += await partition.use_up(LEASE_S)
+    for one, run in running:
+        assert one.is_lost
+        assert one.stop_causes == {0: "lease_lost"}
+        run.num_used_tokens = 90
+        one.settle(Outcome.COMPLETED)
+    assert await partition.settled() == used <= CAP
