@@ -62,7 +62,7 @@ from gateway.domain.counters import CounterReply, Op
 from gateway.domain.desired import Desired, Present, Write
 from gateway.domain.files import FileDraft, StoredFile, WholeFile, Written
 from gateway.domain.idempotency import Claim, KeyedRecord, SealedAnswer
-from gateway.domain.limits import Sums, Told
+from gateway.domain.limits import LedgerSnapshot, Sums, Told
 from gateway.domain.login_rate import Bucket
 from gateway.domain.page import Page, PageRequest
 from gateway.domain.past_request import PastRequest
@@ -599,10 +599,10 @@ class LedgerStore(Protocol):
         """Return what the rows of requests say that they used, of those begun since then."""
         ...
 
-    async def vouched(
-        self, wanted: Sequence[tuple[Scope, int, int]]
-    ) -> Sequence[Mapping[UUID, Sums]]:
-        """Return what of scopes' sums are rows of lost requests; they are asked for as `used` is.
+    async def snapshot(
+        self, wanted: Sequence[tuple[Scope, int, int]], ids: Collection[UUID], since_s: float
+    ) -> LedgerSnapshot:
+        """Return what `used` and `booked` do, of one moment, and what of it are lost requests.
 
         A process that was cut off vouches with such a row for a request that it runs still.
         """

@@ -28,7 +28,7 @@ from gateway.domain.counters import (
     Sweep,
     Swept,
 )
-from gateway.domain.limits import BASE_S, Sums, Told
+from gateway.domain.limits import BASE_S, LedgerSnapshot, Sums, Told
 from gateway.domain.price import Price
 from gateway.domain.usage import UsageRow
 from gateway.services.inference.leased import LeasedInference
@@ -76,8 +76,10 @@ class NothingUsed:
     async def booked(self, ids: Collection[UUID], since_s: float) -> Mapping[UUID, Told]:
         return {}
 
-    async def vouched(self, wanted: Sequence[Any]) -> Sequence[Mapping[UUID, Sums]]:
-        return [{}] * len(wanted)
+    async def snapshot(
+        self, wanted: Sequence[Any], ids: Collection[UUID], since_s: float
+    ) -> LedgerSnapshot:
+        return LedgerSnapshot([Sums()] * len(wanted), [{}] * len(wanted), {})
 
 
 class FixedPrice:

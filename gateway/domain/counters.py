@@ -118,15 +118,17 @@ class Load:
     """Learn from the ledger what each slot of a window has seen, and count what runs in it →
     `Done`, `Known`, `Building`, `Waiting`.
 
-    Of those that settled unseen and that were `asked` for, the sums have `booked`. They have too
-    what processes `vouched` for, and billed for the dead: whose, in which slot, and how much.
+    Of those that were `asked` for, as they settled unseen or are held still, the sums have
+    `booked`, each with so much. They have too what processes `vouched` for, and billed for the
+    dead: whose, in which slot, and how much. `since_us` is of the first `Waiting`.
     """
 
     limit: Limit
     used: Sequence[int]
     asked: Sequence[str] = ()
-    booked: Sequence[str] = ()
+    booked: Sequence[tuple[str, int]] = ()
     vouched: Sequence[tuple[str, int, int]] = ()
+    since_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,9 +279,13 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """These settled unseen: say which of them the ledger's sums have, and load again."""
+    """These settled unseen or are held: say which the ledger's sums have, and load again.
+
+    It was said at `at_us`.
+    """
 
     request_ids: Sequence[str]
+    at_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

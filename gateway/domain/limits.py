@@ -6,8 +6,10 @@ named by the second that it starts at, so limits are good until the first of the
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from gateway.domain.quota import Metric, Scope, Unit
 from gateway.domain.window import Slot, Window
@@ -55,6 +57,19 @@ class Sums(NamedTuple):
     def of(self, metric: Metric) -> int:
         """Return the sum that a windowed metric is held against."""
         return self[_SUM_AT[metric.row.unit]]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSnapshot:
+    """Say what the ledger had at one moment: sums, which of them are of lost requests, and rows.
+
+    `used` and `vouched` are in the order in which scopes were asked about; `booked` has those of
+    the requests asked about that have a row.
+    """
+
+    used: Sequence[Sums]
+    vouched: Sequence[Mapping[UUID, Sums]]
+    booked: Mapping[UUID, Told]
 
 
 _SUM_AT: Final = {Unit.REQUESTS: 0, Unit.TOKENS: 1, Unit.NANO_USD: 2}

@@ -69,6 +69,13 @@ class Database:
             yield connection
 
     @asynccontextmanager
+    async def snapshot(self, purpose: Purpose) -> AsyncIterator[AsyncConnection]:
+        """Open a transaction as `platform`, whose queries all see the same moment."""
+        async with self._begun(purpose, "REPEATABLE READ") as connection:
+            await connection.execute(STEP_DOWN, {"role": PLATFORM_ROLE, "tenant_id": ""})
+            yield connection
+
+    @asynccontextmanager
     async def tenant(
         self, tenant_id: UUID, purpose: Purpose = Purpose.SETTINGS
     ) -> AsyncIterator[AsyncConnection]:
@@ -83,10 +90,16 @@ class Database:
             await pool.dispose()
 
     @asynccontextmanager
-    async def _begun(self, purpose: Purpose) -> AsyncIterator[AsyncConnection]:
+    async def _begun(
+        self, purpose: Purpose, isolation_level: str = "READ COMMITTED"
+    ) -> AsyncIterator[AsyncConnection]:
         try:
-            async with self._pools[purpose].begin() as connection:
-                yield connection
+            async with self._pools[purpose].connect() as connection:
+                if isolation_level != "READ COMMITTED":
+                    # Until it goes back to its pool.
+                    await connection.execution_options(isolation_level=isolation_level)
+                async with connection.begin():
+                    yield connection
         except (DBAPIError, asyncpg.PostgresError, *SILENCE) as exc:
             fault = fault_of(exc)
             if fault is None:

@@ -46,7 +46,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB, insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.domain.limits import Sums, Told
+from gateway.domain.limits import LedgerSnapshot, Sums, Told
 from gateway.domain.quota import Scope
 from gateway.domain.usage import ItemRow, KeyedRow, Outcome, UsageRow
 from gateway.errors import InternalFailure
@@ -95,46 +95,67 @@ class SqlLedger:
     async def used(self, wanted: Sequence[tuple[Scope, int, int]]) -> Sequence[Sums]:
         if not wanted:
             return []
-        assert all(not start % 3600 and not end % 3600 for _, start, end in wanted), "whole hours"
         async with self._database.platform(Purpose.LEDGER) as connection:
-            found = await connection.execute(_USED, _asked(wanted))
-            return [Sums(*map(int, sums)) for sums in found]
-
-    async def vouched(
-        self, wanted: Sequence[tuple[Scope, int, int]]
-    ) -> Sequence[Mapping[UUID, Sums]]:
-        if not wanted:
-            return []
-        arguments = _asked(wanted)
-        # For all of them at once, as days without any are not looked through.
-        bounds = {"since": min(arguments["starts"]), "until": max(arguments["ends"])}
-        found: list[dict[UUID, Sums]] = [{} for _ in wanted]
-        async with self._database.platform(Purpose.LEDGER) as connection:
-            for row in await connection.execute(_VOUCHED, {**arguments, **bounds}):
-                found[row.place - 1][row.request_id] = Sums(1, row.tokens, row.nano_usd)
-        return found
+            return await _used(connection, wanted)
 
     async def booked(self, ids: Collection[UUID], since_s: float) -> Mapping[UUID, Told]:
-        row = usage_events.c
-        used = (row.input_tokens, row.cached_tokens, row.output_tokens, row.nano_usd)
-        query = select(row.request_id, *used).where(
-            usage_events.c.request_id == any_(literal(list(ids), ARRAY(Uuid))),
-            # Without it every day's partition would be looked through.
-            usage_events.c.at >= datetime.fromtimestamp(since_s, UTC),
-        )
         async with self._database.platform(Purpose.LEDGER) as connection:
-            found = await connection.execute(query)
-            # The ledger does not say what cached tokens weigh in a rate: as after a crash, nothing.
-            return {
-                one.request_id: Told(
-                    one.input_tokens,
-                    one.cached_tokens,
-                    one.output_tokens,
-                    one.nano_usd,
-                    one.input_tokens - one.cached_tokens,
-                )
-                for one in found
-            }
+            return await _booked(connection, ids, since_s)
+
+    async def snapshot(
+        self, wanted: Sequence[tuple[Scope, int, int]], ids: Collection[UUID], since_s: float
+    ) -> LedgerSnapshot:
+        if not wanted:
+            return LedgerSnapshot([], [], {})
+        async with self._database.snapshot(Purpose.LEDGER) as connection:
+            used = await _used(connection, wanted)
+            vouched = await _vouched(connection, wanted)
+            booked = await _booked(connection, ids, since_s) if ids else {}
+        return LedgerSnapshot(used, vouched, booked)
+
+
+async def _used(
+    connection: AsyncConnection, wanted: Sequence[tuple[Scope, int, int]]
+) -> Sequence[Sums]:
+    assert all(not start % 3600 and not end % 3600 for _, start, end in wanted), "whole hours"
+    found = await connection.execute(_USED, _asked(wanted))
+    return [Sums(*map(int, sums)) for sums in found]
+
+
+async def _vouched(
+    connection: AsyncConnection, wanted: Sequence[tuple[Scope, int, int]]
+) -> Sequence[Mapping[UUID, Sums]]:
+    arguments = _asked(wanted)
+    # For all of them at once, as days without any are not looked through.
+    bounds = {"since": min(arguments["starts"]), "until": max(arguments["ends"])}
+    found: list[dict[UUID, Sums]] = [{} for _ in wanted]
+    for row in await connection.execute(_VOUCHED, {**arguments, **bounds}):
+        found[row.place - 1][row.request_id] = Sums(1, row.tokens, row.nano_usd)
+    return found
+
+
+async def _booked(
+    connection: AsyncConnection, ids: Collection[UUID], since_s: float
+) -> Mapping[UUID, Told]:
+    row = usage_events.c
+    used = (row.input_tokens, row.cached_tokens, row.output_tokens, row.nano_usd)
+    query = select(row.request_id, *used).where(
+        usage_events.c.request_id == any_(literal(list(ids), ARRAY(Uuid))),
+        # Without it every day's partition would be looked through.
+        usage_events.c.at >= datetime.fromtimestamp(since_s, UTC),
+    )
+    found = await connection.execute(query)
+    # The ledger does not say what cached tokens weigh in a rate: as after a crash, nothing.
+    return {
+        one.request_id: Told(
+            one.input_tokens,
+            one.cached_tokens,
+            one.output_tokens,
+            one.nano_usd,
+            one.input_tokens - one.cached_tokens,
+        )
+        for one in found
+    }
 
 
 def _asked(wanted: Sequence[tuple[Scope, int, int]]) -> dict[str, list[Any]]:

@@ -133,9 +133,10 @@ def _hold_again(op: HoldAgain, arguments: list[bytes]) -> _Raw:
 
 def _load(op: Load, arguments: list[bytes]) -> _Raw:
     slots = [part for slot in zip(op.limit.slots(), op.used, strict=True) for part in slot]
+    booked = [part for one in op.booked for part in one]
     vouched = [part for one in op.vouched for part in one]
     key, entry = scope_key(op.limit.scope), _entry(op.limit)
-    return ("load", key, entry, slots, op.asked, op.booked, vouched)
+    return ("load", key, entry, slots, op.asked, booked, vouched, op.since_us)
 
 
 def _repair(op: Repair, arguments: list[bytes]) -> _Raw:
@@ -312,7 +313,7 @@ _READ: Final[dict[str, Callable[[Op, _Raw], Answer]]] = {
     "nothing": lambda op, raw: Nothing(),
     "known": lambda op, raw: Known(),
     "kept": _kept,
-    "waiting": lambda op, raw: Waiting(raw[1]),
+    "waiting": lambda op, raw: Waiting(raw[1], raw[2]),
     "seen": _seen,
     "slot": lambda op, raw: SlotUse(bool(raw[1]), int(raw[2]), int(raw[3])),
     "swept": _swept,

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from gateway.background import JITTER, Background
 from gateway.domain.counters import Done, ReadSlot, Repair, SlotUse
-from gateway.domain.limits import Limit
+from gateway.domain.limits import Limit, Sums
 from gateway.domain.quota import Metric, Scope
 from gateway.domain.window import Window
-from gateway.services.quotas.service import QuotaService, UsedBefore
+from gateway.services.quotas.service import QuotaService, Slotted
 from gateway.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -32,13 +32,19 @@ _BATCH: Final = 200
 _Window = tuple[Scope, Metric, Window | None, int]
 
 
+class SumsUsage(Protocol):
+    """Know from the ledger what scopes have used between two times."""
+
+    async def used(self, wanted: Sequence[Slotted]) -> Sequence[Sums]: ...
+
+
 class Reconciler:
     """Compare the windows that requests met here, until they end, with the ledger."""
 
     def __init__(
         self,
         quotas: QuotaService,
-        ledger: UsedBefore,
+        ledger: SumsUsage,
         metrics: Metrics,
         *,
         interval_s: float = INTERVAL_S,

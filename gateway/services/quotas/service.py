@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
 from uuid import UUID, uuid4
 
@@ -30,7 +30,7 @@ from gateway.domain.counters import (
     Unknown,
     Waiting,
 )
-from gateway.domain.limits import BASE_S, Amounts, Denied, Limit, Limits, Sums, Told
+from gateway.domain.limits import BASE_S, Amounts, Denied, LedgerSnapshot, Limit, Limits, Sums, Told
 from gateway.domain.price import Price
 from gateway.domain.quota import Metric, Scope, ScopeQuota, Standing
 from gateway.domain.usage import ItemRow, Outcome
@@ -62,15 +62,12 @@ class Prices(Protocol):
 
 
 class UsedBefore(Protocol):
-    """Know from the ledger what scopes have used between two times."""
+    """Know from the ledger what scopes have used between two times, and who."""
 
-    async def used(self, wanted: Sequence[Slotted]) -> Sequence[Sums]: ...
-    async def booked(self, ids: Collection[UUID], since_s: float) -> Mapping[UUID, Told]:
-        """Return what the rows of requests say that they used, of those begun since then."""
-        ...
-
-    async def vouched(self, wanted: Sequence[Slotted]) -> Sequence[Mapping[UUID, Sums]]:
-        """Return what of that are rows of lost requests, which may run and be held still."""
+    async def snapshot(
+        self, wanted: Sequence[Slotted], ids: Collection[UUID], since_s: float
+    ) -> LedgerSnapshot:
+        """Return sums, what of them are lost requests, and rows of those begun since then."""
         ...
 
 
@@ -204,16 +201,17 @@ class QuotaService:
         """
         await self._flush_ledger()
         windows = [limit for limit in limits.limits if limit.slot is not None]
-        waiting: list[Sequence[str]] = [()] * len(windows)
+        listed, since_us = [Waiting(())] * len(windows), 0
         for _ in range(_MAX_ROUNDS):
-            loads = await self._read_ledger(windows, waiting)
+            loads = await self._read_ledger(windows, listed, since_us)
             answers = await self.link.ask(*loads) if loads else []
             for index, answer in enumerate(answers):
                 if isinstance(answer, Building):
                     raise _still_building(answer)
-                waiting[index] = answer.request_ids if isinstance(answer, Waiting) else ()
-            if not any(waiting):
+                listed[index] = answer if isinstance(answer, Waiting) else Waiting(())
+            if not any(one.request_ids for one in listed):
                 return
+            since_us = since_us or max(one.at_us for one in listed)
         raise CountersUnavailable(detail="requests settle all the time", retry_after_s=1)
 
     async def limits_changed(self, scope: ScopeQuota) -> None:
@@ -227,33 +225,32 @@ class QuotaService:
                 await self._load_or_refuse(limits)
 
     async def _read_ledger(
-        self, windows: Sequence[Limit], waiting: Sequence[Sequence[str]]
+        self, windows: Sequence[Limit], listed: Sequence[Waiting], since_us: int
     ) -> list[Load]:
-        """Return what loads windows; `waiting` are the requests that each of them lists."""
+        """Return what loads windows, each of which the ledger is to say listed requests of."""
         wanted = [part for limit in windows for part in _slotted(limit)]
-        ids = {UUID(hex=id_) for listed in waiting for id_ in listed}
+        ids = {UUID(hex=id_) for one in listed for id_ in one.request_ids}
         since_s = min((start_s for _, start_s, _ in wanted), default=0) - _SURELY_S
-        booked = await self._ledger.booked(ids, since_s) if ids else {}
-        lost = await self._ledger.vouched(wanted)
-        used = dict(zip(wanted, await self._ledger.used(wanted), strict=True))
-        if lost != await self._ledger.vouched(wanted) or (
-            ids and booked != await self._ledger.booked(ids, since_s)
-        ):
-            # Some of them came while the sums were read, which hold them or do not.
-            return await self._read_ledger(windows, waiting)
-        loads, vouched = [], dict(zip(wanted, lost, strict=True))
-        for limit, listed in zip(windows, waiting, strict=True):
-            parts = _slotted(limit)
-            seen = [used[part].of(limit.metric) for part in parts]
-            apart = [
-                (id_.hex, part[1], sums.of(limit.metric))
+        seen = await self._ledger.snapshot(wanted, ids, since_s)
+        used = dict(zip(wanted, seen.used, strict=True))
+        lost = dict(zip(wanted, seen.vouched, strict=True))
+        loads = []
+        for limit, one in zip(windows, listed, strict=True):
+            metric, parts = limit.metric, _slotted(limit)
+            vouched = {
+                id_.hex: (part[1], sums.of(metric))
                 for part in parts
-                for id_, sums in vouched[part].items()
+                for id_, sums in lost[part].items()
+            }
+            booked = [
+                (id_, _sums(seen.booked[UUID(hex=id_)]).of(metric))
+                for id_ in one.request_ids
+                # What the sums have as lost is known by that: its own bill is yet to come.
+                if UUID(hex=id_) in seen.booked and id_ not in vouched
             ]
-            # What is in the sums as lost is known there by that: its own bill is yet to come.
-            is_lost = {id_ for id_, _, _ in apart}
-            has = [id_ for id_ in listed if UUID(hex=id_) in booked and id_ not in is_lost]
-            loads.append(Load(limit, seen, listed, has, apart))
+            apart = [(id_, *what) for id_, what in vouched.items()]
+            sums = [used[part].of(metric) for part in parts]
+            loads.append(Load(limit, sums, one.request_ids, booked, apart, since_us))
         return loads
 
     async def _load_or_refuse(self, limits: Limits) -> None:
@@ -332,3 +329,8 @@ def _slotted(limit: Limit) -> list[Slotted]:
     assert limit.slot is not None
     width_s = limit.slot.end_s - limit.slot.start_s
     return [(limit.scope, start_s, start_s + width_s) for start_s in limit.slots()]
+
+
+def _sums(told: Told) -> Sums:
+    """Return what a row adds to the ledger's sums."""
+    return Sums(1, told.input_tokens + told.output_tokens, told.nano_usd)

@@ -10,7 +10,7 @@
 -- that a late settle corrects it.
 --
 -- Who is cut off vouches in the ledger for what it holds. A window that is loaded meanwhile has that
--- among what was used: v:<scope>:<f> has it apart, as <id> = <slot>:<amount>, and who comes back, to
+-- among what was used: v:<scope>:<f> has it apart, as <id> = <amount>, and who comes back, to
 -- hold it again or to settle it, puts right what is used.
 
 local LEASES, OVERDUE = P .. 'leases', P .. 'overdue'
@@ -332,15 +332,13 @@ local function catch_up(id, record, news)
 end
 
 -- Take from what a window has used what it was loaded with of a request that its process had vouched
--- for; returns whether there was something.
+-- for; returns the hash that has it, if there was something.
 local function take_vouched(id, key, entry, values)
   local apart = P .. 'v:' .. key .. ':' .. entry.name
-  local found = entry.at and call('HGET', apart, id)
-  if not found then return false end
-  local slot, amount = string.match(found, '^(%d+):(.*)$')
-  if tonumber(slot) == entry.start then
-    values[entry.used] = max(values[entry.used] - tonumber(amount), 0)
-  end
+  local amount = entry.at and call('HGET', apart, id)
+  if not amount then return false end
+  -- It counts in the slot that it began in, by the ledger and by its limits.
+  values[entry.used] = max(values[entry.used] - tonumber(amount), 0)
   return apart
 end
 

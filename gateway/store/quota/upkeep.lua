@@ -43,6 +43,47 @@ local function unseen_in(key, from)
   return unseen
 end
 
+-- What is held of a scope: {id = record}.
+local function running_of(key)
+  local running = {}
+  for _, leases in ipairs({LEASES, OVERDUE}) do
+    for _, id in ipairs(call('ZRANGE', leases, 0, -1)) do
+      local record = recall(id)
+      if record and is_of(record[META], key) then running[id] = record end
+    end
+  end
+  return running
+end
+
+-- Which requests the ledger is to be asked for before a window can be loaded: what settled unseen,
+-- and what is held still, whose bill may have been quicker than its end. Nothing that it was not
+-- asked for may have a bill in the sums: what began since the first time cannot have one, but for
+-- an end that is late just then, which is put right when its window is compared with the ledger.
+local function to_ask_for(unseen, running, asked, since_us)
+  local ids, has_new = {}, false
+  for id in pairs(unseen) do
+    ids[#ids + 1], has_new = id, has_new or not asked[id]
+  end
+  for id, record in pairs(running) do
+    if not unseen[id] then
+      ids[#ids + 1] = id
+      has_new = has_new or not asked[id] and (since_us == 0 or record[AT] < since_us)
+    end
+  end
+  return has_new and ids
+end
+
+-- Take from the sums what they have of requests that are held still, or that wait to be added:
+-- {id, amount, ...}.
+local function count_once(from, booked, used, unseen, running)
+  for i = 1, #booked, 2 do
+    local id, amount = booked[i], booked[i + 1]
+    local slot = running[id] and slot_of(from, running[id][AT])
+    if slot then used[tostring(slot)] = used[tostring(slot)] - amount end
+    unseen[id] = nil
+  end
+end
+
 -- Set apart what the sums have of requests that were vouched for: {id, slot, amount, ...}. What is
 -- held, or ended here, counts by itself; the rest is kept for who comes back.
 local function set_apart(apart, vouched, used, unseen)
@@ -52,18 +93,19 @@ local function set_apart(apart, vouched, used, unseen)
     if recall(id) or unseen[id] then
       used[slot] = used[slot] - amount
     else
-      call('HSET', apart, id, string.format('%s:%.0f', slot, amount))
+      call('HSET', apart, id, string.format('%.0f', amount))
       call('PEXPIRE', apart, REAPED_MS)
     end
   end
 end
 
--- {'load', scope, entry, {slot, used, ...}, {id, ...}, {id, ...}, {id, slot, amount, ...}}: learn
--- from the ledger what was used. The first ids are those that it was asked for, the others those of
--- them that it has; the last are what it has of requests that were vouched for. What runs is put
--- into the window ->
+-- {'load', scope, entry, {slot, used, ...}, {id, ...}, {id, amount, ...}, {id, slot, amount, ...},
+-- since_us}: learn from the ledger what was used. The first ids are those that it was asked for, the
+-- others those of them that it has; the last are what it has of requests that were vouched for. What
+-- runs is put into the window ->
 --   {'done'} | {'known'} | {'building', wait_us}
---   {'waiting', {id, ...}}: read again, and say which of these the ledger has
+--   {'waiting', {id, ...}, now_us}: read again, and say which of these the ledger has; `since_us` is
+--   when that was said first
 function ops.load(op)
   local key, from = op[2], op[3]
   local name, start, changed = from[4], from[6], from[10]
@@ -71,16 +113,12 @@ function ops.load(op)
   local fields = read_named(key)
   local last, loaded = fields[name .. ':l'], fields[name .. ':g']
   if last and last >= start and loaded and loaded >= changed then return {'known'} end
-  local asked, ids, used, unseen = {}, {}, {}, unseen_in(key, from)
+  local asked, used, unseen, running = {}, {}, unseen_in(key, from), running_of(key)
   for _, id in ipairs(op[5]) do asked[id] = true end
-  local num_new = 0
-  for id in pairs(unseen) do
-    ids[#ids + 1] = id
-    if not asked[id] then num_new = num_new + 1 end
-  end
-  if num_new > 0 then return {'waiting', ids} end
-  for _, id in ipairs(op[6]) do unseen[id] = nil end
+  local ids = to_ask_for(unseen, running, asked, op[8])
+  if ids then return {'waiting', ids, now} end
   for i = 1, #op[4], 2 do used[tostring(op[4][i])] = op[4][i + 1] end
+  count_once(from, op[6], used, unseen, running)
   set_apart(P .. 'v:' .. key .. ':' .. name, op[7], used, unseen)
   for _, slots in pairs(unseen) do
     for slot, amount in pairs(slots) do
@@ -95,12 +133,7 @@ function ops.load(op)
   write_named(key, fields)
   call('DEL', P .. 'w:' .. key .. ':' .. name)
   young[#young + 1] = {key, from, now + YOUNG_US}
-  for _, leases in ipairs({LEASES, OVERDUE}) do
-    for _, id in ipairs(call('ZRANGE', leases, 0, -1)) do
-      local record = recall(id)
-      if record and is_of(record[META], key) then put_into(id, record, key, from) end
-    end
-  end
+  for id, record in pairs(running) do put_into(id, record, key, from) end
   return {'done'}
 end
 

@@ -23,6 +23,7 @@ from gateway.domain.counters import (
     Sweep,
     Swept,
     Unknown,
+    Waiting,
 )
 from gateway.domain.limits import BASE_S, Amounts, Limits
 from gateway.domain.quota import Quota, Scope, ScopeKind, ScopeQuota
@@ -111,7 +112,10 @@ class Counters:
         for limit in limits.limits:
             if limit.slot is not None:
                 seen = [(used or {}).get((limit.scope, start), 0) for start in limit.slots()]
-                self.run(Load(limit, seen))
+                [answer] = self.run(Load(limit, seen))
+                if isinstance(answer, Waiting):
+                    # The ledger has nothing of what runs.
+                    self.run(Load(limit, seen, answer.request_ids))
 
     def look(self, limits: Limits) -> list[dict[str, Any]]:
         """Return how each limit stands."""

@@ -346,7 +346,27 @@ async def test_rows_of_lost_requests_are_told_apart(database: Database) -> None:
     ]
     wanted = [(scope, hour_s, hour_s + 3600) for scope in scopes]
     sums = Sums(1, lost.input_tokens + lost.output_tokens, lost.nano_usd)
-    assert await ledger.vouched(wanted) == [{lost.request_id: sums}] * 4 + [{}]
+    seen = await ledger.snapshot(wanted, [lost.request_id, uuid4()], 0)
+    assert seen.vouched == [{lost.request_id: sums}] * 4 + [{}]
+    assert (seen.used, set(seen.booked)) == (await ledger.used(wanted), {lost.request_id})
     await ledger.insert([replace(lost, outcome=Outcome.COMPLETED, output_tokens=1)])
-    assert await ledger.vouched(wanted) == [{}] * 5
-    assert await ledger.vouched([]) == []
+    assert (await ledger.snapshot(wanted, [], 0)).vouched == [{}] * 5
+
+
+async def test_sums_and_rows_of_a_snapshot_are_of_one_moment(database: Database) -> None:
+    """However many rows come in between."""
+    ledger = SqlLedger(database)
+    rows = [usage_row(outcome=Outcome.LOST) for _ in range(150)]
+    ids = [row.request_id for row in rows]
+    hour_s = int(MORNING.timestamp()) // 3600 * 3600
+
+    async def insert() -> None:
+        for row in rows:
+            await ledger.insert([row])
+
+    async with asyncio.TaskGroup() as group:
+        inserting = group.create_task(insert())
+        while not inserting.done():
+            seen = await ledger.snapshot([(PLATFORM, hour_s, hour_s + 3600)], ids, 0)
+            numbers = (seen.used[0].requests, len(seen.vouched[0]), len(seen.booked))
+            assert numbers == (numbers[0],) * 3

@@ -40,6 +40,7 @@ class World:
     def __init__(self, redis: Redis) -> None:
         self.counters = Counters(redis)
         self.num_changes = 0
+        self.running: set[str] = set()
 
     def set(self, **limits: int | Window | bool) -> Limits:
         """Return the tenant's limits after a change of them."""
@@ -59,9 +60,11 @@ class World:
         """Reserve for a request that is let through; return its id."""
         id_, answer = self.ask(limits, tokens, tenant=tenant)
         assert isinstance(answer, Held), answer
+        self.running.add(id_)
         return id_
 
     def settle(self, id_: str, tokens: int) -> None:
+        self.running.discard(id_)
         self.counters.run(Settle(id_, used(output=tokens, nano_usd=10 * tokens)))
 
     def serve(self, limits: Limits, tokens: int) -> str:
@@ -73,9 +76,12 @@ class World:
     def load(
         self, limits: Limits, ledger: int, asked: tuple[str, ...] = (), booked: tuple[str, ...] = ()
     ) -> Answer:
+        """Load it, once it is known that the ledger has nothing of what runs."""
         [limit] = limits.limits
         sums = [0] * (len(limit.slots()) - 1) + [ledger]
-        [answer] = self.counters.run(Load(limit, sums, asked, booked))
+        [answer] = self.counters.run(
+            Load(limit, sums, [*asked, *self.running], [(id_, 100) for id_ in booked])
+        )
         return answer
 
     def stands(self, limits: Limits) -> tuple[int, int]:
@@ -216,6 +222,19 @@ def test_a_change_of_another_limit_loses_nothing_that_was_counted(world: World) 
     assert world.stands(again) == (500, 0)
 
 
+def test_what_runs_when_a_limit_is_set_is_asked_for(world: World) -> None:
+    """Its bill may have been quicker than its end; another tenant's is nothing to it."""
+    running = world.begin(NO_LIMITS, 300)
+    world.begin(NO_LIMITS, 70, tenant=OTHER)
+    world.running.clear()
+    limits = world.set(daily_tokens=1000)
+    waiting = world.load(limits, 100)
+    assert isinstance(waiting, Waiting)
+    assert waiting.request_ids == [running]
+    assert world.load(limits, 100, (running,), (running,)) == Done()
+    assert world.stands(limits) == (0, 300)
+
+
 def test_what_is_overdue_is_held_in_a_new_limit_too(world: World) -> None:
     """Its gateway may come back."""
     before = world.set(daily_tokens=10_000)
@@ -265,7 +284,10 @@ def test_what_was_reaped_lately_is_asked_for_as_well(world: World) -> None:
     world.counters.run(Keep("g", LEASE_US, [(dead, Told(0, 0, 40, 400))]))
     world.counters.now_s += LEASE_S + 1
     world.counters.sweep()
+    world.running.clear()
     limits = world.set(daily_tokens=1000)
-    assert world.load(limits, 0) == Waiting([dead])
+    waiting = world.load(limits, 0)
+    assert isinstance(waiting, Waiting)
+    assert waiting.request_ids == [dead]
     assert world.load(limits, 0, (dead,)) == Done()
     assert world.stands(limits) == (40, 0)

@@ -89,8 +89,8 @@ OPS: list[tuple[Op, list[Any]]] = [
     (Keep("g", 9, [("a", TOLD)]), ["keep", "g", 9, [["a", 1, 2, 3, 4, 5]]]),
     (Keep("g", 9, [], "e"), ["keep", "g", 9, [], "e"]),
     (
-        Load(DAILY, [5], ["a", "b"], ["a"], [("c", DAY_S, 4)]),
-        ["load", TENANT, DAILY_SENT, [DAY_S, 5], ["a", "b"], ["a"], ["c", DAY_S, 4]],
+        Load(DAILY, [5], ["a", "b"], [("a", 3)], [("c", DAY_S, 4)], 7),
+        ["load", TENANT, DAILY_SENT, [DAY_S, 5], ["a", "b"], ["a", 3], ["c", DAY_S, 4], 7],
     ),
     (Repair(DAILY, None, 5), ["repair", TENANT, "tokens.day", DAY_S, -1, 5]),
     (Repair(DAILY, 4, -5), ["repair", TENANT, "tokens.day", DAY_S, 4, -5]),
@@ -130,7 +130,7 @@ ANSWERS: list[tuple[Op, list[Any], Answer]] = [
     (HoldAgain("a", LIMITS, AMOUNTS, 8, "meta", 9), ["known"], Known()),
     (HoldAgain("a", LIMITS, AMOUNTS, 8, "meta", 9), ["gone"], Gone()),
     (Keep("g", 9, []), ["kept", 3, ["a", 1, "b", 0]], Kept(3, {"a": True, "b": False})),
-    (Load(DAILY, [5]), ["waiting", ["a"]], Waiting(["a"])),
+    (Load(DAILY, [5]), ["waiting", ["a"], 8], Waiting(["a"], 8)),
     (Look(LIMITS), ["seen", [1, 2, 3, 4, 5]], Seen([LimitSeen(1, 2, 3, 4, 5)])),
     (ReadSlot(DAILY), ["slot", True, 3, 4], SlotUse(True, 3, 4)),
     (

@@ -34,6 +34,10 @@ from tests.gateway.store.quota_harness import LEASE_S, Counters, limits_of, used
 
 BUILD_S = 3
 NO_VOUCHERS: Final[Mapping[str, int]] = {}
+# What the ledger has of those that have a row in it.
+USED: Final = {"a": 70, "b": 42}
+# Of the tenant whose day it is.
+META: Final = msgspec.json.encode([UUID(int=8), UUID(int=1), UUID(int=9)]).decode()
 LEASE_US = LEASE_S * 1_000_000
 
 
@@ -43,11 +47,14 @@ class Emptied:
     def __init__(self, redis: Redis) -> None:
         self.counters = Counters(redis)
         self.limits = limits_of(self.counters.now_s, tenant=Quota(daily_tokens=1000))
+        self.meta = "{}"
+        self.since_us = 0
 
     def come_back(self, id_: str, held: int) -> Answer:
         """Hold again what a gateway held before."""
         amounts = Amounts(1, 0, held, 1, 0, held, 0)
-        op = HoldAgain(id_, self.limits, amounts, 0, "{}", LEASE_US)
+        at_us = int((self.counters.now_s - BASE_S) * 1_000_000)
+        op = HoldAgain(id_, self.limits, amounts, at_us, self.meta, LEASE_US)
         [answer] = self.counters.run(op)
         return answer
 
@@ -67,7 +74,11 @@ class Emptied:
         [limit] = self.limits.limits
         [start_s] = limit.slots()
         lost = [(id_, start_s, amount) for id_, amount in vouched.items()]
-        [answer] = self.counters.run(Load(limit, [ledger], asked, booked, lost))
+        rows = [(id_, USED[id_]) for id_ in booked]
+        op = Load(limit, [ledger], asked, rows, lost, self.since_us)
+        [answer] = self.counters.run(op)
+        if isinstance(answer, Waiting):
+            self.since_us = self.since_us or answer.at_us
         return answer
 
     def extend(self, id_: str, tokens: int) -> Answer:
@@ -163,6 +174,52 @@ def test_what_is_held_is_not_used_too_where_it_was_vouched_for(emptied: Emptied)
     assert emptied.stands == (120, 0)
 
 
+@pytest.mark.parametrize("booked", [(), ("a",), ("b",), ("a", "b")])
+def test_what_is_held_still_is_not_used_too_where_its_bill_was_quicker(
+    emptied: Emptied, booked: tuple[str, ...]
+) -> None:
+    """The ledger is asked for all that is held; its end is counted once."""
+    emptied.meta = META
+    emptied.come_back("a", 60)
+    emptied.come_back("b", 40)
+    emptied.settle("b", 42)
+    answer = emptied.load(150)
+    assert isinstance(answer, Waiting)
+    assert sorted(answer.request_ids) == ["a", "b"]
+    assert emptied.load(150, ["a", "b"], booked) == Done()
+    was_used = 150 - 70 * ("a" in booked) + 42 * ("b" not in booked)
+    assert emptied.stands == (was_used, 60)
+    emptied.settle("a", 70)
+    assert emptied.stands == (was_used + 70, 0)
+
+
+def test_what_comes_back_while_the_ledger_is_read_is_asked_for_too(emptied: Emptied) -> None:
+    """Its bill may be among the sums."""
+    emptied.meta = META
+    emptied.come_back("a", 60)
+    emptied.counters.now_s += 1
+    assert isinstance(emptied.load(150), Waiting)
+    emptied.counters.now_s -= 1
+    emptied.come_back("b", 40)
+    emptied.counters.now_s += 1
+    answer = emptied.load(150, ["a"])
+    assert isinstance(answer, Waiting)
+    assert sorted(answer.request_ids) == ["a", "b"]
+    assert emptied.load(150, ["a", "b"], ["b"]) == Done()
+    assert emptied.stands == (108, 100)
+
+
+def test_what_begins_while_the_ledger_is_read_keeps_nobody_waiting(emptied: Emptied) -> None:
+    """Somebody begins all the time: it cannot be among the sums."""
+    emptied.meta = META
+    emptied.come_back("a", 60)
+    assert isinstance(emptied.load(150), Waiting)
+    emptied.counters.now_s += 1
+    emptied.come_back("b", 40)
+    assert emptied.load(150, ["a"]) == Done()
+    assert emptied.stands == (150, 100)
+
+
 def test_who_comes_back_after_the_load_holds_what_it_vouched_for(emptied: Emptied) -> None:
     """However full the window is, as that is full of it; and once."""
     assert emptied.load(1000, vouched={"a": 100, "b": 60}) == Done()
@@ -207,6 +264,17 @@ def test_others_have_got_what_was_loaded_without_it(emptied: Emptied) -> None:
     assert emptied.stands == (850, 150)
 
 
+def test_a_soft_budget_is_held_again_however_much_is_used(emptied: Emptied) -> None:
+    """It refuses nothing."""
+    soft = Quota(budget_nano_usd=10, budget_hard=False)
+    emptied.limits = limits_of(emptied.counters.now_s, tenant=soft)
+    assert emptied.load(500) == Done()
+    amounts = Amounts(1, 0, 1, 1, 0, 1, 40)
+    op = HoldAgain("a", emptied.limits, amounts, 0, "{}", LEASE_US)
+    assert emptied.counters.run(op) == [Done()]
+    assert emptied.stands == (500, 40)
+
+
 def test_a_gateway_is_waited_for_until_it_has_vouched(emptied: Emptied) -> None:
     """It may hold something that no ledger has."""
     kept: list[Answer] = []
@@ -245,11 +313,10 @@ def test_what_ended_in_a_life_before_is_asked_of_the_ledger(
         # As it is told before its process has noticed that these are other counters.
         emptied.settle("a", 70)
     at_us = int((emptied.counters.now_s - BASE_S) * 1_000_000)
-    meta = msgspec.json.encode([UUID(int=8), UUID(int=1), UUID(int=9)]).decode()
     for _ in range(2):
-        emptied.counters.run(Settle("a", used(output=70), at_us=at_us, meta=meta))
+        emptied.counters.run(Settle("a", used(output=70), at_us=at_us, meta=META))
     emptied.counters.now_s += BUILD_S
-    assert emptied.load(50) == Waiting(["a"])
+    assert isinstance(emptied.load(50), Waiting)
     assert emptied.load(50, ["a"], booked) == Done()
     assert emptied.stands == (expected, 0)
 

@@ -27,7 +27,7 @@ from gateway.domain.counters import (
     Sweep,
     Swept,
 )
-from gateway.domain.limits import BASE_S, NO_LIMITS, Sums, Told
+from gateway.domain.limits import BASE_S, NO_LIMITS, LedgerSnapshot, Sums, Told
 from gateway.domain.price import Price
 from gateway.domain.quota import Quota, Scope, ScopeKind, ScopeQuota
 from gateway.domain.usage import Outcome, UsageRow
@@ -124,14 +124,16 @@ class FakeLedger:
         await self._answer()
         return {id_: _told(self.rows[id_]) for id_ in ids if id_ in self.rows}
 
-    async def vouched(self, wanted: Sequence[Slotted]) -> Sequence[Mapping[UUID, Sums]]:
-        await self._answer()
-        lost = [row for row in self.rows.values() if row.outcome is Outcome.LOST]
-        sums = {
+    async def snapshot(
+        self, wanted: Sequence[Slotted], ids: Collection[UUID], since_s: float
+    ) -> LedgerSnapshot:
+        used, booked = await self.used(wanted), await self.booked(ids, since_s)
+        lost = {
             row.request_id: Sums(1, row.input_tokens + row.output_tokens, row.nano_usd)
-            for row in lost
+            for row in self.rows.values()
+            if row.outcome is Outcome.LOST
         }
-        return [sums for _ in wanted]
+        return LedgerSnapshot(used, [lost for _ in wanted], booked)
 
     async def insert(self, rows: Sequence[UsageRow]) -> int:
         await self._answer()

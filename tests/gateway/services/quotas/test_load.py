@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
@@ -17,12 +16,10 @@ from gateway.domain.counters import (
     Unknown,
     Waiting,
 )
-from gateway.domain.limits import Sums
 from gateway.domain.quota import Quota
 from gateway.domain.usage import Outcome
 from gateway.errors import CountersUnavailable
-from gateway.services.quotas.service import Slotted
-from tests.gateway.services.quotas.scripted import FakeLedger, Rig
+from tests.gateway.services.quotas.scripted import Rig
 from tests.gateway.usage_rows import usage_row
 
 pytestmark = pytest.mark.anyio
@@ -43,7 +40,7 @@ class Listed:
 
     def _load(self, op: Load) -> Answer:
         if set(self.waiting) - set(op.asked):
-            return Waiting(self.waiting)
+            return Waiting(self.waiting, 5 + len(op.asked))
         self.loaded.append(op)
         return Done()
 
@@ -60,7 +57,7 @@ async def test_a_window_is_loaded_once_and_then_asked_again(rig: Rig) -> None:
     lease, _ = await rig.hold(HARD)
     [load] = counters.loaded
     [limit] = lease.limits.limits
-    assert load == Load(limit, [0], (), [], [])
+    assert load == Load(limit, [0], (), [], [], 0)
 
 
 async def test_the_counters_learn_which_of_those_that_wait_are_in_the_sums(rig: Rig) -> None:
@@ -71,21 +68,22 @@ async def test_the_counters_learn_which_of_those_that_wait_are_in_the_sums(rig: 
     counters.waiting = [booked.hex, missing.hex]
     await rig.hold(HARD)
     [load] = counters.loaded
-    assert (load.asked, load.booked) == ([booked.hex, missing.hex], [booked.hex])
+    assert (load.asked, load.booked) == ([booked.hex, missing.hex], [(booked.hex, 120)])
+    assert load.since_us == 5
 
 
-async def test_sums_that_a_row_came_into_are_read_again() -> None:
-    """Between asking for rows and asking for sums one may come: nobody knows on which side."""
-    late = uuid4()
-    ledger = _GrowingLedger(late)
-    rig = Rig(ledger)
-    counters = Listed(rig)
-    counters.waiting = [late.hex]
+async def test_what_is_listed_later_does_not_move_the_first_time(rig: Rig) -> None:
+    """What began since then cannot be among the sums that were read first."""
+    asked: list[Load] = []
+    rig.counters.answers[Reserve] = lambda op: Held(1) if len(asked) > 2 else Unknown()
+
+    def load(op: Load) -> Answer:
+        asked.append(op)
+        return Done() if len(asked) > 2 else Waiting([uuid4().hex], 10 * len(asked))
+
+    rig.counters.answers[Load] = load
     await rig.hold(HARD)
-    [load] = counters.loaded
-    assert (load.asked, load.booked) == ([late.hex], [late.hex])
-    # Once for the first try, and twice around the sums of each of the other two.
-    assert ledger.num_sums == 3
+    assert [op.since_us for op in asked] == [0, 10, 10]
 
 
 async def test_the_counters_learn_what_of_the_sums_may_be_held_still(rig: Rig) -> None:
@@ -100,18 +98,6 @@ async def test_the_counters_learn_what_of_the_sums_may_be_held_still(rig: Rig) -
     [start_s] = lease.limits.limits[0].slots()
     assert load.vouched == [(lost.hex, start_s, 120), (ended.hex, start_s, 120)]
     assert load.booked == []
-
-
-async def test_sums_that_a_voucher_came_into_are_read_again() -> None:
-    """Nobody knows on which side of the sums it is."""
-    lost = uuid4()
-    ledger = _GrowingLedger(lost, Outcome.LOST, at=1)
-    rig = Rig(ledger)
-    counters = Listed(rig)
-    await rig.hold(HARD)
-    [load] = counters.loaded
-    assert [id_ for id_, _, _ in load.vouched] == [lost.hex]
-    assert ledger.num_sums == 2
 
 
 async def test_counters_that_build_are_not_loaded(rig: Rig) -> None:
@@ -130,18 +116,3 @@ async def test_a_load_that_never_ends_is_given_up(rig: Rig) -> None:
     with pytest.raises(CountersUnavailable) as refused:
         await rig.hold(HARD)
     assert refused.value.retry_after_s
-
-
-class _GrowingLedger(FakeLedger):
-    """A row comes while the sums are read the second time, or another."""
-
-    def __init__(self, late: UUID, outcome: Outcome = Outcome.COMPLETED, at: int = 2) -> None:
-        super().__init__()
-        self.num_sums = 0
-        self._late, self._outcome, self._at = late, outcome, at
-
-    async def used(self, wanted: Sequence[Slotted]) -> Sequence[Sums]:
-        self.num_sums += 1
-        if self.num_sums == self._at:
-            self.rows[self._late] = usage_row(request_id=self._late, outcome=self._outcome)
-        return await super().used(wanted)

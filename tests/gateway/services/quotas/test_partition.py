@@ -230,6 +230,27 @@ async def test_counters_that_forget_twice_hold_once_what_was_vouched_for(
     assert await partition.settled() == used <= CAP
 
 
+async def test_what_ended_and_is_held_still_is_counted_once_by_who_loads(
+    partition: Partition,
+) -> None:
+    """Its bill is in the ledger, and the counters have not heard of its end."""
+    running = [await partition.cut.begin(GRANT) for _ in range(5)]
+    used = await partition.use_up(0.3 * LEASE_S)
+    assert used > CAP - 5 * (PROMPT + GRANT) - 200
+    await partition.know_each_other()
+    await partition.forget()
+    while (await partition.used_and_held())[1] < 5 * (PROMPT + GRANT):
+        await asyncio.sleep(0.01)
+    partition.proxy.fault = Fault(blackhole=True)
+    for one, run in running:
+        run.num_used_tokens = 200
+        one.settle(Outcome.COMPLETED)
+    assert await partition.cut.writer.flush(10)
+    used += 5 * (PROMPT + 200) + await partition.use_up(LEASE_S)
+    partition.proxy.fault = Fault()
+    assert await partition.settled() == used <= CAP
+
+
 async def test_who_comes_back_too_late_and_vouched_for_nothing_has_lost_it(
     partition: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
