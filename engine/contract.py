@@ -52,11 +52,12 @@ class TokenConstraint(Protocol):
     `engine.errors.ConstraintFailed`, which ends its sequence and no other.
     """
 
-    def fill_mask(self, words: NDArray[np.int32]) -> None:
+    def fill_mask(self, words: NDArray[np.int32], address: int) -> None:
         """Write which tokens may come next, [ceil(vocab_size / 32)].
 
         Bit `i % 32` of word `i // 32`, from the lowest, is 1 where token i may. End tokens may
-        only where what came so far is whole.
+        only where what came so far is whole. `words` lie at `address`: to ask an array for that
+        takes as long as a mask.
         """
         ...
 

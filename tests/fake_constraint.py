@@ -16,7 +16,7 @@ class Spelled:
     def __init__(self, spelled: Sequence[Sequence[int]], *, end: int, place: int = 0) -> None:
         self.spelled, self.end, self.place = spelled, end, place
 
-    def fill_mask(self, words: NDArray[np.int32]) -> None:
+    def fill_mask(self, words: NDArray[np.int32], address: int) -> None:
         words[:] = 0
         bits = words.view(np.uint32)
         for token_id in self._next():

@@ -78,16 +78,14 @@ class GrammarConstraint:
 
     def begin(self, words: NDArray[np.int32]) -> GrammarConstraint:
         """Compute what may come first into `words`, and keep them. Raises: `ConstraintFailed`."""
-        self.fill_mask(words)
+        self.fill_mask(words, words.ctypes.data)
         self._first = words
         return self
 
-    def fill_mask(self, words: NDArray[np.int32]) -> None:
+    def fill_mask(self, words: NDArray[np.int32], address: int) -> None:
         if self._first is not None:
             words[:] = self._first
             return
-        # Three times as fast as `ctypes.data`, for every row of every step.
-        address: int = words.__array_interface__["data"][0]
         self._matcher.unsafe_compute_mask_ptr(address, words.nbytes)
         self._check()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -163,7 +164,7 @@ def test_a_sequence_that_comes_back_knows_what_it_had_drawn() -> None:
 class Broken(Spelled):
     """A constraint with a fault that it does not foresee."""
 
-    def fill_mask(self, words: NDArray[np.int32]) -> None:
+    def fill_mask(self, words: NDArray[np.int32], address: int) -> None:
         raise ZeroDivisionError
 
     def copy(self) -> Broken:
@@ -187,3 +188,38 @@ def test_a_constraint_that_breaks_ends_its_own_row() -> None:
         0: "token 40 is none of [33]",
         1: "the constraint failed: ZeroDivisionError",
     }
+
+
+class Slow(Spelled):
+    """A constraint whose masks take a processor for so long, or wait for so long."""
+
+    def __init__(self, *, computes_s: float = 0.0, waits_s: float = 0.0) -> None:
+        super().__init__([[33]], end=END)
+        self.computes_s, self.waits_s = computes_s, waits_s
+
+    def fill_mask(self, words: NDArray[np.int32], address: int) -> None:
+        time.sleep(self.waits_s)
+        ends_s = time.thread_time() + self.computes_s
+        while time.thread_time() < ends_s:
+            pass
+        super().fill_mask(words, address)
+
+    def copy(self) -> Slow:
+        return Slow(computes_s=self.computes_s, waits_s=self.waits_s)
+
+
+def test_a_row_costs_what_it_takes_of_a_processor() -> None:
+    """Neither what quick rows before it took, nor for how long it did not have the processor."""
+    table = ConstraintTable(vocab_size=70)
+    parts = [Slow(), Slow(), Slow(computes_s=0.02), Slow(waits_s=0.02), Slow(computes_s=0.04)]
+    for slot, constraint in enumerate(parts):
+        params = SamplingParams(max_tokens=9, constraint=constraint)
+        table.admit(NewSequence(slot, "r", array("i", [5]), 1, 0, (), params))
+    step = step_of(table, *range(5))
+    began_s = time.thread_time()
+    step.take()
+    whole_s = time.thread_time() - began_s
+    costs_s = step.costs_s(np.arange(5, dtype=np.int32))
+    assert 0 < costs_s[0] < 0.01 > costs_s[3]
+    assert 0.02 <= costs_s[2] < 0.04 <= costs_s[4]
+    assert sum(costs_s.values()) <= whole_s + 0.001

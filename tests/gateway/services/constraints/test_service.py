@@ -73,7 +73,7 @@ async def compiled(constraints: Constraints, spec: ConstraintSpec) -> TokenConst
 
 def allowed(constraint: TokenConstraint) -> set[int]:
     words = np.empty(-(-INFO.vocab_size // 32), np.int32)
-    constraint.fill_mask(words)
+    constraint.fill_mask(words, words.ctypes.data)
     bits = np.unpackbits(words.view(np.uint8), count=INFO.vocab_size, bitorder="little")
     return set(np.flatnonzero(bits).tolist())
 
