@@ -64,8 +64,8 @@ class Settle:
 
     With its `limits` the answer lists windows that are used to `listed_percent` or more. `at_us`
     and `meta` are for requests that the counters may have forgotten: windows that are loaded later
-    ask the ledger for them. Where one `was_vouched` for, windows of its `limits` that were loaded
-    with that are put right.
+    ask the ledger for them, others are to be loaded again, and those of its `limits` that were
+    loaded with what it was vouched for are put right.
     """
 
     request_id: str
@@ -74,7 +74,6 @@ class Settle:
     listed_percent: int = 100
     at_us: int = 0
     meta: str = ""
-    was_vouched: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,9 +110,7 @@ def _extend(op: Extend, arguments: list[bytes]) -> _Raw:
 
 def _settle(op: Settle, arguments: list[bytes]) -> _Raw:
     row: _Raw = (op.at_us, op.meta) if op.meta else ()
-    if op.was_vouched:
-        assert op.limits is not None, "windows that were loaded with it are to be found"
-        assert op.meta, "windows that are loaded later are to ask for it"
+    if op.meta and op.limits is not None:
         row = (*row, _number(op.limits, arguments))
     return ("settle", op.request_id, op.used, op.listed_percent, *row)
 

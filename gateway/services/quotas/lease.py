@@ -39,6 +39,7 @@ from gateway.domain.counters import (
     Extended,
     Gone,
     HoldAgain,
+    Nothing,
     Settle,
     Unknown,
     WindowUse,
@@ -379,19 +380,18 @@ class RequestLease:
         if self.is_local:
             self._local.release(self.limits, self.held, used, self._link.now_s())
         else:
-            self._link.post(self._settlement(used), self._note_windows)
+            op = Settle(self.terms.request_id.hex, used, self.limits, self._books.noted_percent)
+            self._link.post(op, lambda answer: self._settled(answer, used))
         self._on_end(self)
 
-    def _settlement(self, used: Amounts) -> Settle:
-        id_, percent = self.terms.request_id.hex, self._books.noted_percent
-        if self._vouched is None:
-            return Settle(id_, used, self.limits, percent)
-        meta = self.terms.meta().packed()
-        return Settle(id_, used, self.limits, percent, self.at_us, meta, was_vouched=True)
-
-    def _note_windows(self, answer: Answer) -> None:
+    def _settled(self, answer: Answer, used: Amounts) -> None:
         if isinstance(answer, Done) and answer.windows:
             self._books.note(self.terms.principal.tenant_id, answer.windows)
+        if isinstance(answer, Nothing) and any(used):
+            # They have forgotten it: its windows may be loaded, with its bill or without.
+            meta = self.terms.meta().packed()
+            op = Settle(self.terms.request_id.hex, used, self.limits, at_us=self.at_us, meta=meta)
+            self._link.post(op)
 
     def _row(self, told: Told, outcome: Outcome) -> UsageRow:
         at_s = self.at_us / 1_000_000 + BASE_S

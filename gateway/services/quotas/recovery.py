@@ -5,13 +5,16 @@ of it, its hold is still there; whoever takes the journal over finds the row and
 that the counters count what the ledger does. A row that was settled before changes nothing.
 
 Counters that have lost everything learn from the ledger what was used; of what waits in the journal
-for the ledger they are told in the same way, so that whoever loads them asks for it.
+for the ledger they are told in the same way, so that whoever loads them asks for it. Of what came
+into the ledger just now too: while this process was cut off from the counters somebody may have
+loaded them without it.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 from uuid import UUID
 
@@ -20,10 +23,12 @@ from gateway.domain.limits import BASE_S, Told
 from gateway.domain.usage import UsageRow
 from gateway.services.quotas.bill import Meta
 from gateway.services.quotas.lease import used_amounts
-from gateway.services.quotas.link import CounterLink
+from gateway.services.quotas.link import LEASE_S, CounterLink
 
 # As many as `upkeep.lua` keeps of what ended.
 _MAX_ROWS: Final = 5000
+# Twice as long as others wait for who is cut off before they load the counters without it.
+_RECENT_S: Final = 2 * LEASE_S
 
 
 class Recovery:
@@ -33,6 +38,8 @@ class Recovery:
         self._append = append
         self._link = link
         self._own: set[UUID] = set()
+        # What is in the ledger since when.
+        self._recent: deque[tuple[float, UsageRow]] = deque(maxlen=_MAX_ROWS)
 
     def append(self, row: UsageRow) -> None:
         """Write a row of this process's own."""
@@ -41,18 +48,22 @@ class Recovery:
 
     def written(self, rows: Sequence[UsageRow]) -> None:
         """Learn which rows are in the ledger now; settle those of others."""
+        now_s = self._link.now_s()
         for row in rows:
+            self._recent.append((now_s, row))
             if row.request_id in self._own:
                 self._own.discard(row.request_id)
             else:
                 self.settle(row)
 
     def settle_again(self, rows: Iterable[UsageRow]) -> None:
-        """Settle what the ledger does not have yet, after the counters forgot everything.
+        """Settle what the ledger does not have yet, or not for long, after they forgot everything.
 
         They remember no more of it than that. A read of so many rows takes milliseconds.
         """
-        for row in islice(rows, _MAX_ROWS):
+        since_s = self._link.now_s() - _RECENT_S
+        recent = [row for at_s, row in self._recent if at_s > since_s]
+        for row in islice(chain(rows, reversed(recent)), _MAX_ROWS):
             self.settle(row)
 
     def settle(self, row: UsageRow) -> None:

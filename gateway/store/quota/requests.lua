@@ -237,6 +237,7 @@ end
 -- their limit may still begin requests without it.
 local young, YOUNG_US, NEWS_US = {}, 15000000, 500000
 local OWNER_AT = {organisation = 1, tenant = 2, key = 3}
+local NOBODY = '00000000-0000-0000-0000-000000000000'
 
 -- Tell whether a request is a scope's, by who is billed for it.
 local function is_of(meta, key)
@@ -342,7 +343,8 @@ local function take_vouched(id, key, entry, values)
   return apart
 end
 
--- Count what a request used that settles here unheard of, where it was vouched for.
+-- Count what a request used that settles here unheard of, where its windows were loaded with what it
+-- was vouched for.
 local function settle_vouched(id, packed, used)
   for _, scope in ipairs(scopes_of(packed)) do
     local values, has_changed = read(scope), false
@@ -354,6 +356,24 @@ local function settle_vouched(id, packed, used)
       end
     end
     if has_changed then write(scope, values) end
+  end
+end
+
+-- Have what is counted of whom a request is billed to loaded again, once it is asked for: of what the
+-- counters do not know the bill may have come into the ledger since. Loading adds and takes nothing
+-- that is right already.
+local function recount(meta)
+  if meta == '' then return end
+  local owners, keys = cjson.decode(meta), {P .. 'platform:' .. NOBODY}
+  for kind, at in pairs(OWNER_AT) do
+    if owners[at] then keys[#keys + 1] = P .. kind .. ':' .. owners[at] end
+  end
+  for _, key in ipairs(keys) do
+    local fields, has_changed = read_named(key), false
+    for name, loaded in pairs(fields) do
+      if loaded >= 0 and string.find(name, ':g$') then fields[name], has_changed = -1, true end
+    end
+    if has_changed then write_named(key, fields) end
   end
 end
 
@@ -440,7 +460,7 @@ function ops.extend(op)
       if each and each > 0 and (entry.kind == RATE or entry.is_hard) then
         if entry.kind == WINDOW then
           if now < built_us then return {'building', built_us - now} end
-          if not entry.at then return {'unknown', s, i} end
+          if not entry.at or (all[s][entry.loaded] or 0) < 0 then return {'unknown', s, i} end
         end
         fits = math.min(fits, floor(room(entry, all[s]) / each))
       end
@@ -456,8 +476,8 @@ end
 
 -- {'settle', id, amounts, percent, at_us, meta, scopes} -> {'done', {scope, entry, used, ...}} |
 --   {'nothing'}
--- The last three are those of a row whose request may not be known here, as it ended in a life
--- before; it has `scopes` if it was vouched for.
+-- The last three are those of a request that is not known here, as it began in a life before; who
+-- has only its row has no `scopes`.
 function ops.settle(op)
   local id, used, percent = op[2], op[3], op[4]
   local record = recall(id)
@@ -478,8 +498,11 @@ function ops.settle(op)
     bury(id)
     return {'done', release(id, scopes_of(charged[1]), nothing, more, percent)}
   end
-  if op[6] then note_end(id, {[AT] = op[5], [META] = op[6]}, used) end
-  if op[7] then settle_vouched(id, argv[op[7]], used) end
+  if op[6] then
+    note_end(id, {[AT] = op[5], [META] = op[6]}, used)
+    if op[7] then settle_vouched(id, argv[op[7]], used) end
+    recount(op[6])
+  end
   -- A reservation that was given up may still be on its way.
   bury(id)
   return {'nothing'}

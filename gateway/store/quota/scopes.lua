@@ -11,7 +11,8 @@
 --   f:l          the newest slot that was counted
 --   f:g          the change of the scope's limits that it was loaded for, in us since 1970
 -- A slot is never reset: the next one has another name. A window without `f:l`, or whose limits were
--- changed since `f:g`, asks to be loaded from the ledger: requests may have run without it. What
+-- changed since `f:g`, asks to be loaded from the ledger: requests may have run without it; -1 is a
+-- window to which a bill has come that was not known here. What
 -- settles in a window without `f:l` waits in the hash w:<scope>:<f>, as <id>:<slot>: the ledger that
 -- is loaded may have it or not.
 --

@@ -82,7 +82,7 @@ OPS: list[tuple[Op, list[Any]]] = [
         ["settle", "a", [1, 2, 3, 4, 5, 6, 7], 100, 8, "[]"],
     ),
     (
-        Settle("a", AMOUNTS, LIMITS, at_us=8, meta="[]", was_vouched=True),
+        Settle("a", AMOUNTS, LIMITS, at_us=8, meta="[]"),
         ["settle", "a", [1, 2, 3, 4, 5, 6, 7], 100, 8, "[]", 2],
     ),
     (Begun("a"), ["begun", "a"]),

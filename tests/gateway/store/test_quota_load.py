@@ -58,10 +58,11 @@ class Emptied:
         [answer] = self.counters.run(op)
         return answer
 
-    def settle(self, id_: str, tokens: int, *, was_vouched: bool = False) -> None:
-        meta = "[]" if was_vouched else ""
-        op = Settle(id_, used(output=tokens), self.limits, 100, 1, meta, was_vouched)
-        self.counters.run(op)
+    def settle(self, id_: str, tokens: int, *, is_unknown: bool = False) -> None:
+        """Settle it as a process does that was told that it is not known here, or before."""
+        at_us = int((self.counters.now_s - BASE_S) * 1_000_000)
+        row = (at_us, META) if is_unknown else (0, "")
+        self.counters.run(Settle(id_, used(output=tokens), self.limits, 100, *row))
 
     def load(
         self,
@@ -170,7 +171,7 @@ def test_what_is_held_is_not_used_too_where_it_was_vouched_for(emptied: Emptied)
     emptied.come_back("a", 100)
     assert emptied.load(150, vouched={"a": 100}) == Done()
     assert emptied.stands == (50, 100)
-    emptied.settle("a", 70, was_vouched=True)
+    emptied.settle("a", 70, is_unknown=True)
     assert emptied.stands == (120, 0)
 
 
@@ -227,8 +228,8 @@ def test_who_comes_back_after_the_load_holds_what_it_vouched_for(emptied: Emptie
     assert emptied.come_back("a", 100) == Done()
     assert emptied.stands == (900, 100)
     assert emptied.come_back("a", 100) == Known()
-    emptied.settle("a", 70, was_vouched=True)
-    emptied.settle("a", 70, was_vouched=True)
+    emptied.settle("a", 70, is_unknown=True)
+    emptied.settle("a", 70, is_unknown=True)
     assert emptied.stands == (970, 0)
 
 
@@ -236,7 +237,7 @@ def test_who_ends_before_it_comes_back_is_counted_at_what_it_used(emptied: Empti
     """Once, however often that is told."""
     assert emptied.load(1000, vouched={"a": 100}) == Done()
     for _ in range(2):
-        emptied.settle("a", 70, was_vouched=True)
+        emptied.settle("a", 70, is_unknown=True)
     assert emptied.stands == (970, 0)
 
 
@@ -262,6 +263,34 @@ def test_others_have_got_what_was_loaded_without_it(emptied: Emptied) -> None:
     assert emptied.stands == (950, 50)
     assert emptied.come_back("a", 100) == Done()
     assert emptied.stands == (850, 150)
+
+
+def test_a_bill_of_what_is_not_known_here_has_its_windows_loaded_again(emptied: Emptied) -> None:
+    """They were loaded with it or without: the ledger says which; what is held stays held."""
+    assert emptied.load(50) == Done()
+    emptied.come_back("b", 40)
+    emptied.settle("a", 70, is_unknown=True)
+    amounts = Amounts(1, 0, 1, 1, 0, 1, 0)
+    asks = Reserve("c", emptied.limits, amounts, META, LEASE_US)
+    assert emptied.counters.run(asks) == [Unknown()]
+    assert emptied.extend("b", 10) == Unknown()
+    assert isinstance(emptied.load(120), Waiting)
+    assert emptied.load(120, ["a"], ["a"]) == Done()
+    assert emptied.stands == (120, 40)
+    assert isinstance(emptied.counters.run(asks)[0], Held)
+    assert emptied.extend("b", 10) == Extended(10)
+    # What is counted already is not counted again.
+    emptied.settle("a", 70, is_unknown=True)
+    assert emptied.load(120, ["a"], ["a"]) == Done()
+    assert emptied.stands == (120, 51)
+
+
+def test_a_bill_of_one_tenant_is_nothing_to_another(emptied: Emptied) -> None:
+    """Only those who are billed are loaded again."""
+    assert emptied.load(50) == Done()
+    meta = msgspec.json.encode([UUID(int=8), UUID(int=2), UUID(int=9)]).decode()
+    emptied.counters.run(Settle("a", used(output=70), at_us=1, meta=meta))
+    assert emptied.load(50) == Known()
 
 
 def test_a_soft_budget_is_held_again_however_much_is_used(emptied: Emptied) -> None:

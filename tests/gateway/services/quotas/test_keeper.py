@@ -13,6 +13,7 @@ from gateway.domain.counters import (
     HoldAgain,
     Keep,
     Kept,
+    Nothing,
     Orphan,
     Reap,
     Reaped,
@@ -159,9 +160,21 @@ async def test_what_others_have_got_ends_and_bills_what_was_vouched_for(
     lease.settle(Outcome.COMPLETED)
     [bill] = rig.bills
     assert (bill.input_tokens, bill.output_tokens) == ((10, 40) if has_vouched else (0, 0))
+
+
+async def test_what_the_counters_do_not_know_is_told_with_its_bill(rig: Rig) -> None:
+    """They may have been loaded without it; what was let go of needs no telling."""
+    rig.counters.answers[Settle] = lambda op: Nothing()
+    lease, _ = await rig.hold(Quota(daily_tokens=10_000), used=40)
+    refunded, _ = await rig.hold(Quota(daily_tokens=10_000))
+    lease.settle(Outcome.COMPLETED)
+    refunded.refund()
     await rig.link.flush()
-    [settled] = rig.counters.asked(Settle)
-    assert settled.was_vouched is has_vouched
+    first, second, told = rig.counters.asked(Settle)
+    assert {first.meta, second.meta} == {""}
+    assert (told.request_id, told.used) == (lease.terms.request_id.hex, first.used)
+    assert (told.at_us, told.meta) == (lease.at_us, lease.terms.meta().packed())
+    assert told.limits is lease.limits
 
 
 async def test_local_counts_end_when_the_counters_are_back(rig: Rig, keeper: QuotaKeeper) -> None:

@@ -60,13 +60,32 @@ class Partition:
         [seen] = answer.limits
         return seen.used, seen.held
 
+    async def heard_of(self, num_ended: int) -> None:
+        """Wait until the counters have been told of the ends of so many requests."""
+        async with Redis.from_url(self.redis_url) as redis:
+            while await redis.llen("sluice:q:ended") < num_ended:
+                await asyncio.sleep(0.01)
+
+    async def serve_by_other(self) -> bool:
+        """Have the other gateway serve one request, if it is let through."""
+        try:
+            await self.other.serve(190)
+        except (TenantLimited, CountersUnavailable):
+            return False
+        return True
+
     async def use_up(self, seconds: float) -> int:
-        """Have the other gateway serve whatever fits for a while; no sample is above the cap."""
-        used, ends_s = 0, asyncio.get_running_loop().time() + seconds
-        while asyncio.get_running_loop().time() < ends_s:
+        """Have the other gateway serve until nothing fits, for a while at least.
+
+        No sample is above the cap.
+        """
+        used, is_full, ends_s = 0, False, asyncio.get_running_loop().time() + seconds
+        while not is_full or asyncio.get_running_loop().time() < ends_s:
             try:
                 used += await self.other.serve(190)
-            except (TenantLimited, CountersUnavailable):
+                is_full = False
+            except (TenantLimited, CountersUnavailable) as exc:
+                is_full = isinstance(exc, TenantLimited)
                 await asyncio.sleep(0.05)
             assert sum(await self.used_and_held()) <= CAP
         return used
@@ -162,6 +181,27 @@ async def test_counters_that_forgot_count_what_waits_for_the_ledger(
     await partition.forget()
     used += await partition.use_up(1.0)
     partition.cut.ledger_answers.set()
+    assert await partition.settled() == used <= CAP
+
+
+async def test_what_comes_into_the_ledger_after_the_counters_were_loaded_is_counted(
+    partition: Partition,
+) -> None:
+    """Its gateway was cut off from both for so long that nobody waited for it any more."""
+    partition.cut.ledger_answers.clear()
+    used = sum([await partition.cut.serve(190) for _ in range(5)])
+    await partition.cut.link.flush()
+    await partition.know_each_other()
+    partition.proxy.fault = Fault(blackhole=True)
+    await partition.forget()
+    while not await partition.serve_by_other():
+        await asyncio.sleep(0.05)
+    used += PROMPT + 190
+    partition.cut.ledger_answers.set()
+    assert await partition.cut.writer.flush(10)
+    partition.proxy.fault = Fault()
+    await partition.heard_of(1 + 5)
+    used += await partition.use_up(0)
     assert await partition.settled() == used <= CAP
 
 
