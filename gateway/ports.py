@@ -575,7 +575,7 @@ class AuthEpoch(Protocol):
 
 
 class LedgerStore(Protocol):
-    """Hold a row a request for good, and their sums by the hour."""
+    """Hold a row a request for good, and their sums by the hour and the day."""
 
     async def insert(self, rows: Sequence[UsageRow]) -> int:
         """Insert rows and add them to their hours' sums, in one transaction or two.

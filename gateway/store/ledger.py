@@ -1,8 +1,9 @@
 """The ledger in PostgreSQL: a row a request, and sums by the hour that always agree with them.
 
-Rows and their sums change in one statement. The rows travel as one JSON document, which costs the
-gateway half of what sixteen arrays do. Both tables are written in the order of their keys, rows
-before sums, so that two gateways wait for each other but never in a circle.
+Rows and their sums change in one statement, in which triggers change the sums of days (revision
+0024). The rows travel as one JSON document, which costs the gateway half of what sixteen arrays do.
+All tables are written in the order of their keys, rows before hours before days, so that two
+gateways wait for each other but never in a circle.
 
 A request is counted once, however often it is inserted: only rows that were new are summed. Where
 some were not, a second transaction looks whether one of them stands for a request that was given

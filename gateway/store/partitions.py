@@ -99,7 +99,7 @@ class Partitions:
     async def drop_older(self, days: int) -> Sequence[str]:
         """Forget each day that ended more than so many days ago; return the partitions dropped.
 
-        Sums by the hour stay. Raises: as `ensure`.
+        Sums by the hour and the day stay. Raises: as `ensure`.
         """
         oldest = self._today() - timedelta(days=days)
         dropped = []

@@ -293,6 +293,28 @@ usage_hourly = Table(
     Index("ix_usage_hourly_key_id_hour", "key_id", "hour"),
 )
 
+# Sums of the hours of a day in UTC, changed by triggers of theirs: nothing else writes them. What
+# hours began with (`of_inserts`) and what was added to them since are two rows; a sum takes both.
+usage_daily = Table(
+    "usage_daily",
+    metadata,
+    Column("day", _TIME, primary_key=True),
+    Column("organisation_id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("key_id", Uuid, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("tier", Text, primary_key=True),
+    Column("is_batch", Boolean, primary_key=True),
+    Column("of_inserts", Boolean, primary_key=True),
+    Column("input_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("nano_usd", BigInteger, nullable=False),
+    Column("requests", BigInteger, nullable=False),
+    Index("ix_usage_daily_tenant_id_day", "tenant_id", "day"),
+    Index("ix_usage_daily_key_id_day", "key_id", "day"),
+)
+
 # The end of each organisation's chain: who appends locks its row.
 audit_heads = Table(
     "audit_heads",

@@ -1,10 +1,10 @@
-"""Sums of usage, answered from the ledger's hours and, at ragged ends, from its rows.
+"""Sums of usage, answered from the ledger's days and, at ragged ends, from its hours and rows.
 
-A question may begin and end at any moment. The whole hours in between come from `usage_hourly`;
-what is left of an hour at either end is summed from `usage_events`, so that the answer is what
-adding up the rows would give. Rows are added up by their own columns first, and what is left, a
-hundredth of it, gets its labels and is added up by those. However many ways they are told apart,
-the hours are read once.
+A question may begin and end at any moment. The whole days in between come from `usage_daily`, but
+where hours are to be told apart; what is left of a day at either end comes from `usage_hourly`, and
+what is left of an hour is summed from `usage_events`, so that the answer is what adding up the rows
+would give. Rows are added up by their own columns first, and what is left gets its labels and is
+added up by those. However many ways they are told apart, they are read once.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from sqlalchemy import (
 from gateway.domain.usage import UsageBy, UsageQuestion, UsageSum, UsageTotals
 from gateway.store.database import Database
 from gateway.store.pools import Purpose
-from gateway.store.tables import keys, tenants, usage_events, usage_hourly
+from gateway.store.tables import keys, tenants, usage_daily, usage_events, usage_hourly
 
 _BATCH_ROWS: Final = 1000
 _HOUR: Final = timedelta(hours=1)
+_DAY: Final = timedelta(days=1)
 _SUMS: Final = ("input_tokens", "cached_tokens", "output_tokens", "nano_usd", "requests")
 # What of a row a label is made of; what has none of its own is its column.
 _MADE_OF: Final = {
@@ -171,26 +172,39 @@ def _label(which: UsageBy, counted: Subquery) -> ColumnElement[str]:
 
 
 def _counted(question: UsageQuestion, columns: Sequence[str]) -> Subquery:
-    """Return the hours of a question, and the rows of what it has of the hours at its ends."""
-    first, last = _hour_after(question.start), _hour_before(question.end)
+    """Return the days of a question, and of its ends the hours and the rows that are no whole day
+    or hour.
+    """
+    start, end = question.start, question.end
     parts = []
-    if first < last:
-        parts.append(_of_hours(question, columns, first, last))
-    if question.start < first:
-        parts.append(_of_rows(question, columns, question.start, min(first, question.end)))
-    if first <= last < question.end:
-        parts.append(_of_rows(question, columns, last, question.end))
+    first, last = _after(start, _HOUR), _before(end, _HOUR)
+    first_day, last_day = _after(start, _DAY), _before(end, _DAY)
+    if first_day < last_day and "hour" not in columns:
+        parts.append(_of_sums(usage_daily, question, columns, first_day, last_day))
+        hours = [(first, first_day), (last_day, last)]
+    else:
+        hours = [(first, last)]
+    parts += [
+        _of_sums(usage_hourly, question, columns, begin, until)
+        for begin, until in hours
+        if begin < until
+    ]
+    if start < first:
+        parts.append(_of_rows(question, columns, start, min(first, end)))
+    if first <= last < end:
+        parts.append(_of_rows(question, columns, last, end))
     return union_all(*parts).subquery("counted")
 
 
-def _of_hours(
-    question: UsageQuestion, columns: Sequence[str], start: datetime, end: datetime
+def _of_sums(
+    table: Table, question: UsageQuestion, columns: Sequence[str], start: datetime, end: datetime
 ) -> Select[*tuple[Any, ...]]:
-    hours = usage_hourly.c
+    """Return the sums of hours or of days."""
+    [at] = (table.c[name] for name in ("hour", "day") if name in table.c)
     return select(
-        *(_day(hours.hour) if name == "day" else hours[name] for name in columns),
-        *(hours[name] for name in _SUMS),
-    ).where(hours.hour >= start, hours.hour < end, *_wanted(usage_hourly, question))
+        *(table.c[name] if name in table.c else _day(at) for name in columns),
+        *(table.c[name] for name in _SUMS),
+    ).where(at >= start, at < end, *_wanted(table, question))
 
 
 def _of_rows(
@@ -213,7 +227,7 @@ def _day(moment: ColumnElement[datetime]) -> ColumnElement[datetime]:
 
     Asking a zone for its days instead takes two thirds longer for the whole of a large sum.
     """
-    return func.date_bin(timedelta(days=1), moment, _SOME_DAY).label("day")
+    return func.date_bin(_DAY, moment, _SOME_DAY).label("day")
 
 
 def _wanted(table: Table, question: UsageQuestion) -> list[ColumnElement[bool]]:
@@ -226,10 +240,12 @@ def _wanted(table: Table, question: UsageQuestion) -> list[ColumnElement[bool]]:
     return [table.c[name] == value for name, value in wanted.items() if value is not None]
 
 
-def _hour_before(moment: datetime) -> datetime:
-    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+def _before(moment: datetime, length: timedelta) -> datetime:
+    """Return when the hour, or the day, of a moment began in UTC."""
+    hour = moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    return hour if length == _HOUR else hour.replace(hour=0)
 
 
-def _hour_after(moment: datetime) -> datetime:
-    hour = _hour_before(moment)
-    return hour if hour == moment else hour + _HOUR
+def _after(moment: datetime, length: timedelta) -> datetime:
+    begun = _before(moment, length)
+    return begun if begun == moment else begun + length

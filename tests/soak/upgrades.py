@@ -20,6 +20,7 @@ import httpx
 from scheduler.bench.report import Figure, at_least, at_most
 from tests.faults.balancer import Balancer
 from tests.faults.old_tree import RELEASE_BEFORE, old_tree, serves_on_newer_schemas
+from tests.gateway.store.agreeing_sums import DAYS_APART
 from tests.live_server import SLUICE, sluice_env
 from tests.soak.between_clients import Crowd, Got
 from tests.soak.fleet import Fleet, completion, running_fleet, until
@@ -52,6 +53,7 @@ class Upgraded:
     unseen: list[str] = field(default_factory=list)
     has_restarted_old: bool = False
     audit_faults: int = 0
+    days_apart: int = 0
     unexpected: dict[str, int] = field(default_factory=dict)
     tracebacks: int = 0
 
@@ -85,6 +87,7 @@ def upgrade_beside(directory: Path, scale: float = 1.0) -> Part:
         "upgrade_lost_batch_items": at_most(
             len(done.items_done) * done.items - sum(done.items_done), 0, "items"
         ),
+        "upgrade_days_apart": at_most(done.days_apart, 0, "sums"),
         "upgrade_audit_faults": at_most(done.audit_faults, 0, "faults"),
         "upgrade_tracebacks": at_most(done.tracebacks, 0, "tracebacks"),
     }
@@ -128,6 +131,7 @@ async def upgrade_under_load(directory: Path, tree: Path, *, phase_s: float) -> 
         await judge(fleet, crowd, done.between)
         verdict = await fleet.admin("GET", "/audit/verify", at=NEW)
         done.audit_faults = int(not verdict["ok"])
+        done.days_apart = len(await fleet.database.fetch(DAYS_APART))
     done.answered_by |= {"both": balancer.balanced.answered.total()}
     done.unexpected = {
         word: number

@@ -30,6 +30,7 @@ from gateway.store.diagnosis import running_sockets
 from gateway.store.embedded import EmbeddedServers
 from gateway.store.migrate import HEAD
 from gateway.store.postgres_server import DATABASE, OWNER, SUPERUSER, socket_url
+from tests.gateway.store.agreeing_sums import assert_sums_agree
 from tests.gateway.usage_rows import usage_row
 from tests.made_stores import MadeStores
 from tests.passable import passable_directory
@@ -116,8 +117,10 @@ def test_a_backup_is_for_its_user_alone(backed: Backed) -> None:
 
 
 async def test_a_restored_store_is_what_was_backed_up(backed: Backed, used_data_dir: Path) -> None:
-    """Rows and sums are those of the snapshot; the journal waits to be read; keys match; the chain
-    of the audit log holds, and its head is kept; tables have their owner and their policies."""
+    """Rows and sums are those of the snapshot, and go on agreeing; the journal waits to be read;
+    keys match; the chain of the audit log holds, and its head is kept; tables have their owner and
+    their policies.
+    """
     data_dir = used_data_dir
     async with _restored(backed, data_dir) as store:
         assert store.first_start is None
@@ -129,6 +132,9 @@ async def test_a_restored_store_is_what_was_backed_up(backed: Backed, used_data_
         async with store.database.platform() as connection:
             rows = await connection.exec_driver_sql("SELECT request_id FROM usage_events")
             assert {row[0] for row in rows} == {row.request_id for row in backed.rows}
+        await assert_sums_agree(store.database)
+        await store.ledger.insert([usage_row()])
+        await assert_sums_agree(store.database)
         token = parse_token(backed.key, KEY_PREFIX)
         assert token is not None
         assert await store.keys.find(token.kid) is not None

@@ -19,25 +19,10 @@ from gateway.errors import InternalFailure, StoreUnavailable
 from gateway.store.database import Database
 from gateway.store.ledger import SqlLedger
 from gateway.store.tables import usage_events
+from tests.gateway.store.agreeing_sums import assert_sums_agree
 from tests.gateway.usage_rows import MORNING, usage_row
 
 pytestmark = pytest.mark.anyio
-
-_COLUMNS = "input_tokens, cached_tokens, output_tokens, nano_usd"
-_KEY = "organisation_id, tenant_id, key_id, model, tier, is_batch"
-# What is in the one and not in the other, both ways.
-_DISAGREEMENTS = text(f"""
-    WITH truth AS (
-        SELECT date_trunc('hour', at, 'UTC') AS hour, {_KEY}, sum(input_tokens)::bigint,
-            sum(cached_tokens)::bigint, sum(output_tokens)::bigint, sum(nano_usd)::bigint, count(*)
-        FROM usage_events GROUP BY 1, 2, 3, 4, 5, 6, 7
-    ), kept AS (
-        SELECT hour, {_KEY}, {_COLUMNS}, requests FROM usage_hourly
-        WHERE (input_tokens, cached_tokens, output_tokens, nano_usd, requests) <> (0, 0, 0, 0, 0)
-    )
-    (SELECT * FROM truth EXCEPT SELECT * FROM kept)
-    UNION ALL (SELECT * FROM kept EXCEPT SELECT * FROM truth)
-""")
 
 
 async def test_a_row_is_stored_as_it_is(database: Database) -> None:
@@ -98,7 +83,7 @@ async def test_the_truth_may_be_of_another_model(database: Database) -> None:
     await ledger.insert(
         [replace(lost, outcome=Outcome.CANCELLED, model="true", input_tokens=7, cached_tokens=0)]
     )
-    await _assert_agrees(database)
+    await assert_sums_agree(database)
     async with database.platform() as connection:
         sums = await connection.execute(
             text("SELECT model, input_tokens, requests FROM usage_hourly ORDER BY model")
@@ -134,7 +119,7 @@ async def test_sums_always_agree_with_the_rows(database: Database, seed: int) ->
             draw.shuffle(batch)
             batches.append(batch)
         await asyncio.gather(*(ledger.insert(batch) for batch in batches))
-        await _assert_agrees(database)
+        await assert_sums_agree(database)
     async with database.platform() as connection:
         requests = await connection.scalar(text("SELECT sum(requests) FROM usage_hourly"))
     assert requests == len({row.request_id for row in known}) > 50
@@ -302,17 +287,12 @@ def _another_end(draw: random.Random, row: UsageRow) -> UsageRow:
 
 async def _totals(database: Database) -> tuple[int, int]:
     """Return requests and output tokens, after checking that rows and sums agree."""
-    await _assert_agrees(database)
+    await assert_sums_agree(database)
     async with database.platform() as connection:
         events = usage_events.c
         query = select(func.count(), func.coalesce(func.sum(events.output_tokens), 0))
         count, tokens = (await connection.execute(query)).one()
         return count, tokens
-
-
-async def _assert_agrees(database: Database) -> None:
-    async with database.platform() as connection:
-        assert (await connection.execute(_DISAGREEMENTS)).all() == []
 
 
 async def test_a_row_is_known_by_its_request(database: Database) -> None:

@@ -37,6 +37,8 @@ STATEMENTS = [
     "ALTER TABLE keys DISABLE ROW LEVEL SECURITY",
     "ALTER TABLE keys NO FORCE ROW LEVEL SECURITY",
     "ALTER TABLE audit_log DISABLE TRIGGER append_only",
+    "ALTER TABLE usage_hourly DISABLE TRIGGER days_update",
+    "DELETE FROM usage_daily",
     "ALTER TABLE usage_events DETACH PARTITION usage_events_default",
     "DROP POLICY tenant ON keys",
     "CREATE POLICY mine ON keys USING (true)",

@@ -9,14 +9,21 @@ from datetime import timedelta
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, update
 
 from gateway.domain import ApiKey
 from gateway.domain.tier import Tier
 from gateway.domain.usage import Outcome, UsageBy, UsageQuestion, UsageRow, UsageSum, UsageTotals
 from gateway.store import Store, usage_queries
 from gateway.store.ledger import SqlLedger
-from gateway.store.tables import audit_log, idempotency, quotas, usage_events, usage_hourly
+from gateway.store.tables import (
+    audit_log,
+    idempotency,
+    quotas,
+    usage_daily,
+    usage_events,
+    usage_hourly,
+)
 from gateway.store.usage_queries import SqlUsage
 from tests.gateway.usage_rows import MORNING, usage_row
 
@@ -24,6 +31,8 @@ pytestmark = pytest.mark.anyio
 
 HOUR = timedelta(hours=1)
 TOP = MORNING.replace(minute=0, second=0, microsecond=0)
+DAY = TOP.replace(hour=0)
+DAY_END = DAY + 24 * HOUR
 
 
 async def test_sums_are_what_adding_up_the_rows_gives(store: Store) -> None:
@@ -32,7 +41,7 @@ async def test_sums_are_what_adding_up_the_rows_gives(store: Store) -> None:
     acme, globex = await _keys(store)
     rows = [_random_row(draw, draw.choice([acme, globex])) for _ in range(400)]
     await SqlLedger(store.database).insert(rows)
-    moments = [TOP + n * HOUR for n in (-30, -3, 0, 1, 26)]
+    moments = [TOP + n * HOUR for n in (-30, -3, 0, 1, 26)] + [DAY - 24 * HOUR, DAY, DAY_END]
     moments += [draw.choice(rows).at for _ in range(5)]
     moments += [row.at + timedelta(microseconds=1) for row in draw.choices(rows, k=5)]
     for _ in range(40):
@@ -50,6 +59,25 @@ async def test_sums_are_what_adding_up_the_rows_gives(store: Store) -> None:
         )
         found = await _ask(store, question)
         assert found == _added_up(rows, question, {key.id: key for key in (acme, globex)})
+
+
+async def test_whole_days_are_read_from_sums_by_day(store: Store) -> None:
+    """What is in these alone is in the answer, but where it tells hours apart or takes part of a
+    day.
+    """
+    (acme, _), organisation = await _keys(store), await store.organisations.default()
+    await SqlLedger(store.database).insert([await _own(store, _of(acme))])
+    async with store.database.platform() as connection:
+        await connection.execute(update(usage_daily).values(requests=100))
+    for start, end, by, requests in (
+        (DAY, DAY_END, UsageBy.DAY, 100),
+        (DAY - timedelta(minutes=1), DAY_END + timedelta(minutes=90), UsageBy.KEY, 100),
+        (DAY, DAY_END, UsageBy.HOUR, 1),
+        (DAY + timedelta(microseconds=1), DAY_END, UsageBy.DAY, 1),
+        (DAY, DAY_END - timedelta(microseconds=1), UsageBy.DAY, 1),
+    ):
+        question = replace(_question(organisation.id, by), start=start, end=end)
+        assert [one.totals.requests for one in await _ask(store, question)] == [requests]
 
 
 async def test_what_the_ledger_outlives_is_told_by_its_id(store: Store) -> None:
@@ -98,13 +126,13 @@ async def test_another_organisation_is_not_summed(store: Store) -> None:
 async def test_without_its_where_a_question_of_a_tenant_still_sees_that_tenant_alone(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row-level security answers, whatever the statement forgot: from rows and from hours."""
+    """Row-level security answers, whatever the statement forgot: from rows, hours and days."""
     acme, globex = await _keys(store)
     await SqlLedger(store.database).insert([await _own(store, _of(acme)) for _ in range(3)])
     monkeypatch.setattr(usage_queries, "_wanted", lambda table, question: [])
     organisation = await store.organisations.default()
-    for start in (TOP, TOP + timedelta(minutes=1)):
-        question = replace(_question(organisation.id, UsageBy.KEY), start=start)
+    for start, end in ((TOP, TOP + HOUR), (TOP + timedelta(minutes=1), TOP + HOUR), (DAY, DAY_END)):
+        question = replace(_question(organisation.id, UsageBy.KEY), start=start, end=end)
         (everyone,) = await _ask(store, question)
         assert everyone.totals.requests == 3
         assert await _ask(store, replace(question, tenant_id=globex.tenant_id)) == []
@@ -114,7 +142,7 @@ async def test_without_its_where_a_question_of_a_tenant_still_sees_that_tenant_a
 
 @pytest.mark.parametrize(
     "table",
-    [usage_events, usage_hourly, quotas, idempotency, audit_log],
+    [usage_events, usage_hourly, usage_daily, quotas, idempotency, audit_log],
     ids=lambda table: table.name,
 )
 async def test_a_tenant_sees_no_row_of_another_without_any_where(store: Store, table) -> None:  # type: ignore[no-untyped-def]
