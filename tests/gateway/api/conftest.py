@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any, cast
 from uuid import UUID
 
 import httpx
 import pytest
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from engine.config import EngineConfig
@@ -18,8 +20,10 @@ from engine.demo import MODEL_DIR
 from engine.simulated import SimulatedEngine
 from engine.step_cost import load_profile
 from engine.text import ChatTemplate, Tokenizer
+from gateway.api import docs_page, openapi
 from gateway.api.health import Health
 from gateway.api.held_bytes import HeldBytes
+from gateway.api.openai.described import Served
 from gateway.api.public import public_app
 from gateway.domain import Principal, TenantSlo, Tier
 from gateway.errors import AuthenticationFailed
@@ -71,9 +75,50 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.from_dir(MODEL_DIR)
 
 
+@pytest.fixture(scope="session")
+def words(tokenizer: Tokenizer) -> list[int]:
+    """Return the tokens that are letters alone."""
+    return [i for i in range(tokenizer.vocab_size) if tokenizer.decode([i]).strip().isalpha()]
+
+
+@cache
+def demo_template() -> ChatTemplate | None:
+    """Compile the demo model's chat template, once for all servers of a process."""
+    return ChatTemplate.from_dir(MODEL_DIR)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def described_once() -> Iterator[None]:
+    """Write the API's description once for servers that are alike.
+
+    It is a third of what a test here would cost, and depends on nothing but what is the key.
+    """
+    documents: dict[str, dict[str, Any]] = {}
+    pages: dict[int, str] = {}
+    describe, write = openapi.document, docs_page.page
+
+    def document(routes: Sequence[Route], *, version: str, served: Served) -> dict[str, Any]:
+        key = repr(([(one.path, one.methods) for one in routes], version, served))
+        if key not in documents:
+            documents[key] = describe(routes, version=version, served=served)
+        return documents[key]
+
+    def page(document: Mapping[str, Any]) -> str:
+        kept = any(document is one for one in documents.values())
+        if not kept:
+            return write(document)
+        if id(document) not in pages:
+            pages[id(document)] = write(document)
+        return pages[id(document)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openapi, "document", document)
+        patch.setattr(docs_page, "page", page)
+        yield
+
+
 @pytest.fixture
-async def model(tokenizer: Tokenizer) -> AsyncIterator[ServedModel]:
-    words = [i for i in range(tokenizer.vocab_size) if tokenizer.decode([i]).strip().isalpha()]
+async def model(tokenizer: Tokenizer, words: list[int]) -> AsyncIterator[ServedModel]:
     engine = SimulatedEngine(
         load_profile("cpu-demo"),
         vocab_size=tokenizer.vocab_size,
@@ -182,7 +227,7 @@ def served_model(
         service=service,
         info=info,
         tokenizer=tokenizer,
-        chat_template=ChatTemplate.from_dir(MODEL_DIR),
+        chat_template=demo_template(),
         created_s=1_700_000_000,
         fingerprint="fp_test",
         aliases=("gpt-4o-mini",),
