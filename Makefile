@@ -25,15 +25,19 @@ observe: $(VENV)/.installed  ## Start Debian's Prometheus beside a running `make
 	@$(BIN)/python -m gateway.cli.observe $(ARGS)
 
 # First two at a time, as much of it waits for servers; then those that need the cores alone.
-PYTEST := $(BIN)/python -m pytest --durations=50 --durations-min=0.5
+# Bytecode is kept even where a machine's setting says otherwise: hundreds of servers and commands
+# are started, and each would compile all of Sluice anew.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --durations=50 --durations-min=0.5
+# Which files those are, so that the second run need not collect all the others again.
+ALONE   = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
 
 test: $(VENV)/.tested        ## Run every test that needs no GPU (ARGS="tests/engine -k kv")
 ifdef ARGS
-	@$(BIN)/python -m pytest $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(ARGS)
 else
 	@status=0; \
 	  $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not alone" || status=1; \
-	  $(PYTEST) -m alone || status=1; \
+	  $(PYTEST) -m alone $(ALONE) || status=1; \
 	  exit $$status
 endif
 

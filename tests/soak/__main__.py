@@ -243,7 +243,7 @@ def _run(report: str, parts: Sequence[Callable[..., Part]], out: Path, scale: fl
     all_met = True
     for part in parts:
         print(f"{part.__name__} …", file=sys.stderr, flush=True)
-        with passable_directory() as directory:
+        with passable_directory(on_disk=True) as directory:
             sized = (directory, scale) if part in SCALED else (directory,)
             figures, samples = part(*sized)
         for key, figure in figures.items():

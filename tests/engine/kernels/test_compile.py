@@ -49,9 +49,16 @@ FIRST = "_begin_step_kernel"
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Every kernel as operations launch it, compiled for Hopper."""
-    cache = tmp_path_factory.mktemp("triton")
+def compiled(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:
+    """Every kernel as operations launch it, compiled for Hopper.
+
+    Those that have not changed are kept from one run of the tests to the next: Triton finds them
+    by a hash of their sources, all that they call, and its own version.
+    """
+    kept = pytestconfig.cache if pytestconfig.pluginmanager.has_plugin("cacheprovider") else None
+    cache = kept.mkdir("triton") if kept else tmp_path_factory.mktemp("triton")
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(cache)}
     done = subprocess.run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any, cast
 from uuid import UUID
 
@@ -71,9 +72,20 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.from_dir(MODEL_DIR)
 
 
+@pytest.fixture(scope="session")
+def words(tokenizer: Tokenizer) -> list[int]:
+    """Return the tokens that are letters alone."""
+    return [i for i in range(tokenizer.vocab_size) if tokenizer.decode([i]).strip().isalpha()]
+
+
+@cache
+def demo_template() -> ChatTemplate | None:
+    """Compile the demo model's chat template, once for all servers of a process."""
+    return ChatTemplate.from_dir(MODEL_DIR)
+
+
 @pytest.fixture
-async def model(tokenizer: Tokenizer) -> AsyncIterator[ServedModel]:
-    words = [i for i in range(tokenizer.vocab_size) if tokenizer.decode([i]).strip().isalpha()]
+async def model(tokenizer: Tokenizer, words: list[int]) -> AsyncIterator[ServedModel]:
     engine = SimulatedEngine(
         load_profile("cpu-demo"),
         vocab_size=tokenizer.vocab_size,
@@ -182,7 +194,7 @@ def served_model(
         service=service,
         info=info,
         tokenizer=tokenizer,
-        chat_template=ChatTemplate.from_dir(MODEL_DIR),
+        chat_template=demo_template(),
         created_s=1_700_000_000,
         fingerprint="fp_test",
         aliases=("gpt-4o-mini",),
