@@ -334,3 +334,26 @@ def test_what_an_organisation_was_charged_is_learned() -> None:
     assert ahead_of(queue, newcomer, 0.0) == pytest.approx(300, abs=100)
     tree.charge_each(dict.fromkeys(crowd, 20.0), 0.0)
     assert ahead_of(queue, newcomer, 0.0) == pytest.approx(100)
+
+
+@pytest.mark.parametrize("borrow_tokens", [0.0, 1_000.0])
+@pytest.mark.parametrize("sibling", ["crowd", "other", ""])
+def test_a_deadline_goes_ahead_on_loan_within_its_organisation_too(
+    sibling: str, borrow_tokens: float
+) -> None:
+    """As the tree lends: to the organisation beside others, and to the tenant beside its own."""
+    tree = FairTree(FairnessConfig(policy="vtc", borrow_tokens=borrow_tokens))
+    queue = QueueAhead(tree)
+    for index in range(20):
+        tenant, organisation = ("loud", sibling) if index % 2 else ("low", "low")
+        waiting = make_sequence(50, tenant=tenant, organisation=organisation, ttft_s=1_000.0)
+        push(tree, waiting)
+    served = make_sequence(300, tenant="new", organisation="crowd")
+    push(tree, served)
+    tree.remove(served, 0.0)
+    tree.charge(served, 300.0, 0.0)
+    newcomer = make_sequence(100, tenant="new", organisation="crowd", ttft_s=1.0)
+    newcomer.start_by_s = 1.0
+    predicted = ahead_of(queue, newcomer, 0.0)
+    num_served = served_before(tree, newcomer, 0.0)
+    assert (predicted > 0, num_served > 0) == (borrow_tokens == 0, borrow_tokens == 0)

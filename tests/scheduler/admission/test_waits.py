@@ -25,9 +25,13 @@ _LINE = LinearCost(0.0, 1e-3)
 _COST = StepCost("linear", _LINE, _LINE)
 
 
-def driver_of(policy: str = "vtc") -> Driver:
+def driver_of(policy: str = "vtc", *, num_slots: int = 64) -> Driver:
     engine = fakes.make_engine(
-        cost=_COST, max_model_len=40_000, num_blocks=20_000, max_num_batched_tokens=100
+        cost=_COST,
+        max_model_len=40_000,
+        num_blocks=20_000,
+        max_num_batched_tokens=100,
+        max_num_seqs=num_slots,
     )
     driver = Driver(engine)
     mixed = PRESETS["mixed"]
@@ -71,6 +75,15 @@ def test_a_prompt_that_goes_before_counts(policy: str, band: Band) -> None:
     assert isinstance(answer, Reject)
 
 
+def test_a_prompt_of_a_lower_band_does_not_count() -> None:
+    """Whoever sent it, its own tenant too."""
+    for tenant in ("heavy", "light"):
+        driver = driver_of()
+        offer(driver, "long", tenant, 10_000, band=Band.FLEX)
+        driver.turn()
+        assert isinstance(offer(driver, "short", "light", 100, ttft_s=1.0), Admit)
+
+
 def test_a_prompt_of_the_tenants_own_counts() -> None:
     """What its own tenant has under way, due before it, comes before a request."""
     driver = driver_of()
@@ -112,3 +125,16 @@ def test_steps_that_lack_no_room_say_nothing_of_how_fast_a_queue_drains() -> Non
     for n in range(100):
         admission.note_step(features, 0.1, driver.now + 10 + 0.1 * n, is_full=True)
     assert admission._rate.tokens_per_s() < 0.2 * before
+
+
+def test_steps_that_lack_slots_say_nothing_of_how_fast_a_queue_drains() -> None:
+    """Who waits for a slot waits for a row to end, however small the steps are meanwhile."""
+    driver = driver_of(num_slots=1)
+    offer(driver, "long", "heavy", 10_000)
+    driver.turn()
+    admission = driver.scheduler._admission
+    before = admission._rate.tokens_per_s()
+    offer(driver, "waits", "other", 30_000)
+    for n in range(100):
+        admission.note_step(StepFeatures(num_prefill_tokens=10), 0.1, driver.now + 10 + 0.1 * n)
+    assert admission._rate.tokens_per_s() == pytest.approx(before, rel=0.01)

@@ -176,6 +176,19 @@ def test_who_is_above_its_share_leaves_the_last_eighth_of_blocks() -> None:
     assert driver.tokens[name]
 
 
+def test_who_has_no_row_is_let_in_with_more_than_its_share() -> None:
+    """What is free is enough: nothing else would ever let it in, as long as others run."""
+    driver = make_driver(num_slots=64, num_blocks=160)
+    offer(driver, "light", output=1)
+    turns(driver, 2)
+    offer(driver, "flood", 4, prompt=64)
+    turns(driver, 2)
+    assert num_free_blocks(driver) >= 111 + 8
+    offer(driver, "large", prompt=880, output=8)
+    turns(driver, 2)
+    assert (num_rows(driver, "large"), num_rows(driver, "flood")) == (1, 4)
+
+
 def test_a_turn_that_cannot_be_taken_passes_to_who_may_take_it() -> None:
     """The flood is next, does not fit beside the headroom, and does not keep it from the other."""
     driver = make_driver()
