@@ -77,6 +77,16 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
+class Recount:
+    """Have the windows of who is billed loaded again, as the ledger may have more → `Done`.
+
+    Each of `metas` begins as that of a request does.
+    """
+
+    metas: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Begun:
     """Let go of the tokens of its prompt, which waits no longer → `Done`, `Nothing`."""
 
@@ -185,6 +195,7 @@ Op = (
     | Reserve
     | Extend
     | Settle
+    | Recount
     | Begun
     | Keep
     | HoldAgain

@@ -39,6 +39,7 @@ from gateway.domain.counters import (
     ReadSlot,
     Reap,
     Reaped,
+    Recount,
     Repair,
     Reserve,
     Seen,
@@ -115,6 +116,10 @@ def _settle(op: Settle, arguments: list[bytes]) -> _Raw:
     return ("settle", op.request_id, op.used, op.listed_percent, *row)
 
 
+def _recount(op: Recount, arguments: list[bytes]) -> _Raw:
+    return ("recount", op.metas)
+
+
 def _begun(op: Begun, arguments: list[bytes]) -> _Raw:
     return ("begun", op.request_id)
 
@@ -170,6 +175,7 @@ _SPELL: Final[dict[type, Callable[[Any, list[bytes]], _Raw]]] = {
     Reserve: _reserve,
     Extend: _extend,
     Settle: _settle,
+    Recount: _recount,
     Begun: _begun,
     Keep: _keep,
     HoldAgain: _hold_again,

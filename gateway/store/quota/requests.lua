@@ -377,6 +377,12 @@ local function recount(meta)
   end
 end
 
+-- {'recount', {meta, ...}}: the ledger has got bills of these lately, which windows may lack.
+function ops.recount(op)
+  for _, meta in ipairs(op[2]) do recount(meta) end
+  return {'done'}
+end
+
 -- {'reserve', id, scopes, amounts, meta, lease_us} ->
 --   {'held', at_us, {tightest on requests, tightest on tokens}}, each {scope, entry, left,
 --   whole in us} or false

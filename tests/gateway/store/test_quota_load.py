@@ -23,6 +23,7 @@ from gateway.domain.counters import (
     Kept,
     Known,
     Load,
+    Recount,
     Reserve,
     Settle,
     Unknown,
@@ -283,6 +284,16 @@ def test_a_bill_of_what_is_not_known_here_has_its_windows_loaded_again(emptied: 
     emptied.settle("a", 70, is_unknown=True)
     assert emptied.load(120, ["a"], ["a"]) == Done()
     assert emptied.stands == (120, 51)
+
+
+def test_windows_of_whom_the_ledger_has_more_are_loaded_again(emptied: Emptied) -> None:
+    """Whoever asks next does it; what is held stays held."""
+    assert emptied.load(50) == Done()
+    emptied.come_back("b", 40)
+    for meta, answer in (("[]", Known()), (META, Done())):
+        emptied.counters.run(Recount([meta]))
+        assert emptied.load(90) == answer
+    assert emptied.stands == (90, 40)
 
 
 def test_a_bill_of_one_tenant_is_nothing_to_another(emptied: Emptied) -> None:

@@ -24,6 +24,7 @@ from gateway.store import Store
 from gateway.store.quota_counters import RedisQuotaCounters
 from gateway.store.redis import connect_for_pipe
 from gateway.store.redis_pipe import RedisPipe
+from tests.counted import counted
 from tests.faults.proxy import Fault, FaultProxy
 from tests.gateway.services.quotas.fleet import PROMPT, Gateway, Tenant, gateway
 
@@ -60,10 +61,11 @@ class Partition:
         [seen] = answer.limits
         return seen.used, seen.held
 
-    async def heard_of(self, num_ended: int) -> None:
-        """Wait until the counters have been told of the ends of so many requests."""
+    async def is_to_be_loaded(self) -> None:
+        """Wait until the counters have been told that they may lack something."""
+        scope = f"sluice:q:tenant:{(await self.tenant.principal()).tenant_id}"
         async with Redis.from_url(self.redis_url) as redis:
-            while await redis.llen("sluice:q:ended") < num_ended:
+            while counted(await redis.get(scope))["tokens.day:g"] >= 0:
                 await asyncio.sleep(0.01)
 
     async def serve_by_other(self) -> bool:
@@ -200,7 +202,7 @@ async def test_what_comes_into_the_ledger_after_the_counters_were_loaded_is_coun
     partition.cut.ledger_answers.set()
     assert await partition.cut.writer.flush(10)
     partition.proxy.fault = Fault()
-    await partition.heard_of(1 + 5)
+    await partition.is_to_be_loaded()
     used += await partition.use_up(0)
     assert await partition.settled() == used <= CAP
 
