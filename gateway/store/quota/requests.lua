@@ -233,17 +233,47 @@ local function is_worse(wait, than)
   return (than >= 0 and (wait < 0 or wait > than)) or (than == -2 and wait == -1)
 end
 
--- Windows that were loaded lately, as {scope, entry, until when}: a gateway that has not heard of
--- their limit may still begin requests without it.
-local young, YOUNG_US, NEWS_US = {}, 15000000, 500000
+local YOUNG_US, NEWS_US = 15000000, 500000
 local OWNER_AT = {organisation = 1, tenant = 2, key = 3}
 local NOBODY = '00000000-0000-0000-0000-000000000000'
+
+-- The scopes of whoever is billed for a request.
+local function owners_of(meta)
+  if meta == '' then return {} end
+  local ids, keys = cjson.decode(meta), {P .. 'platform:' .. NOBODY}
+  for kind, at in pairs(OWNER_AT) do
+    if ids[at] then keys[#keys + 1] = P .. kind .. ':' .. ids[at] end
+  end
+  return keys
+end
 
 -- Tell whether a request is a scope's, by who is billed for it.
 local function is_of(meta, key)
   local kind, id = string.match(key, '^' .. P .. '(%a+):(.*)$')
   if meta == '' or kind == 'platform' then return meta ~= '' end
   return string.find(meta, id, 1, true) and cjson.decode(meta)[OWNER_AT[kind]] == id or false
+end
+
+-- Windows that were loaded lately, {scope's key, entry, until when}, in a queue and by their scopes: a
+-- gateway that has not heard of their limit may still begin requests without it. There may be
+-- thousands, and every reservation asks.
+local young, young_from, young_to, young_of = {}, 1, 0, {}
+
+local function forget_old()
+  while young_from <= young_to and now >= young[young_from][3] do
+    local key = young[young_from][1]
+    table.remove(young_of[key], 1)
+    if #young_of[key] == 0 then young_of[key] = nil end
+    young[young_from], young_from = nil, young_from + 1
+  end
+end
+
+local function note_young(key, from)
+  forget_old()
+  local one = {key, from, now + YOUNG_US}
+  young_to = young_to + 1
+  young[young_to], young_of[key] = one, young_of[key] or {}
+  table.insert(young_of[key], one)
 end
 
 -- The slot of a window that an instant is in, of those that start at `starts`; nil: none of them.
@@ -305,17 +335,14 @@ end
 
 -- The young windows that a request is to count in and does not.
 local function news_for(record)
-  local news, left, scopes = {}, {}, scopes_of(record[PACKED])
-  for i = 1, #young do
-    local one = young[i]
-    if now < one[3] then
-      left[#left + 1] = one
-      if not counts_in(scopes, one[1], one[2]) and is_of(record[META], one[1]) then
-        news[#news + 1] = one
-      end
+  forget_old()
+  if young_from > young_to then return {} end
+  local news, scopes = {}, scopes_of(record[PACKED])
+  for _, key in ipairs(owners_of(record[META])) do
+    for _, one in ipairs(young_of[key] or {}) do
+      if not counts_in(scopes, key, one[2]) then news[#news + 1] = one end
     end
   end
-  young = left
   return news
 end
 
@@ -363,12 +390,7 @@ end
 -- counters do not know the bill may have come into the ledger since. Loading adds and takes nothing
 -- that is right already.
 local function recount(meta)
-  if meta == '' then return end
-  local owners, keys = cjson.decode(meta), {P .. 'platform:' .. NOBODY}
-  for kind, at in pairs(OWNER_AT) do
-    if owners[at] then keys[#keys + 1] = P .. kind .. ':' .. owners[at] end
-  end
-  for _, key in ipairs(keys) do
+  for _, key in ipairs(owners_of(meta)) do
     local fields, has_changed = read_named(key), false
     for name, loaded in pairs(fields) do
       if loaded >= 0 and string.find(name, ':g$') then fields[name], has_changed = -1, true end
@@ -435,12 +457,12 @@ function ops.reserve(op)
   end
   if worst then return worst end
   local record = {packed, amounts, now, op[5], NOTHING_TOLD}
-  local news = #young > 0 and news_for(record) or nil
-  if news and not has_room(news, amounts) then return {'building', NEWS_US} end
+  local news = news_for(record)
+  if not has_room(news, amounts) then return {'building', NEWS_US} end
   for s = 1, #scopes do write(scopes[s], all[s]) end
   remember(id, record)
   renew(id, op[6])
-  if news then catch_up(id, record, news) end
+  catch_up(id, record, news)
   local tightest = {stand(scopes, rs, ri, r_left, r_after), stand(scopes, ts, ti, t_left, t_after)}
   return {'held', now, tightest}
 end

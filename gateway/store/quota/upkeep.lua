@@ -132,7 +132,7 @@ function ops.load(op)
   end
   write_named(key, fields)
   call('DEL', P .. 'w:' .. key .. ':' .. name)
-  young[#young + 1] = {key, from, now + YOUNG_US}
+  note_young(key, from)
   for id, record in pairs(running) do put_into(id, record, key, from) end
   return {'done'}
 end
