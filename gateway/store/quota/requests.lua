@@ -247,9 +247,15 @@ local function owners_of(meta)
   return keys
 end
 
+-- A scope's kind and its id.
+local parts_of = kept(function(key)
+  local kind, id = string.match(key, '^' .. P .. '(%a+):(.*)$')
+  return {kind, id}
+end)
+
 -- Tell whether a request is a scope's, by who is billed for it.
 local function is_of(meta, key)
-  local kind, id = string.match(key, '^' .. P .. '(%a+):(.*)$')
+  local kind, id = unpack(parts_of(key))
   if meta == '' or kind == 'platform' then return meta ~= '' end
   return string.find(meta, id, 1, true) and cjson.decode(meta)[OWNER_AT[kind]] == id or false
 end

@@ -22,6 +22,39 @@ local function may_reap()
   return now >= back_us or now < back_us - RETURN_US
 end
 
+-- What is known of the lists that loading looks through, so that each of thousands of windows that are
+-- loaded after a loss need not read all of them: by their scopes, the ends {id, at, tokens, nano}
+-- read so far, up to the last one; and whose the requests are that are held.
+local ends = {of = {}, num = 0, last = nil}
+local held = {metas = {}, num = 0}
+local MAX_KNOWN, LOOK_BACK = 2 * MAX_ENDED, 100
+
+-- The ends that came behind the last one that was read, from a place on; all, where that is gone.
+local function new_ends()
+  local ended
+  for _, from in ipairs({-LOOK_BACK, 0}) do
+    ended = call('LRANGE', ENDED, from, -1)
+    for i = #ended, 1, -1 do
+      if ended[i] == ends.last then return ended, i + 1 end
+    end
+  end
+  ends = {of = {}, num = 0}
+  return ended, 1
+end
+
+local function read_ended()
+  if ends.num > MAX_KNOWN then ends.last = nil end
+  local ended, first = new_ends()
+  for i = first, #ended do
+    local one = cmsgpack.unpack(ended[i])
+    for _, key in ipairs(owners_of(one[3])) do
+      local list = ends.of[key] or {}
+      list[#list + 1], ends.of[key] = {one[1], one[2], one[4], one[5]}, list
+    end
+  end
+  ends.num, ends.last = ends.num + #ended - first + 1, ended[#ended]
+end
+
 -- What settled in a window and may not be in the ledger yet: {id = {slot = amount}}.
 local function unseen_in(key, from)
   local unseen = {}
@@ -31,11 +64,10 @@ local function unseen_in(key, from)
     unseen[id] = unseen[id] or {}
     unseen[id][slot] = tonumber(found[i + 1])
   end
-  local ended = call('LRANGE', ENDED, 0, -1)
-  for i = 1, #ended do
-    local one = cmsgpack.unpack(ended[i])
-    local slot, amount = slot_of(from, one[2]), one[from[2] == NANO and 5 or 4]
-    if slot and amount > 0 and is_of(one[3], key) then
+  read_ended()
+  for _, one in ipairs(ends.of[key] or {}) do
+    local slot, amount = slot_of(from, one[2]), one[from[2] == NANO and 4 or 3]
+    if slot and amount > 0 then
       unseen[one[1]] = unseen[one[1]] or {}
       unseen[one[1]][tostring(slot)] = amount
     end
@@ -43,13 +75,25 @@ local function unseen_in(key, from)
   return unseen
 end
 
+-- Who is billed for what is held; nil: nobody, as it is not held any more.
+local function meta_of(id)
+  local meta = held.metas[id]
+  if not meta then
+    local record = recall(id)
+    meta = record and record[META]
+    if held.num >= MAX_KNOWN then held = {metas = {}, num = 0} end
+    held.metas[id], held.num = meta, held.num + 1
+  end
+  return meta
+end
+
 -- What is held of a scope: {id = record}.
 local function running_of(key)
   local running = {}
   for _, leases in ipairs({LEASES, OVERDUE}) do
     for _, id in ipairs(call('ZRANGE', leases, 0, -1)) do
-      local record = recall(id)
-      if record and is_of(record[META], key) then running[id] = record end
+      local meta = meta_of(id)
+      if meta and is_of(meta, key) then running[id] = recall(id) end
     end
   end
   return running

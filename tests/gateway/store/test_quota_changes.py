@@ -291,3 +291,35 @@ def test_what_was_reaped_lately_is_asked_for_as_well(world: World) -> None:
     assert waiting.request_ids == [dead]
     assert world.load(limits, 0, (dead,)) == Done()
     assert world.stands(limits) == (40, 0)
+
+
+@pytest.mark.parametrize("num_between", [1, 60, 150])
+def test_ends_are_found_however_many_came_since_the_last_load(
+    world: World, num_between: int
+) -> None:
+    """They are read from where the last load had come to, and once."""
+    first = [world.serve(NO_LIMITS, 1) for _ in range(3)]
+    limits = world.set(daily_tokens=1000)
+    for known in ([], first):
+        waiting = world.load(limits, 0, tuple(known))
+        assert isinstance(waiting, Waiting) is not known
+    more = [world.serve(NO_LIMITS, 1) for _ in range(num_between)]
+    again = world.set(daily_tokens=2000)
+    waiting = world.load(again, 0, tuple(first))
+    listed = waiting.request_ids if isinstance(waiting, Waiting) else first
+    assert sorted(listed) == sorted([*first, *more])
+    assert world.load(again, 0, (*first, *more)) == Done()
+    assert world.stands(again) == (3 + num_between, 0)
+
+
+def test_ends_of_a_life_before_are_not_remembered(world: World) -> None:
+    """Counters that forgot everything have forgotten these too."""
+    world.serve(NO_LIMITS, 70)
+    limits = world.set(daily_tokens=1000)
+    assert isinstance(world.load(limits, 0), Waiting)
+    world.counters.redis.flushdb()
+    world.counters.run()
+    ended = world.serve(NO_LIMITS, 40)
+    waiting = world.load(limits, 0)
+    assert isinstance(waiting, Waiting)
+    assert waiting.request_ids == [ended]
