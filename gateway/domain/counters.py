@@ -60,7 +60,7 @@ class Extend:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Let go of what is held and count what was used, once → `Done`, `Nothing`.
+    """Let go of what is held and count what was used, once → `Done`, `Known`, `Nothing`.
 
     With its `limits` the answer lists windows that are used to `listed_percent` or more. `at_us`
     and `meta` are for requests that the counters may have forgotten: windows that are loaded later

@@ -7,7 +7,8 @@
 -- `overdue`, holding what it holds: its gateway may have billed it, or vouched for it, in the ledger,
 -- and whoever sweeps looks there first. One that was settled leaves a tombstone in its place, so that
 -- a delayed repetition cannot hold anything again; x:<id> remembers what a reaped one was charged, so
--- that a late settle corrects it.
+-- that a late settle corrects it. n:<id> is a tombstone's of one that was not known: its bill, which
+-- says whose it was, may come behind it.
 --
 -- Who is cut off vouches in the ledger for what it holds. A window that is loaded meanwhile has that
 -- among what was used: v:<scope>:<f> has it apart, as <id> = <amount>, and who comes back, to
@@ -509,12 +510,12 @@ function ops.extend(op)
 end
 
 -- {'settle', id, amounts, percent, at_us, meta, scopes} -> {'done', {scope, entry, used, ...}} |
---   {'nothing'}
+--   {'nothing'} | {'known'}: it was done before
 -- The last three are those of a request that is not known here, as it began in a life before; who
 -- has only its row has no `scopes`.
 function ops.settle(op)
   local id, used, percent = op[2], op[3], op[4]
-  local record = recall(id)
+  local record, was_settled = recall(id)
   if record then
     local windows = release(id, scopes_of(record[PACKED]), record[AMOUNTS], used, percent)
     call('ZREM', LEASES, id)
@@ -532,10 +533,15 @@ function ops.settle(op)
     bury(id)
     return {'done', release(id, scopes_of(charged[1]), nothing, more, percent)}
   end
+  -- It was settled here: whoever asks again did not hear so.
+  if was_settled and call('EXISTS', P .. 'n:' .. id) == 0 then return {'known'} end
   if op[6] then
     note_end(id, {[AT] = op[5], [META] = op[6]}, used)
     if op[7] then settle_vouched(id, argv[op[7]], used) end
     recount(op[6])
+    call('DEL', P .. 'n:' .. id)
+  else
+    call('SET', P .. 'n:' .. id, 1, 'PX', TOMBSTONE_MS)
   end
   -- A reservation that was given up may still be on its way.
   bury(id)

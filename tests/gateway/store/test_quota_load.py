@@ -23,6 +23,7 @@ from gateway.domain.counters import (
     Kept,
     Known,
     Load,
+    Nothing,
     Recount,
     Reserve,
     Settle,
@@ -280,10 +281,31 @@ def test_a_bill_of_what_is_not_known_here_has_its_windows_loaded_again(emptied: 
     assert emptied.stands == (120, 40)
     assert isinstance(emptied.counters.run(asks)[0], Held)
     assert emptied.extend("b", 10) == Extended(10)
-    # What is counted already is not counted again.
+    # That was known from then on, however often it is told.
     emptied.settle("a", 70, is_unknown=True)
-    assert emptied.load(120, ["a"], ["a"]) == Done()
+    assert emptied.load(120, ["a"], ["a"]) == Known()
     assert emptied.stands == (120, 51)
+
+
+def test_what_was_settled_here_has_nothing_loaded_again(emptied: Emptied) -> None:
+    """Who did not hear that it was asks once more, and its journal may tell of it later."""
+    assert emptied.load(50) == Done()
+    emptied.come_back("a", 100)
+    op = Settle("a", used(output=70), emptied.limits)
+    assert [emptied.counters.run(op) for _ in range(2)] == [[Done()], [Known()]]
+    emptied.settle("a", 70, is_unknown=True)
+    assert emptied.load(50) == Known()
+    assert emptied.stands == (120, 0)
+
+
+def test_what_was_not_known_stays_so_until_its_bill_comes(emptied: Emptied) -> None:
+    """Who did not hear that it was not known hears it again."""
+    assert emptied.load(50) == Done()
+    op = Settle("a", used(output=70), emptied.limits)
+    assert [emptied.counters.run(op) for _ in range(2)] == [[Nothing()], [Nothing()]]
+    emptied.settle("a", 70, is_unknown=True)
+    assert isinstance(emptied.load(120), Waiting)
+    assert emptied.counters.run(op) == [Known()]
 
 
 def test_windows_of_whom_the_ledger_has_more_are_loaded_again(emptied: Emptied) -> None:
