@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -23,9 +22,10 @@ from gateway.store.embedded import EmbeddedServers
 from gateway.store.logins import DatabaseUrls, embedded_urls, given_urls
 from gateway.store.migrate import HEAD
 from gateway.store.pools import CONNECTIONS
+from gateway.store.script_escape import numbers_of, version_to_use
 
 # The first that know what Sluice's statements and scripts ask for.
-_POSTGRES_MIN, _REDIS_MIN, _VALKEY_MIN = 14, (6, 2), (7, 2)
+_POSTGRES_MIN, _REDIS_MIN, _VALKEY_MIN = 14, (7, 0), (7, 2)
 _LATER: Final = "embedded: a start makes it"
 
 
@@ -48,7 +48,7 @@ def judge_database(state: DatabaseState) -> Finding:
     found = (
         f"PostgreSQL {state.version}, schema {state.schema.revision or 'none'}, role {state.role}"
     )
-    major = _numbers(state.version)[:1]
+    major = numbers_of(state.version)[:1]
     if major < (_POSTGRES_MIN,):
         mend = f"use PostgreSQL {_POSTGRES_MIN} or newer"
         return broken("database", f"{found}: too old", mend)
@@ -83,9 +83,12 @@ def judge_redis(state: RedisState) -> Finding:
     if state.is_cluster:
         mend = "set SLUICE_REDIS_URL to a single server: scripts touch keys of several slots"
         return broken("redis", f"{found}, a cluster", mend)
-    if _numbers(state.version) < oldest:
+    if numbers_of(state.version) < oldest:
         wanted = ".".join(map(str, oldest))
         return broken("redis", f"{found}: too old", f"use {state.product} {wanted} or newer")
+    if (mended := version_to_use(state.product, state.version)) is not None:
+        mend = f"use {state.product} {mended} or newer"
+        return warning("redis", f"{found}: scripts break out of it (CVE-2025-49844)", mend)
     if state.eviction != "noeviction":
         mend = "redis-cli config set maxmemory-policy noeviction"
         return warning("redis", f"{found}, which evicts ({state.eviction})", mend)
@@ -140,7 +143,3 @@ def _urls(
     servers = EmbeddedServers(settings.data_dir, postgres=database is None, valkey=redis is None)
     with servers:
         yield database or embedded_urls(servers), redis or servers.redis_url()
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

@@ -19,6 +19,7 @@ from gateway.store.migrate import Schema, schema_of
 from gateway.store.placement import ACCESS
 from gateway.store.postgres_server import DATABASE, LOGIN, OWNER, socket_url
 from gateway.store.redis import connect_redis, is_cluster
+from gateway.store.script_escape import product_of
 from gateway.store.valkey_server import valkey_url
 
 _DESCRIBE: Final = text(
@@ -85,10 +86,10 @@ async def describe_redis(url: str) -> RedisState:
         raise StoreUnavailable(detail=str(exc)) from exc
     finally:
         await redis.aclose()
-    is_valkey = "valkey_version" in info
+    product, version = product_of(info)
     return RedisState(
-        product="Valkey" if is_valkey else "Redis",
-        version=str(info["valkey_version" if is_valkey else "redis_version"]),
+        product=product,
+        version=version,
         is_cluster=is_cluster(info),
         eviction=str(info.get("maxmemory_policy", "noeviction")),
     )

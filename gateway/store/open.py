@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -62,6 +63,7 @@ from gateway.store.request_records import SqlRequestRecords
 from gateway.store.responses import SqlResponses
 from gateway.store.retention import Retention
 from gateway.store.scheduler_policies import SqlSchedulerPolicies
+from gateway.store.script_escape import product_of, version_to_use
 from gateway.store.secrets import open_secrets
 from gateway.store.sessions import SqlSessions
 from gateway.store.settings import SqlSettings
@@ -70,6 +72,8 @@ from gateway.store.tenant_archive import SqlTenantArchive
 from gateway.store.untagged import SqlUntaggedTokens
 from gateway.store.usage_queries import SqlUsage
 from gateway.store.users import SqlUsers
+
+logger = logging.getLogger(__name__)
 
 # Functions came with it, and limits are counted in one.
 _REDIS_MAJOR = 7
@@ -254,5 +258,14 @@ async def _open_redis(url: str) -> Redis:
         raise StartupFailed(
             f"SLUICE_REDIS_URL is a Redis {info['redis_version']}: set it to version 7 or newer "
             "or to Valkey"
+        )
+    product, version = product_of(info)
+    if (mended := version_to_use(product, version)) is not None:
+        logger.warning(
+            "SLUICE_REDIS_URL is a %s %s, which a script can break out of (CVE-2025-49844): "
+            "use %s or newer",
+            product,
+            version,
+            mended,
         )
     return redis

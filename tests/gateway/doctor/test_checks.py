@@ -227,10 +227,11 @@ def test_a_database_is_judged(state: DatabaseState, level: Level) -> None:
     ("state", "level"),
     [
         (RedisState("Valkey", "9.1.2", False, "noeviction"), Level.OK),
-        (RedisState("Redis", "6.2.0", False, "noeviction"), Level.OK),
-        (RedisState("Redis", "6.0.16", False, "noeviction"), Level.BROKEN),
+        (RedisState("Redis", "8.2.2", False, "noeviction"), Level.OK),
+        (RedisState("Redis", "8.2.1", False, "noeviction"), Level.WARNING),
+        (RedisState("Redis", "6.2.20", False, "noeviction"), Level.BROKEN),
         (RedisState("Redis", "8.0", True, "noeviction"), Level.BROKEN),
-        (RedisState("Redis", "8.0", False, "allkeys-lru"), Level.WARNING),
+        (RedisState("Redis", "8.4.0", False, "allkeys-lru"), Level.WARNING),
     ],
 )
 def test_a_redis_is_judged(state: RedisState, level: Level) -> None:
