@@ -537,10 +537,13 @@ function ops.settle(op)
   if was_settled and call('EXISTS', P .. 'n:' .. id) == 0 then return {'known'} end
   if op[6] then
     note_end(id, {[AT] = op[5], [META] = op[6]}, used)
-    if op[7] then settle_vouched(id, argv[op[7]], used) end
     recount(op[6])
+  end
+  if op[7] then
+    settle_vouched(id, argv[op[7]], used)
     call('DEL', P .. 'n:' .. id)
   else
+    -- Its own process has more to say, if that lives.
     call('SET', P .. 'n:' .. id, 1, 'PX', TOMBSTONE_MS)
   end
   -- A reservation that was given up may still be on its way.

@@ -19,8 +19,8 @@ from gateway.domain.counters import (
     Held,
     Keep,
     Kept,
+    Known,
     Look,
-    Nothing,
     Reap,
     Reaped,
     Settle,
@@ -180,7 +180,7 @@ def test_a_second_settle_does_nothing(counters: Counters) -> None:
     assert again == Held(first.at_us)
     assert isinstance(counters.run(Settle("a", used(10, 5)))[0], Done)
     seen = counters.look(limits)
-    assert counters.run(Settle("a", used(10, 5))) == [Nothing()]
+    assert counters.run(Settle("a", used(10, 5))) == [Known()]
     assert counters.reserve(limits, "a", prompt=10, output=10) == Settled()
     assert counters.look(limits) == seen
 
@@ -239,7 +239,7 @@ def test_a_late_settle_corrects_what_was_reaped(counters: Counters) -> None:
     counters.now_s += LEASE_S + 1
     counters.sweep()
     assert isinstance(counters.run(Settle("a", used(100, 90)))[0], Done)
-    assert counters.run(Settle("a", used(100, 90))) == [Nothing()]
+    assert counters.run(Settle("a", used(100, 90))) == [Known()]
     assert counters.look(limits)[0]["used"] == 190
 
 

@@ -298,6 +298,14 @@ def test_what_was_settled_here_has_nothing_loaded_again(emptied: Emptied) -> Non
     assert emptied.stands == (120, 0)
 
 
+def test_a_journal_that_tells_first_takes_nothing_from_who_vouched(emptied: Emptied) -> None:
+    """It knows whose the bill is, and not which limits it met."""
+    assert emptied.load(1000, vouched={"a": 100}) == Done()
+    emptied.counters.run(Settle("a", used(output=70), at_us=1, meta=META))
+    emptied.settle("a", 70, is_unknown=True)
+    assert emptied.stands == (970, 0)
+
+
 def test_what_was_not_known_stays_so_until_its_bill_comes(emptied: Emptied) -> None:
     """Who did not hear that it was not known hears it again."""
     assert emptied.load(50) == Done()
