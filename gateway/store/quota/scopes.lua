@@ -11,10 +11,9 @@
 --   f:l          the newest slot that was counted
 --   f:g          the change of the scope's limits that it was loaded for, in us since 1970
 -- A slot is never reset: the next one has another name. A window without `f:l`, or whose limits were
--- changed since `f:g`, asks to be loaded from the ledger: requests may have run without it; -1 is a
--- window to which a bill has come that was not known here. What
--- settles in a window without `f:l` waits in the hash w:<scope>:<f>, as <id>:<slot>: the ledger that
--- is loaded may have it or not.
+-- changed since `f:g`, asks to be loaded from the ledger: requests may have run without it. So does one
+-- with a `f:g` of -1: a bill has come that was not known here. What settles in a window without `f:l`
+-- waits in the hash w:<scope>:<f>, as <id>:<slot>: the ledger that is loaded may have it or not.
 --
 -- Where each name stands is worked out once and kept until the names change, which they do when a
 -- window begins its next slot and when limits come or go. So a check costs two calls for a scope,
