@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.domain.limits import Amounts, Denied, Limit, Limits, Told
-from gateway.domain.quota import Standing
+from gateway.domain.quota import Scope, Standing
 
 # What is asked.
 
@@ -234,7 +234,9 @@ class Building:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A window was not counted here: load it and ask again."""
+    """Windows of these scopes were not counted here: load them and ask again. None: of any."""
+
+    scopes: tuple[Scope, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,6 +268,14 @@ def _denied(op: Op, raw: _Raw) -> Answer:
     return Denied(limit, wait_s, int(left), int(used), is_exhausted=wait_us == -2)
 
 
+def _unknown(op: Op, raw: _Raw) -> Answer:
+    if isinstance(op, Extend):
+        return Unknown()
+    assert isinstance(op, Reserve)
+    places = _pack(op.limits)[1]
+    return Unknown(tuple(places[scope_at - 1][0].scope for scope_at in raw[1]))
+
+
 def _done(op: Op, raw: _Raw) -> Answer:
     if not isinstance(op, Settle) or op.limits is None or not raw[1]:
         return _DONE
@@ -310,7 +318,7 @@ _READ: Final[dict[str, Callable[[Op, _Raw], Answer]]] = {
     "denied": _denied,
     "stale": lambda op, raw: Stale(),
     "building": lambda op, raw: Building(raw[1] / 1_000_000),
-    "unknown": lambda op, raw: Unknown(),
+    "unknown": _unknown,
     "settled": lambda op, raw: Settled(),
     "gone": lambda op, raw: Gone(),
     "done": _done,

@@ -187,7 +187,7 @@ class RequestLease:
         local: LocalLimits,
         books: Books,
         is_local: bool,
-        load: Callable[[Limits], Awaitable[None]],
+        load: Callable[[Limits, UUID], Awaitable[None]],
         on_end: Callable[[RequestLease], None],
         retry_s: float = RETRY_S,
     ) -> None:
@@ -458,8 +458,9 @@ class RequestLease:
                 if isinstance(answer, Extended):
                     return answer.tokens
                 if isinstance(answer, Unknown):
-                    await self._load(self.limits)
-                    continue
+                    # It may count in a window that was set later, which its limits do not name:
+                    # whoever begins next loads that.
+                    await self._load(self.limits, self.terms.principal.tenant_id)
             except CountersUnavailable:
                 if not self.limits.has_hard:
                     return self._local.extend(self.limits, want, self._link.now_s())

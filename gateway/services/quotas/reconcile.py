@@ -18,7 +18,8 @@ from gateway.domain.counters import Done, ReadSlot, Repair, SlotUse
 from gateway.domain.limits import Limit, Sums
 from gateway.domain.quota import Metric, Scope
 from gateway.domain.window import Window
-from gateway.services.quotas.service import QuotaService, Slotted
+from gateway.services.quotas.loads import Slotted
+from gateway.services.quotas.service import QuotaService
 from gateway.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)

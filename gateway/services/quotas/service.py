@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Protocol
 from uuid import UUID, uuid4
 
@@ -23,52 +23,35 @@ from gateway.domain.counters import (
     Answer,
     Building,
     Held,
-    Load,
     Reserve,
     Settle,
     Stale,
     Unknown,
-    Waiting,
 )
-from gateway.domain.limits import BASE_S, Amounts, Denied, LedgerSnapshot, Limit, Limits, Sums, Told
+from gateway.domain.limits import BASE_S, Amounts, Denied, Limits, Told
 from gateway.domain.price import Price
-from gateway.domain.quota import Metric, Scope, ScopeQuota, Standing
+from gateway.domain.quota import Metric, ScopeQuota, Standing
 from gateway.domain.usage import ItemRow, Outcome
-from gateway.errors import CountersUnavailable, InternalFailure, StoreUnavailable, TenantLimited
+from gateway.errors import CountersUnavailable, InternalFailure, TenantLimited
 from gateway.services.quotas.ask import Ask, first_grant
 from gateway.services.quotas.bill import Meta, bill
 from gateway.services.quotas.compile import Compiler, compile_limits
 from gateway.services.quotas.lease import CHUNK, LEASE_US, RETRY_S, Books, RequestLease, Terms
 from gateway.services.quotas.link import CounterLink
+from gateway.services.quotas.loads import LOAD_S, Loads, UsedBefore, wait_s
 from gateway.services.quotas.local_limits import LocalLimits
 from gateway.services.quotas.refusals import refusal
 from gateway.telemetry.metrics import Metrics
 
 # A window that ends, limits that are loaded: each may change what is to be asked, a few times.
 _MAX_ROUNDS: Final = 8
-# Who needs the ledger first is refused rather than kept waiting for a database that hangs.
-LOAD_S: Final = 2.0
-# Before the first second of a window no request of it has begun, by any rounding.
-_SURELY_S: Final = 60.0
 _ONE_REQUEST: Final = Amounts(requests=1)
-
-Slotted = tuple[Scope, int, int]
 
 
 class Prices(Protocol):
     """Know what models cost."""
 
     def price(self, model: str) -> Price | None: ...
-
-
-class UsedBefore(Protocol):
-    """Know from the ledger what scopes have used between two times, and who."""
-
-    async def snapshot(
-        self, wanted: Sequence[Slotted], ids: Collection[UUID], since_s: float
-    ) -> LedgerSnapshot:
-        """Return sums, what of them are lost requests, and rows of those begun since then."""
-        ...
 
 
 class QuotaService:
@@ -90,13 +73,11 @@ class QuotaService:
         self.link = link
         self.compiler = Compiler()
         self.local = LocalLimits()
-        self._ledger = ledger
+        self._loads = Loads(link, ledger, flush_ledger=flush_ledger, load_s=load_s)
         self._prices = prices
         self._books = books
         self._metrics = metrics
-        self._flush_ledger = flush_ledger
         self._chunk = chunk
-        self._load_s = load_s
         self._retry_s = retry_s
         self._live: dict[str, RequestLease] = {}
 
@@ -137,7 +118,7 @@ class QuotaService:
                     raise self._denied(answer, terms.principal)
                 ask = smaller
             elif isinstance(answer, Unknown):
-                await self._load_or_refuse(ask.limits)
+                await self._loads.load(ask.limits, terms.principal.tenant_id, answer.scopes)
             elif isinstance(answer, Stale):
                 ask = self._first_ask(terms)
             elif isinstance(answer, Building):
@@ -192,75 +173,17 @@ class QuotaService:
     def _of_requests(self, principal: Principal) -> Limits:
         return compile_limits(principal.quotas, self.link.now_s(), (Metric.RPM,))
 
-    async def load(self, limits: Limits) -> None:
-        """Tell the counters from the ledger what windows have seen.
-
-        A request that settled before a window was loaded may have its row in the ledger by then or
-        not: the counters list such, and are told which of them the sums hold.
-        Raises: `StoreUnavailable`; `CountersUnavailable`: they are not to be loaded yet.
-        """
-        await self._flush_ledger()
-        windows = [limit for limit in limits.limits if limit.slot is not None]
-        listed, since_us = [Waiting(())] * len(windows), 0
-        for _ in range(_MAX_ROUNDS):
-            loads = await self._read_ledger(windows, listed, since_us)
-            answers = await self.link.ask(*loads) if loads else []
-            for index, answer in enumerate(answers):
-                if isinstance(answer, Building):
-                    raise _still_building(answer)
-                listed[index] = answer if isinstance(answer, Waiting) else Waiting(())
-            if not any(one.request_ids for one in listed):
-                return
-            since_us = since_us or max(one.at_us for one in listed)
-        raise CountersUnavailable(detail="requests settle all the time", retry_after_s=1)
+    async def load(self, scope: ScopeQuota) -> None:
+        """Have the windows of a scope counted that are not. Raises: `CountersUnavailable`."""
+        await self._loads.load(compile_limits((scope,), self.link.now_s()), scope.scope.id)
 
     async def limits_changed(self, scope: ScopeQuota) -> None:
         """Have what runs counted in a scope's limits as they are now.
 
         Where the stores do not answer, the scope's next request does it.
         """
-        limits = compile_limits((scope,), self.link.now_s())
-        if any(limit.slot is not None for limit in limits.limits):
-            with contextlib.suppress(CountersUnavailable):
-                await self._load_or_refuse(limits)
-
-    async def _read_ledger(
-        self, windows: Sequence[Limit], listed: Sequence[Waiting], since_us: int
-    ) -> list[Load]:
-        """Return what loads windows, each of which the ledger is to say listed requests of."""
-        wanted = [part for limit in windows for part in _slotted(limit)]
-        ids = {UUID(hex=id_) for one in listed for id_ in one.request_ids}
-        since_s = min((start_s for _, start_s, _ in wanted), default=0) - _SURELY_S
-        seen = await self._ledger.snapshot(wanted, ids, since_s)
-        used = dict(zip(wanted, seen.used, strict=True))
-        lost = dict(zip(wanted, seen.vouched, strict=True))
-        loads = []
-        for limit, one in zip(windows, listed, strict=True):
-            metric, parts = limit.metric, _slotted(limit)
-            vouched = {
-                id_.hex: (part[1], sums.of(metric))
-                for part in parts
-                for id_, sums in lost[part].items()
-            }
-            booked = [
-                (id_, _sums(seen.booked[UUID(hex=id_)]).of(metric))
-                for id_ in one.request_ids
-                # What the sums have as lost is known by that: its own bill is yet to come.
-                if UUID(hex=id_) in seen.booked and id_ not in vouched
-            ]
-            apart = [(id_, *what) for id_, what in vouched.items()]
-            sums = [used[part].of(metric) for part in parts]
-            loads.append(Load(limit, sums, one.request_ids, booked, apart, since_us))
-        return loads
-
-    async def _load_or_refuse(self, limits: Limits) -> None:
-        try:
-            async with asyncio.timeout(self._load_s):
-                await self.load(limits)
-        except CountersUnavailable:
-            raise
-        except (StoreUnavailable, TimeoutError) as exc:
-            raise CountersUnavailable(detail=repr(exc), retry_after_s=1) from exc
+        with contextlib.suppress(CountersUnavailable):
+            await self.load(scope)
 
     def _first_ask(self, terms: Terms) -> Ask:
         principal, now_s = terms.principal, self.link.now_s()
@@ -298,7 +221,7 @@ class QuotaService:
             local=self.local,
             books=self._books,
             is_local=is_local,
-            load=self._load_or_refuse,
+            load=self._loads.load,
             on_end=self._forget,
             retry_s=self._retry_s,
         )
@@ -321,16 +244,4 @@ def _one_request(limits: Limits) -> tuple[Reserve, Settle]:
 
 
 def _still_building(answer: Building) -> CountersUnavailable:
-    return CountersUnavailable(retry_after_s=max(answer.wait_s, 0.1))
-
-
-def _slotted(limit: Limit) -> list[Slotted]:
-    """Return the slots of a window, as the ledger is asked for them."""
-    assert limit.slot is not None
-    width_s = limit.slot.end_s - limit.slot.start_s
-    return [(limit.scope, start_s, start_s + width_s) for start_s in limit.slots()]
-
-
-def _sums(told: Told) -> Sums:
-    """Return what a row adds to the ledger's sums."""
-    return Sums(1, told.input_tokens + told.output_tokens, told.nano_usd)
+    return CountersUnavailable(retry_after_s=wait_s(answer))

@@ -27,12 +27,12 @@ class LimitUse:
 async def limit_uses(quotas: QuotaService, scope: ScopeQuota) -> Sequence[LimitUse]:
     """Ask the counters, and the ledger where a window was not counted yet.
 
-    Raises: `CountersUnavailable`, `StoreUnavailable`.
+    Raises: `CountersUnavailable`.
     """
     limits = compile_limits((scope,), quotas.link.now_s())
     if not limits.limits:
         return []
-    answer = await _seen(quotas, limits)
+    answer = await _seen(quotas, scope, limits)
     now_s = quotas.link.now_s()
     uses = []
     for limit, seen in zip(limits.limits, answer.limits, strict=True):
@@ -45,12 +45,12 @@ async def limit_uses(quotas: QuotaService, scope: ScopeQuota) -> Sequence[LimitU
     return uses
 
 
-async def _seen(quotas: QuotaService, limits: Limits) -> Seen:
+async def _seen(quotas: QuotaService, scope: ScopeQuota, limits: Limits) -> Seen:
     windows = [limit for limit in limits.limits if limit.slot is not None]
     *slots, answer = await quotas.link.ask(*(ReadSlot(limit) for limit in windows), Look(limits))
     # Adding up a month of a large tenant's takes long, and who watches asks every few seconds.
     if not all(isinstance(slot, SlotUse) and slot.is_counted for slot in slots):
-        await quotas.load(limits)
+        await quotas.load(scope)
         [answer] = await quotas.link.ask(Look(limits))
     assert isinstance(answer, Seen)
     return answer

@@ -219,13 +219,28 @@ local function stand(scopes, s, i, left, after)
 end
 
 -- Why the windows of a scope cannot be weighed now, if they cannot.
-local function excuse(s, scope)
+local function excuse(scope)
   if now_s < scope.start or now_s >= scope.stop then return {'stale'} end
   if now < built_us then
     -- What refuses nothing is not loaded before everybody is back.
     return scope.has_hard and {'building', built_us - now} or nil
   end
-  return scope.unknown and {'unknown', s, scope.unknown} or nil
+  return nil
+end
+
+-- The numbers of the scopes that have a window which was not counted here, or not as it is now.
+local function unknown_of(scopes)
+  local unknown = {}
+  for s = 1, #scopes do
+    local scope = scopes[s]
+    local values = read(scope)
+    local is_unknown = scope.unknown
+    for _, entry in ipairs(scope.entries) do
+      is_unknown = is_unknown or entry.kind == WINDOW and values[entry.loaded] < entry.changed
+    end
+    if is_unknown then unknown[#unknown + 1] = s end
+  end
+  return unknown
 end
 
 -- Whether a refusal goes before another. A refusal comes with its wait: what never fits is said
@@ -263,10 +278,11 @@ end
 
 -- Windows that were loaded lately, {scope's key, entry, until when}, in a queue and by their scopes: a
 -- gateway that has not heard of their limit may still begin requests without it. There may be
--- thousands, and every reservation asks.
-local young, young_from, young_to, young_of = {}, 1, 0, {}
+-- thousands, and every reservation asks. In another life nothing is loaded yet.
+local young, young_from, young_to, young_of, young_in = {}, 1, 0, {}, nil
 
 local function forget_old()
+  if young_in ~= living then young, young_from, young_to, young_of, young_in = {}, 1, 0, {}, living end
   while young_from <= young_to and now >= young[young_from][3] do
     local key = young[young_from][1]
     table.remove(young_of[key], 1)
@@ -417,7 +433,8 @@ end
 --   whole in us} or false
 --   {'denied', scope, entry, wait, left, used}: wait in us, or -1: never, or -2: not in this window;
 --   0 is for someone else to end
---   {'stale'} | {'building', wait_us} | {'unknown', scope, entry}: load it and ask again | {'settled'}
+--   {'stale'} | {'building', wait_us} | {'settled'}
+--   {'unknown', {scope, ...}}: load those and ask again
 -- `scopes` is the number of the argument that has them, packed.
 function ops.reserve(op)
   local id, packed, amounts = op[2], argv[op[3]], op[4]
@@ -430,8 +447,9 @@ function ops.reserve(op)
   local ts, ti, t_left, t_after = nil, nil, HUGE, nil
   for s = 1, #scopes do
     local entries, values = scopes[s].entries, read_whole(scopes[s])
-    local reason = excuse(s, scopes[s])
+    local reason = excuse(scopes[s])
     if reason then return reason end
+    if now >= built_us and scopes[s].unknown then return {'unknown', unknown_of(scopes)} end
     for i = 1, #entries do
       local entry = entries[i]
       local kind, index, at = entry.kind, entry.amount, entry.at
@@ -440,7 +458,9 @@ function ops.reserve(op)
         after, left, room_left, used = weigh_rate(entry, values, amounts[index])
         values[entry.since] = now
       elseif kind == WINDOW then
-        if now >= built_us and values[entry.loaded] < entry.changed then return {'unknown', s, i} end
+        if now >= built_us and values[entry.loaded] < entry.changed then
+          return {'unknown', unknown_of(scopes)}
+        end
         after, left, room_left, used = weigh_window(entry, values, amounts[index])
         at = entry.held
       else
@@ -476,7 +496,7 @@ end
 
 -- {'extend', id, tokens, nano, lease_us, {input, cached, output, nano, rate}} ->
 --   {'held', tokens}, as many of them as fit, or {'gone'}
---   {'building', wait_us} | {'unknown', scope, entry}: load it and ask again
+--   {'building', wait_us} | {'unknown'}: load what it counts in and ask again
 function ops.extend(op)
   local id, tokens, nano = op[2], op[3], op[4]
   local record = recall(id)
@@ -495,7 +515,7 @@ function ops.extend(op)
       if each and each > 0 and (entry.kind == RATE or entry.is_hard) then
         if entry.kind == WINDOW then
           if now < built_us then return {'building', built_us - now} end
-          if not entry.at or (all[s][entry.loaded] or 0) < 0 then return {'unknown', s, i} end
+          if not entry.at or (all[s][entry.loaded] or 0) < 0 then return {'unknown'} end
         end
         fits = math.min(fits, floor(room(entry, all[s]) / each))
       end

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from redis import Redis
 
@@ -81,7 +81,7 @@ class Counters:
         self.redis.hset(CLOCK, mapping={"s": whole_s, "us": int((now_s - whole_s) * 1e6)})
         reply = decode(ops, self.redis.fcall(self.library.name, 0, *encode(ops)))
         if reply.epoch is None:
-            self.found("e")
+            self.found(uuid4().hex)
             reply = decode(ops, self.redis.fcall(self.library.name, 0, *encode(ops)))
         wrong = [answer for answer in reply.answers if isinstance(answer, Failed)]
         assert not wrong, wrong

@@ -103,7 +103,7 @@ def test_a_limit_that_is_set_again_counts_what_ran_without_it(world: World) -> N
     world.set()
     second = world.serve(NO_LIMITS, 500)
     again = world.set(daily_tokens=1000)
-    assert world.ask(again, 1)[1] == Unknown()
+    assert isinstance(world.ask(again, 1)[1], Unknown)
     waiting = world.load(again, 900)
     assert isinstance(waiting, Waiting)
     assert set(waiting.request_ids) == {first, second}
@@ -162,7 +162,7 @@ def test_a_limit_that_is_lowered_holds_for_what_runs(world: World) -> None:
     world.load(before, 0)
     running = world.begin(before, 300)
     lowered = world.set(daily_tokens=400)
-    assert world.ask(lowered, 1)[1] == Unknown()
+    assert isinstance(world.ask(lowered, 1)[1], Unknown)
     assert world.load(lowered, 0) == Done()
     assert world.stands(lowered) == (0, 300)
     more = Extend(running, 256, 0, LEASE_US, Told())
@@ -323,3 +323,15 @@ def test_ends_of_a_life_before_are_not_remembered(world: World) -> None:
     waiting = world.load(limits, 0)
     assert isinstance(waiting, Waiting)
     assert waiting.request_ids == [ended]
+
+
+def test_a_limit_of_a_life_before_is_not_what_requests_are_put_into(world: World) -> None:
+    """Nothing of it is loaded in this life: who began without it would wait for that for ever."""
+    limits = world.set(daily_tokens=1000)
+    assert world.load(limits, 0) == Done()
+    world.counters.redis.flushdb()
+    world.counters.run()
+    running = world.begin(NO_LIMITS, 40)
+    assert world.counters.run(Extend(running, 10, 0, LEASE_US, Told())) == [Extended(10)]
+    assert world.load(limits, 0) == Done()
+    assert world.stands(limits) == (0, 50)

@@ -31,7 +31,7 @@ from gateway.domain.counters import (
     Waiting,
 )
 from gateway.domain.limits import BASE_S, Amounts, Limits, Told
-from gateway.domain.quota import Quota
+from gateway.domain.quota import Quota, Scope, ScopeKind
 from tests.gateway.store.quota_harness import LEASE_S, Counters, limits_of, used
 
 BUILD_S = 3
@@ -41,6 +41,7 @@ USED: Final = {"a": 70, "b": 42}
 # Of the tenant whose day it is.
 META: Final = msgspec.json.encode([UUID(int=8), UUID(int=1), UUID(int=9)]).decode()
 LEASE_US = LEASE_S * 1_000_000
+TENANT: Final = Scope(ScopeKind.TENANT, UUID(int=1))
 
 
 class Emptied:
@@ -274,7 +275,7 @@ def test_a_bill_of_what_is_not_known_here_has_its_windows_loaded_again(emptied: 
     emptied.settle("a", 70, is_unknown=True)
     amounts = Amounts(1, 0, 1, 1, 0, 1, 0)
     asks = Reserve("c", emptied.limits, amounts, META, LEASE_US)
-    assert emptied.counters.run(asks) == [Unknown()]
+    assert emptied.counters.run(asks) == [Unknown((TENANT,))]
     assert emptied.extend("b", 10) == Unknown()
     assert isinstance(emptied.load(120), Waiting)
     assert emptied.load(120, ["a"], ["a"]) == Done()
@@ -285,6 +286,26 @@ def test_a_bill_of_what_is_not_known_here_has_its_windows_loaded_again(emptied: 
     emptied.settle("a", 70, is_unknown=True)
     assert emptied.load(120, ["a"], ["a"]) == Known()
     assert emptied.stands == (120, 51)
+
+
+def test_a_reservation_names_every_scope_that_is_to_be_loaded(redis_url: str) -> None:
+    """Those that were loaded are not read again, nor what no window is of."""
+    counters = Counters(Redis.from_url(redis_url))
+    daily = Quota(daily_tokens=1000)
+    limits = limits_of(
+        counters.now_s, 1, key=daily, tenant=daily, organisation=Quota(rpm=5), platform=daily
+    )
+    key, tenant, _, platform = (one.scope for one in limits.limits)
+    asks = Reserve("a", limits, Amounts(1, 0, 1, 1, 0, 1, 0), META, LEASE_US)
+    assert counters.run(asks) == [Unknown((key, tenant, platform))]
+    counters.run(Load(limits.limits[1], [0]))
+    assert counters.run(asks) == [Unknown((key, platform))]
+    # Loaded, and before the limits became what they are.
+    before = limits_of(counters.now_s, 0, key=daily)
+    counters.run(Load(before.limits[0], [0]), Load(limits.limits[3], [0]))
+    assert counters.run(asks) == [Unknown((key,))]
+    counters.run(Load(limits.limits[0], [0]))
+    assert isinstance(counters.run(asks)[0], Held)
 
 
 def test_what_was_settled_here_has_nothing_loaded_again(emptied: Emptied) -> None:

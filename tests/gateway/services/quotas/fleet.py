@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from gateway.domain import Principal, Tier
+from gateway.domain.limits import LedgerSnapshot
 from gateway.domain.quota import Quota, Scope, ScopeKind
 from gateway.domain.quota_settings import QuotaHolder
 from gateway.domain.usage import Outcome, UsageRow
@@ -18,6 +19,7 @@ from gateway.ports import LedgerStore, QuotaCounters
 from gateway.services.ledger import LedgerWriter, Spool
 from gateway.services.quotas.lease import Books, RequestLease, Terms
 from gateway.services.quotas.link import LEASE_S, CounterLink
+from gateway.services.quotas.loads import LOAD_S, Slotted
 from gateway.services.quotas.recovery import Recovery
 from gateway.services.quotas.service import QuotaService
 from gateway.store import Store
@@ -63,7 +65,13 @@ class Gateway:
     """Reserve, extend, settle and bill as a process does."""
 
     def __init__(
-        self, tenant: Tenant, counters: QuotaCounters, spool: Spool, *, lease_s: float = LEASE_S
+        self,
+        tenant: Tenant,
+        counters: QuotaCounters,
+        spool: Spool,
+        *,
+        lease_s: float = LEASE_S,
+        load_s: float = LOAD_S,
     ) -> None:
         self.tenant = tenant
         self.spool = spool
@@ -73,16 +81,20 @@ class Gateway:
         # Cleared: the ledger is away for what is journalled here.
         self.ledger_answers = asyncio.Event()
         self.ledger_answers.set()
-        ledger = _Gated(tenant.store.ledger, self.ledger_answers)
+        # Cleared: what limits have seen cannot be read.
+        self.ledger_is_read = asyncio.Event()
+        self.ledger_is_read.set()
+        ledger = _Gated(tenant.store.ledger, self.ledger_answers, self.ledger_is_read)
         self.writer = LedgerWriter(ledger, spool, on_written=self.recovery.written)
         books = Books(append=self.recovery.append, note=lambda *told: None)
         self.quotas = QuotaService(
             self.link,
-            tenant.store.ledger,
+            ledger,
             NoPrices(),
             books,
             self.metrics,
             flush_ledger=self._flush,
+            load_s=load_s,
         )
 
     async def begin(
@@ -135,15 +147,22 @@ class Gateway:
 
 
 class _Gated:
-    """Take rows while an event is set."""
+    """Take rows while an event is set, and tell of them while another is."""
 
-    def __init__(self, ledger: LedgerStore, answers: asyncio.Event) -> None:
+    def __init__(self, ledger: LedgerStore, answers: asyncio.Event, is_read: asyncio.Event) -> None:
         self._ledger = ledger
         self._answers = answers
+        self._is_read = is_read
 
     async def insert(self, rows: Sequence[UsageRow]) -> int:
         await self._answers.wait()
         return await self._ledger.insert(rows)
+
+    async def snapshot(
+        self, wanted: Sequence[Slotted], ids: Collection[UUID], since_s: float
+    ) -> LedgerSnapshot:
+        await self._is_read.wait()
+        return await self._ledger.snapshot(wanted, ids, since_s)
 
 
 @asynccontextmanager
@@ -153,10 +172,13 @@ async def gateway(
     counters: QuotaCounters | None = None,
     *,
     lease_s: float = LEASE_S,
+    load_s: float = LOAD_S,
 ) -> AsyncIterator[Gateway]:
     """Run a gateway's journal; with counters of its own, if it is to lose sight of them."""
     spool = Spool(directory)
-    opened = Gateway(tenant, counters or tenant.store.counters, spool, lease_s=lease_s)
+    opened = Gateway(
+        tenant, counters or tenant.store.counters, spool, lease_s=lease_s, load_s=load_s
+    )
     async with opened.writer.running():
         yield opened
         await opened.link.close()

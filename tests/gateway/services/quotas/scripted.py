@@ -34,7 +34,8 @@ from gateway.domain.usage import Outcome, UsageRow
 from gateway.errors import CountersUnavailable, GatewayError
 from gateway.services.quotas.lease import Books, RequestLease, Terms
 from gateway.services.quotas.link import CounterLink
-from gateway.services.quotas.service import LOAD_S, QuotaService, Slotted
+from gateway.services.quotas.loads import LOAD_S, Slotted
+from gateway.services.quotas.service import QuotaService
 from gateway.telemetry.metrics import Metrics
 
 # A day's noon, so that no window ends while a test runs.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -194,3 +195,17 @@ async def test_a_request_whose_quota_is_not_counted_yet_is_granted_more_once_it_
     assert run.granted == [FIRST_GRANT + 200]
     assert len(rig.counters.asked(Load)) == 1
     assert lease.stop_causes == {}
+
+
+async def test_a_window_that_its_limits_do_not_name_is_waited_for(rig: Rig) -> None:
+    """One that was set later, for who begins next to load: it asks as often as it may."""
+    lease, run = await rig.hold(HARD)
+    rig.counters.answers[Extend] = lambda op: Unknown()
+    lease.note_output(0, ASKS_AT, False)
+    await until(lambda: len(rig.counters.asked(Extend)) == 3)
+    began_s, num_asked = time.monotonic(), len(rig.counters.asked(Extend))
+    await until(lambda: len(rig.counters.asked(Extend)) == num_asked + 10)
+    assert time.monotonic() - began_s > 10 * 0.005
+    rig.clock.now_s += 60
+    await until(lambda: bool(lease.stop_causes))
+    assert run.granted == []
