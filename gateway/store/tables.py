@@ -417,6 +417,10 @@ request_records = Table(
     Index("ix_request_records_tenant_id_at_request_id", "tenant_id", "at", "request_id"),
     Index("ix_request_records_status", "status", "at", "request_id"),
     Index("ix_request_records_cause", "cause", "at", "request_id"),
+    *(
+        Index(f"ix_request_records_tenant_id_{name}", "tenant_id", name, "at", "request_id")
+        for name in ("status", "cause")
+    ),
     Index("ix_request_records_missed", "at", "request_id", postgresql_where=_HAS_MISSED),
     Index(
         "ix_request_records_missed_of_tenant",

@@ -16,6 +16,7 @@ from gateway.domain.page import PageRequest
 from gateway.domain.request_record import Cause, RecordFilter
 from gateway.errors import InvalidRequest
 from gateway.store.database import Database
+from gateway.store.pools import Purpose
 from gateway.store.record_hours import RecordHours
 from gateway.store.request_records import SqlRequestRecords
 from tests.gateway.request_records import request_record
@@ -170,3 +171,37 @@ async def _hours(database: Database, begin: str) -> list[str]:
         )
         found = (name.removeprefix("request_records_") for name in names)
         return sorted(hour for hour in found if hour.startswith(begin))
+
+
+async def test_who_looks_for_its_own_refusals_reads_nobody_elses(database: Database) -> None:
+    """Nor all of its own: what was refused, or waited, is found by tenant."""
+    records = SqlRequestRecords(database)
+    ours = request_record().tenant_id
+    refused = {"status": 429, "cause": Cause.OWN_LIMIT}
+    made = []
+    for number in range(1000):
+        at = NOON + timedelta(seconds=number)
+        whose = ours if number % 20 == 0 else UUID(int=9)
+        made += [request_record(at=at), request_record(at=at, tenant_id=whose, **refused)]
+    await records.insert(made)
+    async with database.platform(Purpose.REPORTS) as connection:
+        await connection.execute(text("ANALYZE request_records"))
+    for chosen in (RecordFilter(status=429), RecordFilter(cause=Cause.OWN_LIMIT)):
+        before = await _rows_read(database)
+        found = await records.page(OURS, chosen, PageRequest(9), within=ours)
+        assert len(found.data) == 9
+        # And one that tells whether there are more.
+        assert await _rows_read(database) - before == 10
+
+
+async def _rows_read(database: Database) -> int:
+    """Return how many rows of the records were read, ever, by the one connection that reads."""
+    async with database.platform(Purpose.REPORTS) as connection:
+        await connection.execute(text("SELECT pg_stat_force_next_flush()"))
+    async with database.platform(Purpose.REPORTS) as connection:
+        return await connection.scalar(
+            text(
+                "SELECT sum(coalesce(idx_tup_fetch, 0) + seq_tup_read) FROM pg_stat_all_tables "
+                "WHERE relname LIKE 'request\\_records%'"
+            )
+        )
