@@ -23,10 +23,12 @@ from starlette.types import Receive, Scope, Send
 
 from admin_ui import formats
 from admin_ui.overview_figures import figures_of, point_of
+from gateway.api.front import REST
 from gateway.api.sse import EventStream, event
 from gateway.background import Background
 from gateway.errors import GatewayError, Overloaded
 from gateway.services.admin import Sample
+from gateway.services.sign_in import Watched
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +117,10 @@ class LiveStream(Response):
         self._coming: asyncio.Future[bytes] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        hub, stream = self._hub, EventStream(send)
+        state = scope["state"]
+        # Hundreds are written to each second. Whose session ends is looked at here then.
+        hub, stream = self._hub, EventStream(send, rest=state.get(REST))
+        watched: Watched = state["watched"]
         hub.num_clients += 1
         gone = asyncio.ensure_future(self._gone(receive))
         try:
@@ -123,7 +128,7 @@ class LiveStream(Response):
             async with asyncio.timeout(self._stream_s):
                 while not gone.done():
                     self._coming = hub.coming()
-                    if not (data := await self._coming):
+                    if not (data := await self._coming) or watched.is_over:
                         break
                     await stream.write(data)
             await stream.write(b"", last=True)

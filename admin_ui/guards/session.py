@@ -102,6 +102,7 @@ class SignedIn:
 
     async def _watched(self, session: Session, scope: Scope, receive: Receive, send: Send) -> None:
         with self._sessions.watching(session) as watched:
+            scope["state"]["watched"] = watched
             answer = _Answer(send, watched)
             try:
                 await self._app(scope, receive, answer)

@@ -9,6 +9,7 @@ application that they came to.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,7 +18,9 @@ from gateway.api.health import Health
 from gateway.api.public import with_errors
 from gateway.errors import Overloaded
 
-_STARTING_RETRY_S = 5.0
+# In a request's state: what sends the rest of its answer once that has begun.
+REST: Final = "rest_of_answer"
+_STARTING_RETRY_S: Final = 5.0
 
 
 class Front:
@@ -57,6 +60,7 @@ class Front:
                 is_gone = True
 
         self.num_requests += 1
+        scope.setdefault("state", {})[REST] = send_last
         try:
             await self.app(scope, receive, send_last)
         finally:

@@ -49,11 +49,15 @@ class EventStream:
     Until then a failure can still be answered with a status. A client that hears nothing for
     `keep_alive_s` gets a comment, which its parser passes over, so that no proxy on the way takes
     the connection for dead; a first token that takes so long is waited for with the headers sent.
-    Call `close` at the end, whatever the end.
+    What follows the headers goes through `rest`, where that is given: past all those who look at
+    an answer's beginning alone. Call `close` at the end, whatever the end.
     """
 
-    def __init__(self, send: Send, *, keep_alive_s: float = KEEP_ALIVE_S) -> None:
+    def __init__(
+        self, send: Send, *, keep_alive_s: float = KEEP_ALIVE_S, rest: Send | None = None
+    ) -> None:
         self._send = send
+        self._rest = send if rest is None else rest
         self._keep_alive_s = keep_alive_s
         self._loop = asyncio.get_running_loop()
         self._is_busy = False
@@ -80,7 +84,7 @@ class EventStream:
         if not self.started:
             self.started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        await self._rest({"type": "http.response.body", "body": data, "more_body": not last})
         self._wrote_s = self._loop.time()
 
     def _look(self) -> None:

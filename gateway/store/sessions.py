@@ -11,7 +11,21 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-from sqlalchemy import Row, Select, and_, delete, exists, func, insert, or_, select, update
+from sqlalchemy import (
+    ARRAY,
+    Row,
+    Uuid,
+    and_,
+    any_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.domain.admin import Actor, Admin, AdminRole, AuditEntry
@@ -58,6 +72,43 @@ _living = and_(
 )
 
 
+_joined = (
+    sessions.outerjoin(users, sessions.c.user_id == users.c.id)
+    .outerjoin(_theirs, users.c.tenant_id == _theirs.c.id)
+    .outerjoin(keys, sessions.c.key_id == keys.c.id)
+    .outerjoin(_its, keys.c.tenant_id == _its.c.id)
+)
+# Of sessions that live: what `_session_of` reads, and which of some they are. The latter is asked
+# twice a second while anybody watches, and not built anew for it.
+_DESCRIBED: Final = (
+    select(
+        sessions.c.id,
+        sessions.c.created_at,
+        sessions.c.seen_at,
+        sessions.c.expires_at,
+        sessions.c.address,
+        sessions.c.agent,
+        sessions.c.user_id,
+        sessions.c.key_id,
+        (sessions.c.seen_at < func.now() - _TOUCH).label("is_late"),
+        users.c.name,
+        users.c.role,
+        keys.c.kid,
+        keys.c.cidrs,
+        _its.c.cidrs.label("tenant_cidrs"),
+        func.coalesce(users.c.organisation_id, _its.c.organisation_id).label("organisation_id"),
+        func.coalesce(users.c.tenant_id, keys.c.tenant_id).label("tenant_id"),
+    )
+    .select_from(_joined)
+    .where(_living)
+)
+_WHICH_LIVE: Final = (
+    select(sessions.c.id)
+    .select_from(_joined)
+    .where(_living, sessions.c.id == any_(bindparam("ids", type_=ARRAY(Uuid))))
+)
+
+
 class SqlSessions:
     """Implement `SessionStore`."""
 
@@ -67,9 +118,7 @@ class SqlSessions:
 
     async def find(self, mac: bytes) -> Session | None:
         async with self._database.platform() as connection:
-            row = (
-                await connection.execute(_described().where(sessions.c.mac == mac))
-            ).one_or_none()
+            row = (await connection.execute(_DESCRIBED.where(sessions.c.mac == mac))).one_or_none()
             if row is None:
                 return None
             if row.is_late:
@@ -80,8 +129,8 @@ class SqlSessions:
 
     async def living(self, ids: Collection[UUID]) -> Collection[UUID]:
         async with self._database.platform() as connection:
-            rows = await connection.execute(_described().where(sessions.c.id.in_(ids)))
-            return {row.id for row in rows}
+            found = await connection.scalars(_WHICH_LIVE, {"ids": list(ids)})
+            return set(found)
 
     async def begin(
         self, organisation_id: UUID, draft: SessionDraft, password_hash: str | None
@@ -116,7 +165,7 @@ class SqlSessions:
                 )
             )
             row = (
-                await connection.execute(_described().where(sessions.c.id == session_id))
+                await connection.execute(_DESCRIBED.where(sessions.c.id == session_id))
             ).one_or_none()
             if row is None:
                 # Suspended, or revoked, since it was asked for.
@@ -129,7 +178,7 @@ class SqlSessions:
 
     async def end(self, actor: Actor, organisation_id: UUID, session_id: UUID) -> Session | None:
         async with self._database.platform() as connection:
-            query = _described().where(sessions.c.id == session_id)
+            query = _DESCRIBED.where(sessions.c.id == session_id)
             row = (await connection.execute(query)).one_or_none()
             await connection.execute(delete(sessions).where(sessions.c.id == session_id))
             if row is None:
@@ -143,7 +192,7 @@ class SqlSessions:
     async def page(
         self, organisation_id: UUID, request: PageRequest, *, of: UUID | None = None
     ) -> Page[Session]:
-        query = _described().where(
+        query = _DESCRIBED.where(
             func.coalesce(users.c.organisation_id, _its.c.organisation_id) == organisation_id
         )
         if of is not None:
@@ -188,35 +237,6 @@ async def _make_room(connection: AsyncConnection, draft: SessionDraft) -> None:
         .limit(MAX_PER_USER - 1)
     )
     await connection.execute(delete(sessions).where(whose, sessions.c.id.not_in(newest)))
-
-
-def _described() -> Select[*tuple[Any, ...]]:
-    """Select what `_session_of` reads, of sessions that live."""
-    return (
-        select(
-            sessions.c.id,
-            sessions.c.created_at,
-            sessions.c.seen_at,
-            sessions.c.expires_at,
-            sessions.c.address,
-            sessions.c.agent,
-            sessions.c.user_id,
-            sessions.c.key_id,
-            (sessions.c.seen_at < func.now() - _TOUCH).label("is_late"),
-            users.c.name,
-            users.c.role,
-            keys.c.kid,
-            keys.c.cidrs,
-            _its.c.cidrs.label("tenant_cidrs"),
-            func.coalesce(users.c.organisation_id, _its.c.organisation_id).label("organisation_id"),
-            func.coalesce(users.c.tenant_id, keys.c.tenant_id).label("tenant_id"),
-        )
-        .join_from(sessions, users, sessions.c.user_id == users.c.id, isouter=True)
-        .join(_theirs, users.c.tenant_id == _theirs.c.id, isouter=True)
-        .join(keys, sessions.c.key_id == keys.c.id, isouter=True)
-        .join(_its, keys.c.tenant_id == _its.c.id, isouter=True)
-        .where(_living)
-    )
 
 
 def _session_of(row: Row[*tuple[Any, ...]]) -> Session:

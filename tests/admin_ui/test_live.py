@@ -10,9 +10,11 @@ import pytest
 from starlette.types import Message
 
 from admin_ui.live import MAX_CLIENTS, LiveHub, LiveStream
+from gateway.api.front import REST
 from gateway.errors import Overloaded, StoreUnavailable
 from gateway.services.admin import LiveView
 from gateway.services.requests import RecentRequests
+from gateway.services.sign_in import Watched
 from tests.gateway.fake_scheduling import FakeModel, FakeService
 from tests.gateway.services.admin.test_live_view import Names
 
@@ -46,15 +48,23 @@ class Client:
         self.may_read.set()
         self._gone = asyncio.Event()
         self._stream = LiveStream(hub, **options)
-        self.task = asyncio.create_task(self._stream({}, self._receive, self._send))
+        self.session = Watched()
+        self.num_begun = 0
+        scope = {"state": {"watched": self.session, REST: self._send}}
+        self.task = asyncio.create_task(self._stream(scope, self._receive, self._begin))
 
     async def _receive(self) -> Message:
         await self._gone.wait()
         return {"type": "http.disconnect"}
 
+    async def _begin(self, message: Message) -> None:
+        assert message["type"] == "http.response.start"
+        self.num_begun += 1
+
     async def _send(self, message: Message) -> None:
+        assert message["type"] == "http.response.body"
         await self.may_read.wait()
-        if message["type"] == "http.response.body" and message["body"]:
+        if message["body"]:
             self.sent.append(message["body"])
 
     def leave(self) -> None:
@@ -70,6 +80,22 @@ def view() -> CountedView:
 def hub(view: CountedView) -> LiveHub:
     hub = LiveHub(view, NoSamples(), is_over=lambda: getattr(view, "is_over", False))
     return hub
+
+
+async def test_nothing_is_told_to_whose_session_is_over(hub: LiveHub) -> None:
+    """What is made after that is for the others; the answer ends."""
+    demoted, other = Client(hub), Client(hub)
+    await _settled()
+    await hub.tell()
+    await _settled()
+    demoted.session.is_over = True
+    await hub.tell()
+    await _settled()
+    assert (len(demoted.sent), len(other.sent)) == (2, 3)
+    assert demoted.task.done()
+    assert demoted.num_begun == 1
+    other.leave()
+    await other.task
 
 
 async def _settled() -> None:
