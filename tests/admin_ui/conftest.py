@@ -21,6 +21,7 @@ from tests.gateway.conftest import (
     servers,
     settings,
     shared_store,
+    started,
     store,
 )
 
@@ -32,6 +33,7 @@ __all__ = [
     "servers",
     "settings",
     "shared_store",
+    "started",
     "store",
 ]
 

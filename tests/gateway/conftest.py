@@ -1,7 +1,8 @@
 """Real PostgreSQL and Valkey for every test that stores something.
 
 One pair of embedded servers for each process of the run; each test gets a database of its own,
-copied from a migrated one and dropped after it, and an emptied Valkey.
+copied from a migrated one and dropped after it, and an emptied Valkey. Where it has a store of its
+own too, that database had its first start before it was copied, which is half the work of one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import itertools
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import asyncpg
@@ -17,6 +19,8 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from redis import Redis
 
+from gateway.credentials import Secrets
+from gateway.domain import FirstStart
 from gateway.settings import Settings
 from gateway.store import Store, open_store
 from gateway.store.database import Database
@@ -26,10 +30,19 @@ from gateway.store.migrate import upgrade
 from gateway.store.partitions import Partitions
 from gateway.store.postgres_server import LOGIN, OWNER, SUPERUSER
 from gateway.store.record_hours import RecordHours
+from gateway.store.secrets import put_secret
 from tests.passable import passable_directory
 
-_TEMPLATE = "migrated"
+_TEMPLATE, _STARTED = "migrated", "started"
 _numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Hold what belongs to the database that had its first start: it is shown once."""
+
+    secrets: Secrets
+    first_start: FirstStart
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +61,12 @@ def databases(servers: EmbeddedServers) -> Iterator[Databases]:
         portal.call(databases.open)
         yield databases
         portal.call(databases.close)
+
+
+@pytest.fixture(scope="session")
+def started(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Started:
+    """Make the database that had its first start; to be copied, never used itself."""
+    return databases.start(tmp_path_factory.mktemp("started"))
 
 
 @pytest.fixture
@@ -81,9 +100,16 @@ def empty_database_url(databases: Databases) -> Iterator[str]:
 
 
 @pytest.fixture
-def database_url(databases: Databases) -> Iterator[str]:
-    """Make a database with the newest schema and no rows; a server logs in so."""
-    with databases.fresh(_TEMPLATE) as url:
+def database_url(request: pytest.FixtureRequest, databases: Databases) -> Iterator[str]:
+    """Make a database with the newest schema; a server logs in so.
+
+    It has no rows but those of a first start, where the test has a store of its own.
+    """
+    template = _TEMPLATE
+    if _has_own_store(request):
+        request.getfixturevalue("started")
+        template = _STARTED
+    with databases.fresh(template) as url:
         yield url
 
 
@@ -128,16 +154,20 @@ def store(request: pytest.FixtureRequest) -> Store:
 
     Tests that are marked with `changes_nothing` have one together.
     """
-    is_shared = request.node.get_closest_marker("changes_nothing")
-    found: Store = request.getfixturevalue("shared_store" if is_shared else "own_store")
+    found: Store = request.getfixturevalue(
+        "own_store" if _has_own_store(request) else "shared_store"
+    )
     return found
 
 
 @pytest.fixture
-async def own_store(settings: Settings) -> AsyncIterator[Store]:
-    """Open a store of the test's own."""
-    async with open_store(settings) as opened:
-        yield opened
+async def own_store(settings: Settings, started: Started) -> AsyncIterator[Store]:
+    """Open a store of the test's own, as if by its first start."""
+    put_secret(settings.data_dir, started.secrets)
+    # The schema is there: as after `sluice db upgrade`, the server's login is all that it needs.
+    async with open_store(settings.model_copy(update={"database_owner_url": None})) as opened:
+        assert opened.first_start is None, "it would have made other keys"
+        yield replace(opened, first_start=started.first_start)
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +188,13 @@ async def shared_store(
             assert await _num_changes(servers, url) == before
 
 
+def _has_own_store(request: pytest.FixtureRequest) -> bool:
+    """Tell whether the test has a store that no other test has."""
+    if request.node.get_closest_marker("changes_nothing"):
+        return False
+    return not {"store", "own_store"}.isdisjoint(request.fixturenames)
+
+
 def owner_of(url: str) -> str:
     """Return the URL of the same database for the owner of its tables."""
     return url.replace(LOGIN, OWNER, 1)
@@ -170,6 +207,12 @@ async def _num_changes(servers: EmbeddedServers, url: str) -> int:
         return int(await connection.fetchval("SELECT count(*) FROM audit_log"))
     finally:
         await connection.close()
+
+
+async def _first_start(settings: Settings) -> Started:
+    async with open_store(settings) as opened:
+        assert opened.first_start is not None
+        return Started(opened.secrets, opened.first_start)
 
 
 class Databases:
@@ -199,6 +242,18 @@ class Databases:
 
     async def close(self) -> None:
         await self._connection.close()
+
+    def start(self, data_dir: Path) -> Started:
+        """Make the database that had its first start, by one of the server's own."""
+        self._execute(f"CREATE DATABASE {_STARTED} TEMPLATE {_TEMPLATE} OWNER {OWNER}")
+        url = self._servers.database_url(database=_STARTED)
+        settings = Settings(
+            data_dir=data_dir,
+            database_url=url,
+            database_owner_url=owner_of(url),
+            redis_url=self._servers.redis_url(),
+        )
+        return self._portal.call(_first_start, settings)
 
     @contextmanager
     def fresh(self, template: str) -> Iterator[str]:

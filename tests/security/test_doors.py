@@ -27,6 +27,7 @@ from tests.gateway.conftest import (
     servers,
     settings,
     shared_store,
+    started,
     store,
 )
 
@@ -38,6 +39,7 @@ __all__ = [
     "servers",
     "settings",
     "shared_store",
+    "started",
     "store",
 ]
 
