@@ -8,6 +8,7 @@ from uuid import UUID
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.domain.admin import Admin, AdminRole
+from gateway.services.sign_in.sessions import Watched
 
 FORM_TOKEN = "form-token"
 _ORGANISATION = UUID(int=1)
@@ -24,7 +25,9 @@ def as_admin(
 
     def guard(app: ASGIApp) -> ASGIApp:
         async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-            scope.setdefault("state", {}).update(admin=admin, form_token=FORM_TOKEN)
+            # Nobody ends this session.
+            state = {"admin": admin, "form_token": FORM_TOKEN, "watched": Watched()}
+            scope.setdefault("state", {}).update(state)
             await app(scope, receive, send)
 
         return guarded

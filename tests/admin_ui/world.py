@@ -219,7 +219,9 @@ async def open_world(settings: Settings, store: Store, guard: Guard) -> AsyncIte
     async with AsyncExitStack() as stack:
         prices = PriceBook(store.prices)
         await stack.enter_async_context(prices.running())
-        books = await stack.enter_async_context(open_accounting(settings, store, prices))
+        # No other gateway has to come back to these counters before they are whole.
+        alone = settings.model_copy(update={"quota_build_s": 0.0})
+        books = await stack.enter_async_context(open_accounting(alone, store, prices))
         auth = Authenticator(store.keys, store.secrets)
         admin_auth = AdminAuthenticator(
             store.admin_tokens, store.secrets, organisation.id, store.admin_epoch, keys=auth
