@@ -186,9 +186,12 @@ class _ByItself:
                 try:
                     return await endpoint(request, raw, large)
                 finally:
-                    for held in large:
-                        await let_go(held)
-                    gc.set_threshold(young, *older)
+                    try:
+                        for held in large:
+                            await let_go(held)
+                    finally:
+                        # Also where its client left meanwhile, or nobody would collect again.
+                        gc.set_threshold(young, *older)
 
         return alone
 
