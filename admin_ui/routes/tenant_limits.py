@@ -201,7 +201,7 @@ class TenantLimits:
 
     async def _uses(self, state: QuotaState) -> Sequence[LimitUse] | None:
         try:
-            return await limit_uses(self._services.quotas, state.effective)
+            return await limit_uses(self._services.quotas, state.effective, state.holder.tenant_id)
         except StoreUnavailable:
             return None
 

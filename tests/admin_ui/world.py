@@ -401,11 +401,14 @@ async def fill(world: World) -> None:
 async def _use(world: World, drawn: random.Random) -> None:
     """Write usage of the last days into the ledger."""
     rows, now = [], datetime.now(UTC)
+    # What is of today is of today just after midnight too.
+    today = now - now.replace(hour=0, minute=0, second=0, microsecond=0)
+    earlier = min(timedelta(minutes=600), today)
     keys = (await world.parts.admin.keys.page(PageRequest(100))).data
     for key in keys:
         for day in range(14):
             for _ in range(2):
-                at = now - timedelta(days=day, minutes=drawn.randrange(1, 600))
+                at = now - timedelta(days=day) - earlier * (drawn.randrange(1, 600) / 600)
                 prompt, answer = drawn.randrange(2_000, 90_000), drawn.randrange(500, 20_000)
                 rows.append(
                     UsageRow(

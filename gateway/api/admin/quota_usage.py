@@ -35,7 +35,7 @@ def quota_usage_routes(
         within = admin_of(request).tenant_id
         holder = await settings.holder(kind, request.path_params["id"], within=within)
         state = await settings.get(holder)
-        uses = await limit_uses(quotas, state.effective)
+        uses = await limit_uses(quotas, state.effective, holder.tenant_id)
         scope = {"kind": kind.value, "id": str(holder.scope.id), "name": holder.name}
         return admin_answer({"scope": scope, "limits": [_view(use) for use in uses]})
 

@@ -45,7 +45,7 @@ class QuotaSettingsService:
         authenticator: Authenticator,
         epoch: AuthEpoch,
         *,
-        load: Callable[[ScopeQuota], Awaitable[None]],
+        load: Callable[[ScopeQuota, UUID | None], Awaitable[None]],
         clock: Clock = time,
     ) -> None:
         """Begin; `load` has what runs counted in the limits of a scope, and never fails."""
@@ -186,7 +186,7 @@ class QuotaSettingsService:
             self._authenticator.forget_all()
         await self._epoch.advance()
         if holder.scope.kind is not ScopeKind.PLAN:
-            await self._load(state.effective)
+            await self._load(state.effective, state.holder.tenant_id)
 
 
 def _is_line(text: str) -> bool:

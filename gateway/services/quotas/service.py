@@ -173,17 +173,21 @@ class QuotaService:
     def _of_requests(self, principal: Principal) -> Limits:
         return compile_limits(principal.quotas, self.link.now_s(), (Metric.RPM,))
 
-    async def load(self, scope: ScopeQuota) -> None:
-        """Have the windows of a scope counted that are not. Raises: `CountersUnavailable`."""
-        await self._loads.load(compile_limits((scope,), self.link.now_s()), scope.scope.id)
+    async def load(self, scope: ScopeQuota, tenant_id: UUID | None = None) -> None:
+        """Have the windows of a scope counted that are not, in turns of the tenant that it is of.
 
-    async def limits_changed(self, scope: ScopeQuota) -> None:
+        Raises: `CountersUnavailable`.
+        """
+        limits = compile_limits((scope,), self.link.now_s())
+        await self._loads.load(limits, tenant_id or scope.scope.id)
+
+    async def limits_changed(self, scope: ScopeQuota, tenant_id: UUID | None = None) -> None:
         """Have what runs counted in a scope's limits as they are now.
 
         Where the stores do not answer, the scope's next request does it.
         """
         with contextlib.suppress(CountersUnavailable):
-            await self.load(scope)
+            await self.load(scope, tenant_id)
 
     def _first_ask(self, terms: Terms) -> Ask:
         principal, now_s = terms.principal, self.link.now_s()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -67,11 +68,15 @@ async def test_a_change_is_told_to_whoever_counts(store: Store) -> None:
     """With the limits that hold now, plans aside, which nobody counts in."""
     loaded: list[ScopeQuota] = []
 
-    async def load(scope: ScopeQuota) -> None:
+    payers: list[UUID | None] = []
+
+    async def load(scope: ScopeQuota, tenant_id: UUID | None) -> None:
         loaded.append(scope)
+        payers.append(tenant_id)
 
     services = (await new_process(store)).services
     auth = Authenticator(store.keys, store.secrets)
+    assert store.first_start is not None
     settings = QuotaSettingsService(
         store.quota_settings,
         services.tenants,
@@ -89,6 +94,11 @@ async def test_a_change_is_told_to_whoever_counts(store: Store) -> None:
     await settings.clear(ACTOR, acme)
     await settings.put(ACTOR, await settings.holder(ScopeKind.PLAN, "gold"), {"rpm": 8})
     assert [one.quota.rpm for one in loaded] == [None, 6, 7, 6]
+    assert payers == 4 * [acme.tenant_id]
+    key = await settings.holder(ScopeKind.KEY, store.first_start.keys[0].key.kid)
+    await settings.put(ACTOR, key, {"rpm": 9})
+    assert payers.pop() == acme.tenant_id, "in the turn of whose key it is"
+    loaded.pop()
     changes = [one.changed_us for one in loaded]
     assert changes == sorted(set(changes))
     assert loaded[-1] == (await settings.get(acme)).effective
