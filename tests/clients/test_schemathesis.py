@@ -53,6 +53,8 @@ def test_the_description_is_true(
         *("--header", f"Authorization: Bearer {server.key}"),
         *("--checks", "all", "--max-examples", "10", "--seed", SEED),
         *("--continue-on-failure", "--generation-database", "none", "--no-color"),
+        # A whole context is read in more than its own ten seconds where a core is slow.
+        *("--request-timeout", "60"),
         cwd=tmp_path,
         timeout_s=580,
         SCHEMATHESIS_HOOKS=str(HOOKS),
