@@ -77,6 +77,9 @@ logger = logging.getLogger(__name__)
 
 # Functions came with it, and limits are counted in one.
 _REDIS_MAJOR = 7
+# A start waits longer than a request does: nobody is served until it ends, and a machine on which
+# everything starts at once has been seen to answer after more than the second of a request.
+_START_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,24 +240,23 @@ async def open_store(
 async def _open_redis(url: str) -> Redis:
     """Return a client of a server that answers: a wrong URL is to fail the start, not later."""
     try:
-        redis = connect_redis(url)
+        asking = connect_redis(url, timeout_s=_START_TIMEOUT_S)
     except ValueError as exc:
         raise StartupFailed(f"SLUICE_REDIS_URL cannot be used: {exc}") from exc
     try:
-        info = await redis.info("server")
+        info = await asking.info("server")
     except (RedisError, OSError) as exc:
-        await redis.aclose()
         raise StartupFailed(
             f"Redis does not answer: {exc}; start it, or mend SLUICE_REDIS_URL"
         ) from exc
+    finally:
+        await asking.aclose()
     if is_cluster(info):
-        await redis.aclose()
         raise StartupFailed(
             "SLUICE_REDIS_URL is a Redis Cluster, whose keys no script can change together: set it "
             "to a single server"
         )
     if int(str(info["redis_version"]).partition(".")[0]) < _REDIS_MAJOR:
-        await redis.aclose()
         raise StartupFailed(
             f"SLUICE_REDIS_URL is a Redis {info['redis_version']}: set it to version 7 or newer "
             "or to Valkey"
@@ -268,4 +270,4 @@ async def _open_redis(url: str) -> Redis:
             version,
             mended,
         )
-    return redis
+    return connect_redis(url)

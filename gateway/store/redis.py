@@ -24,13 +24,13 @@ SCHEDULER_EPOCH = "sluice:scheduler_epoch"
 _FAILURES = (RedisError, OSError, RuntimeError)
 
 
-def connect_redis(url: str) -> Redis:
+def connect_redis(url: str, *, timeout_s: float = _TIMEOUT_S) -> Redis:
     """Make a client with a pool of its own; it connects at the first call."""
     return Redis.from_url(
         url,
         retry=Retry(NoBackoff(), 0),
-        socket_timeout=_TIMEOUT_S,
-        socket_connect_timeout=_TIMEOUT_S,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
     )
 
 

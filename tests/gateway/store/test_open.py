@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import stat
 import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -261,13 +264,14 @@ async def test_a_cancelled_start_leaves_the_directory_free(data_dir: Path) -> No
         assert await connection.scalar(select(func.count()).select_from(keys)) == 2
 
 
-async def test_a_redis_cluster_is_refused(settings: Settings, tmp_path: Path) -> None:
-    """A Redis that spreads its keys fails the start; the doctor knows it for what it is."""
+@asynccontextmanager
+async def a_redis(cwd: Path, *options: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """Run a server of a test's own; give its URL and its process."""
     sockets = Path(tempfile.mkdtemp(prefix="sluice-"))
     path = sockets / "redis.sock"
     server = await asyncio.create_subprocess_exec(
-        *(installed_programs().valkey, "--port", "0", "--cluster-enabled", "yes"),
-        *("--cluster-port", "1", "--unixsocket", path, "--dir", tmp_path, "--save", ""),
+        *(installed_programs().valkey, "--port", "0", *options),
+        *("--unixsocket", path, "--dir", cwd, "--save", ""),
         stdout=asyncio.subprocess.DEVNULL,
     )
     try:
@@ -276,12 +280,26 @@ async def test_a_redis_cluster_is_refused(settings: Settings, tmp_path: Path) ->
             assert server.returncode is None
             assert time.monotonic() < deadline
             await asyncio.sleep(0.02)
-        clustered = settings.model_copy(update={"redis_url": SecretStr(f"unix://{path}")})
-        with pytest.raises(StartupFailed, match="Cluster"):
-            async with open_store(clustered):
-                pass
-        assert (await describe_redis(f"unix://{path}")).is_cluster
+        yield f"unix://{path}", server
     finally:
         server.terminate()
         await server.wait()
         shutil.rmtree(sockets)
+
+
+async def test_a_redis_cluster_is_refused(settings: Settings, tmp_path: Path) -> None:
+    """A Redis that spreads its keys fails the start; the doctor knows it for what it is."""
+    async with a_redis(tmp_path, "--cluster-enabled", "yes", "--cluster-port", "1") as (url, _):
+        with pytest.raises(StartupFailed, match="Cluster"):
+            async with open_store(settings.model_copy(update={"redis_url": SecretStr(url)})):
+                pass
+        assert (await describe_redis(url)).is_cluster
+
+
+async def test_a_start_waits_for_a_redis_that_is_slow(settings: Settings, tmp_path: Path) -> None:
+    """One that answers after more than a request's second does not fail the start."""
+    async with a_redis(tmp_path) as (url, server):
+        server.send_signal(signal.SIGSTOP)
+        asyncio.get_running_loop().call_later(1.5, server.send_signal, signal.SIGCONT)
+        async with open_store(settings.model_copy(update={"redis_url": SecretStr(url)})):
+            pass
