@@ -56,3 +56,8 @@ class PrefillingRows:
     def online(self) -> Slots:
         """List the slots of all rows."""
         return np.flatnonzero(self._is_online)
+
+    def num_left(self) -> int:
+        """Count the tokens of all rows that are still to be computed."""
+        slots = self.online()
+        return int(self.num_tokens[slots].sum() - self.num_computed[slots].sum())

@@ -39,6 +39,9 @@ from scheduler.step.passing import Passing
 from scheduler.step.preemption import Preemption
 from scheduler.step.turns import Turns
 
+# Prompts that more steps than these are needed for come faster than they are computed.
+_NUM_STEPS_BEHIND = 8
+
 
 class Composer:
     """Compose steps for one engine from what runs and what waits."""
@@ -112,7 +115,7 @@ class Composer:
         if draft.num_tokens:
             running.num_steps += 1
             step = draft.finish(step_id, running)
-            self._shares.note(step)
+            self._shares.note(step, is_behind=self._is_behind(step, kept_by))
             return step
         if not admits and self._num_steps_to_admission and len(self._waiting):
             # Rows run, but none may draw: looking at the queue only now and then is for others.
@@ -123,6 +126,13 @@ class Composer:
     def note(self, step: Step, result: StepResult) -> None:
         """Learn from what a step computed, before its rows are taken in."""
         self._mask_turns.note(step, result)
+
+    def _is_behind(self, step: Step, kept_by: WaitCause) -> bool:
+        """Tell whether more prompts are there than a few steps like this one compute."""
+        if kept_by is WaitCause.PROMPTS or not step.slices:
+            return bool(step.slices)
+        num_left = self._running.prefilling_rows.num_left()
+        return num_left > _NUM_STEPS_BEHIND * step.features.num_prefill_tokens
 
     def _is_time_to_admit(self) -> bool:
         """Look at the queue every so many steps, and whenever nothing runs."""

@@ -166,10 +166,10 @@ class DecodeShares:
                 return picked
         return self._pick(slots, tenants, costs_s, now)
 
-    def note(self, step: Step) -> None:
-        """Learn what prompts a step computes, and whose."""
+    def note(self, step: Step, *, is_behind: bool) -> None:
+        """Learn what prompts a step computes, whose, and whether there are more than that."""
         if self._max_loss and step.slices:
-            self._prefills.note(step, self._running.num_steps)
+            self._prefills.note(step, self._running.num_steps, is_behind=is_behind)
 
     def _find_parts(
         self,
@@ -246,7 +246,12 @@ class DecodeShares:
         bands = np.zeros(len(asked_s), dtype=np.intc)
         bands[tenants] = self._running.decode_rows.bands[slots]
         asked_s = asked_s[entries]
-        prefilled_s = self._prefills.of(entries, self._running.num_steps)
+        num_steps = self._running.num_steps
+        prefilled_s = self._prefills.of(entries, num_steps)
+        had_s = asked_s
+        if self._part_of is not None:
+            had_s = np.minimum(asked_s, self._part_of.take(entries, mode="clip"))
+        self._prefills.note_rows(entries, had_s, num_steps)
         wanted_s = (asked_s + prefilled_s) * (1.0 + self._tree.num_waiting_of(entries) / num_rows)
         return _Tenants(
             entries,
@@ -301,13 +306,21 @@ class DecodeShares:
         return self._enough(tenants, _part(tenants, level), fixed_s)
 
     def _enough(self, tenants: _Tenants, parts_s: Seconds, fixed_s: float) -> Seconds:
-        """Raise parts that are too small for what may be lost in tokens, prompts aside."""
-        asked_s, weights = tenants.asked_s, tenants.weights
+        """Raise parts that are too small for what may be lost in tokens.
+
+        Prompts are work where rows that are held bring them, and who has most of those has no more
+        of what is left for them. Prompts of others come whoever decodes: were they to count, who
+        sends many would take rows from others.
+        """
+        brought = self._prefills.per_decode(tenants.entries, self._running.num_steps)
+        with_prompts = np.where(parts_s < tenants.asked_s, 1.0 + brought, 1.0)
+        asked_s = tenants.asked_s * with_prompts
         needed_s = least_work_s(float(asked_s.sum()), fixed_s, self._max_loss)
-        if parts_s.sum() >= needed_s:
+        if float(parts_s @ with_prompts) >= needed_s:
             return parts_s
-        level = level_for(asked_s, weights, needed_s)
-        raised_s: Seconds = np.maximum(parts_s, held_to(asked_s, weights, level))
+        level = level_for(asked_s, tenants.weights, needed_s)
+        enough_s = held_to(asked_s, tenants.weights, level) / with_prompts
+        raised_s: Seconds = np.maximum(parts_s, enough_s)
         return raised_s
 
     def _sample(self, slots: Slots, now: float) -> Slots:

@@ -2,6 +2,10 @@
 
 A tenant's part of the machine is what its rows have and what its prompts do. Prompts come in a few
 steps out of many, so what they cost is spread over the steps that follow.
+
+Prompts that come as a tenant's rows end are work that these bring with them: of fewer rows in a
+step come fewer prompts. Those that steps are behind with are not, there being more of them than is
+computed, whoever decodes.
 """
 
 from __future__ import annotations
@@ -11,11 +15,14 @@ from numpy.typing import NDArray
 
 from engine.step_cost import StepFeatures
 from scheduler.learn import StepModel
+from scheduler.request import Band
 from scheduler.sequence import MEMBER
 from scheduler.step.draft import Step
+from scheduler.step.water_level import Seconds
 
 _NUM_STEPS = 256
 _KEPT = 1.0 - 1.0 / _NUM_STEPS
+_LEAST_S = 1e-9
 
 
 class RecentPrefills:
@@ -23,30 +30,50 @@ class RecentPrefills:
 
     def __init__(self, step_model: StepModel) -> None:
         self._step_model = step_model
-        self._mean_s = np.zeros(64)
-        self._at_step = np.zeros(64, dtype=np.int64)
+        # Of prompts: all, and those that steps kept up with. Of rows. In seconds of a step.
+        self._mean_s, self._brought_s, self._decoded_s = np.zeros((3, 64))
+        self._at_step, self._decoded_at_step = np.zeros((2, 64), dtype=np.int64)
 
-    def note(self, step: Step, number: int) -> None:
-        """Take the prompts of a step in."""
+    def note(self, step: Step, number: int, *, is_behind: bool) -> None:
+        """Take the prompts of a step in; one that `is_behind` has more of them than it computes."""
         for sequence, chunk in zip(step.slices, step.plan.slices, strict=True):
             tenant = sequence.account[MEMBER]
             if tenant >= len(self._mean_s):
                 self._grow(tenant)
             cost_s = self._step_model.added_s(StepFeatures(chunk.n_tokens, 0, chunk.start, 0))
             kept = _KEPT ** (number - self._at_step.item(tenant))
+            # There is always more of the batch band.
+            is_brought = not is_behind and sequence.request.band is not Band.BATCH
             self._mean_s[tenant] = self._mean_s[tenant] * kept + cost_s / _NUM_STEPS
+            brought_s = cost_s * is_brought / _NUM_STEPS
+            self._brought_s[tenant] = self._brought_s[tenant] * kept + brought_s
             self._at_step[tenant] = number
 
-    def of(self, tenants: NDArray[np.intp], number: int) -> NDArray[np.float64]:
+    def note_rows(self, tenants: NDArray[np.intp], decoded_s: Seconds, number: int) -> None:
+        """Take in what the rows of tenants have had of each step since the last time."""
+        if tenants[-1] >= len(self._mean_s):
+            self._grow(int(tenants[-1]))
+        kept = _KEPT ** (number - self._decoded_at_step[tenants])
+        self._decoded_s[tenants] = self._decoded_s[tenants] * kept + decoded_s * (1.0 - kept)
+        self._decoded_at_step[tenants] = number
+
+    def of(self, tenants: NDArray[np.intp], number: int) -> Seconds:
         """Return the means of tenants at a step."""
         if tenants[-1] >= len(self._mean_s):
             self._grow(int(tenants[-1]))
-        found: NDArray[np.float64] = self._mean_s[tenants]
+        found: Seconds = self._mean_s[tenants]
         if found.any():
             found = found * _KEPT ** (number - self._at_step[tenants])
         return found
 
+    def per_decode(self, tenants: NDArray[np.intp], number: int) -> Seconds:
+        """Return what the prompts cost that a second of decoding brings, of tenants with rows."""
+        brought_s = self._brought_s[tenants] * _KEPT ** (number - self._at_step[tenants])
+        found: Seconds = brought_s / np.maximum(self._decoded_s[tenants], _LEAST_S)
+        return found
+
     def _grow(self, tenant: int) -> None:
         size = 2 * tenant + 2
-        self._mean_s = np.resize(self._mean_s, size) * (np.arange(size) < len(self._mean_s))
-        self._at_step = np.resize(self._at_step, size)
+        for name in ("_mean_s", "_brought_s", "_decoded_s", "_at_step", "_decoded_at_step"):
+            column = getattr(self, name)
+            setattr(self, name, np.resize(column, size) * (np.arange(size) < len(column)))

@@ -8,6 +8,7 @@ import signal
 import stat
 import tempfile
 import time
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -265,7 +266,7 @@ async def test_a_cancelled_start_leaves_the_directory_free(data_dir: Path) -> No
 
 
 @asynccontextmanager
-async def a_redis(cwd: Path, *options: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+async def a_redis(cwd: Path, *options: str) -> AsyncIterator[tuple[str, Process]]:
     """Run a server of a test's own; give its URL and its process."""
     sockets = Path(tempfile.mkdtemp(prefix="sluice-"))
     path = sockets / "redis.sock"

@@ -228,6 +228,40 @@ def test_prompts_count_towards_a_share() -> None:
     assert had_s[0] / sum(had_s) <= 0.55
 
 
+def test_prompts_that_rows_bring_are_work() -> None:
+    """One row beside sixty is faster where those bring prompts, and no more is lost by it."""
+    bringing = Flood(tenant="b", streams=60, prompt=80)
+    per_s = {}
+    for max_loss in (0.0, 0.2):
+        contest = Contest(
+            Flood(tenant="a", streams=1, output=500), bringing, config=config_of(max_loss)
+        ).run(200)
+        began_s = contest.now
+        contest.run(300, settle=1)
+        per_s[max_loss] = contest.tokens.total() / (contest.now - began_s)
+    # By decoding alone it would be 22 of them.
+    assert decoded(contest, 300) == pytest.approx(11, abs=2)
+    assert 1 - per_s[0.2] / per_s[0.0] <= 0.21
+
+
+def test_who_brings_prompts_has_no_more_than_who_has_rows() -> None:
+    """Where both are held, two rows whose prompts are long have what fifty-eight others have."""
+    light = Flood(tenant="a", streams=1, output=500)
+    contest = Contest(
+        light, Flood(tenant="b", streams=58), Flood(tenant="c", streams=2, prompt=200, output=2)
+    ).run(300, settle=250)
+    # What a token of c costs with its part of the prompt; two prompt tokens are a row's.
+    had_s = contest.tokens["b"] * 42 / 40, contest.tokens["c"] * 202 / 2
+    assert had_s[0] / sum(had_s) == pytest.approx(0.5, abs=0.1)
+
+
+def test_prompts_that_wait_anyway_are_not_brought() -> None:
+    """Rows of a tenant whose prompts fill every step are held to no fewer for them."""
+    floods = Flood(tenant="a", streams=1, output=500), Flood(tenant="b", streams=30, output=300)
+    contest = Contest(*floods, Flood(tenant="b", streams=60, prompt=500, output=2)).run(300)
+    assert decoded(contest, 150) >= 15
+
+
 def test_first_come_first_served_has_no_shares() -> None:
     """Under a policy without accounts all rows decode, whoever they are of."""
     contest = Contest(

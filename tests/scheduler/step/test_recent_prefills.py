@@ -8,6 +8,7 @@ import pytest
 from engine.contract import SequenceSlice, StepPlan
 from engine.step_cost import LinearCost, StepCost, StepFeatures
 from scheduler.learn import StepModel
+from scheduler.request import Band
 from scheduler.step.draft import Step
 from scheduler.step.recent_prefills import RecentPrefills
 from waiting import make_sequence
@@ -15,16 +16,47 @@ from waiting import make_sequence
 _LINE = LinearCost(0.0, 1e-3)
 
 
-def test_a_newcomer_had_no_prompts() -> None:
-    """However many tenants come, what one had computed counts for it and for nobody else."""
-    prefills = RecentPrefills(StepModel(StepCost("flat", _LINE, _LINE)))
-    sequence = make_sequence(256)
-    sequence.account = (0, 3, 3, 0)
+@pytest.fixture
+def prefills() -> RecentPrefills:
+    return RecentPrefills(StepModel(StepCost("flat", _LINE, _LINE)))
+
+
+def step_of(tenant: int, band: Band = Band.DEFAULT) -> Step:
+    """Compute a prompt of 256 tokens."""
+    sequence = make_sequence(256, band=band)
+    sequence.account = (0, tenant, tenant, 0)
     none = np.empty(0, dtype=np.intp)
     plan = StepPlan(0, slices=[SequenceSlice(0, 0, 256, (), True)])
-    step = Step(plan, [], [sequence], none, none.astype(np.intc), StepFeatures(), False)
-    prefills.note(step, 1)
+    return Step(plan, [], [sequence], none, none.astype(np.intc), StepFeatures(), False)
+
+
+def test_a_newcomer_had_no_prompts(prefills: RecentPrefills) -> None:
+    """However many tenants come, what one had computed counts for it and for nobody else."""
+    prefills.note(step_of(3), 1, is_behind=False)
     everybody = np.arange(1_000)
     costs_s = prefills.of(everybody, 1)
     assert costs_s[3] == pytest.approx(0.001)
     assert np.flatnonzero(costs_s).tolist() == [3]
+
+
+def test_rows_bring_what_steps_keep_up_with(prefills: RecentPrefills) -> None:
+    """Prompts count by what their tenant's rows had, but not of a backlog nor of batch work."""
+    behind, batch, brings, newcomer = range(4)
+    prefills.note(step_of(behind), 1, is_behind=True)
+    prefills.note(step_of(batch, Band.BATCH), 1, is_behind=False)
+    prefills.note(step_of(brings), 1, is_behind=False)
+    everybody = np.array([behind, batch, brings, newcomer])
+    prefills.note_rows(everybody, np.full(4, 0.002), 1_000)
+    assert prefills.per_decode(everybody, 1)[:2].tolist() == [0.0, 0.0]
+    assert prefills.per_decode(everybody, 1)[2] == pytest.approx(0.256 / 256 / 0.002, rel=0.05)
+    assert prefills.per_decode(everybody, 1)[3] == 0.0
+
+
+def test_what_rows_had_is_a_mean_over_steps(prefills: RecentPrefills) -> None:
+    """A tenant whose rows are held to half has brought its prompts by what it had before."""
+    tenant = np.array([70])
+    prefills.note(step_of(70), 2_000, is_behind=False)
+    prefills.note_rows(tenant, np.array([0.004]), 2_000)
+    prefills.note_rows(tenant, np.array([0.002]), 2_004)
+    expected = 0.256 / 256 / 0.004
+    assert prefills.per_decode(tenant, 2_000)[0] == pytest.approx(expected, rel=0.05)
