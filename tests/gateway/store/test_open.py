@@ -271,7 +271,8 @@ async def a_redis(cwd: Path, *options: str) -> AsyncIterator[tuple[str, Process]
     sockets = Path(tempfile.mkdtemp(prefix="sluice-"))
     path = sockets / "redis.sock"
     server = await asyncio.create_subprocess_exec(
-        *(installed_programs().valkey, "--port", "0", *options),
+        installed_programs().valkey,
+        *("--port", "0", *options),
         *("--unixsocket", path, "--dir", cwd, "--save", ""),
         stdout=asyncio.subprocess.DEVNULL,
     )
