@@ -285,7 +285,7 @@ class DecodeShares:
         loss = max_loss_for(self._max_loss, float(top.weights.sum() / tenants.weights.sum()))
         needed_s = least_work_s(work_s, fixed_s, loss)
         needed_s = max(needed_s, worthwhile_work_s(work_s, fixed_s))
-        needed_s = min(needed_s, float(self._fair(tenants, fixed_s).sum()))
+        needed_s = min(needed_s, float(self._fair(tenants, fixed_s, brings=False).sum()))
         parts_s = np.zeros(len(tenants.entries))
         parts_s[tenants.bands == bands[0]] = held_s
         shares = [self._band_shares.get(Band(band), 0.0) for band in bands]
@@ -299,20 +299,25 @@ class DecodeShares:
             used_s += float(held_s.sum())
         return parts_s
 
-    def _fair(self, tenants: _Tenants, fixed_s: float) -> Seconds:
-        """Say what rows have where bands make no difference."""
+    def _fair(self, tenants: _Tenants, fixed_s: float, *, brings: bool = True) -> Seconds:
+        """Say what rows have where bands make no difference, with what they bring or without."""
         asked_s = tenants.asked_s + tenants.prefilled_s
         level = fair_level(asked_s, tenants.weights, tenants.wanted_s, fixed_s, self._max_loss)
-        return self._enough(tenants, _part(tenants, level), fixed_s)
+        parts_s = _part(tenants, level)
+        brought = np.zeros(len(parts_s))
+        if brings:
+            brought = self._prefills.per_decode(tenants.entries, self._running.num_steps)
+        return self._enough(tenants, parts_s, brought, fixed_s)
 
-    def _enough(self, tenants: _Tenants, parts_s: Seconds, fixed_s: float) -> Seconds:
+    def _enough(
+        self, tenants: _Tenants, parts_s: Seconds, brought: Seconds, fixed_s: float
+    ) -> Seconds:
         """Raise parts that are too small for what may be lost in tokens.
 
         Prompts are work where rows that are held bring them, and who has most of those has no more
         of what is left for them. Prompts of others come whoever decodes: were they to count, who
         sends many would take rows from others.
         """
-        brought = self._prefills.per_decode(tenants.entries, self._running.num_steps)
         with_prompts = np.where(parts_s < tenants.asked_s, 1.0 + brought, 1.0)
         asked_s = tenants.asked_s * with_prompts
         needed_s = least_work_s(float(asked_s.sum()), fixed_s, self._max_loss)

@@ -244,6 +244,13 @@ def test_prompts_that_rows_bring_are_work() -> None:
     assert 1 - per_s[0.2] / per_s[0.0] <= 0.21
 
 
+def test_prompts_take_no_rows_from_a_lower_band() -> None:
+    """Beside one row of a higher band, sixty that bring prompts run as those that bring none."""
+    above = Flood(tenant="a", streams=1, output=500, band=Band.PRIORITY)
+    contest = Contest(above, Flood(tenant="b", streams=60, prompt=80)).run(400)
+    assert decoded(contest, 200) == pytest.approx(22, abs=2)
+
+
 def test_who_brings_prompts_has_no_more_than_who_has_rows() -> None:
     """Where both are held, two rows whose prompts are long have what fifty-eight others have."""
     light = Flood(tenant="a", streams=1, output=500)
