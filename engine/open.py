@@ -7,6 +7,7 @@ torch.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from engine.context import Context, fit_context
 from engine.contract import Engine
 from engine.errors import EngineError
 from engine.models.hf_config import load_model_config
+from engine.quiet_imports import quiet_imports
 from engine.simulated import SimulatedEngine
 from engine.step_cost import load_profile
 
@@ -24,6 +26,7 @@ def open_engine(config: EngineConfig) -> Engine:
 
     Raises: `ModelError`, `EngineError`: it cannot be served, in one line.
     """
+    _load_torch()
     if config.pooling is not None:
         from engine.cpu.embedder import EmbeddingEngine
 
@@ -95,10 +98,17 @@ def planned_context(config: EngineConfig, *, simulated: bool = False) -> Context
     return fit_context(config, model, kv_cache_bytes=config.pool_bytes, kv_itemsize=itemsize)
 
 
-def _choose_device() -> str:
-    """Take a GPU where torch sees one."""
+def _load_torch() -> None:
     # torch is loaded here, so before it what the CPU's engine would set; see there.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if "torch" not in sys.modules:
+        with quiet_imports():
+            import torch  # noqa: F401
+
+
+def _choose_device() -> str:
+    """Take a GPU where torch sees one."""
+    _load_torch()
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,4 +1,7 @@
-"""A whole Sluice as a stranger starts it: the command, in a process of its own."""
+"""A whole Sluice: the command, in a process of its own.
+
+Most are forked where everything is imported already (`tests.warm_starts`).
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from tests.warm_starts import WarmProcess, can_start_warm, start_warm
 
 # Another checkout with a .venv of its own, to run the same attack on what was before.
 TREE = os.environ.get("SOAK_TREE")
@@ -22,7 +29,7 @@ START_TIMEOUT_S = 120
 class Server:
     """Hold a running `sluice serve`, its banner and its data directory."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | WarmProcess
     banner: dict[str, Any]
     data_dir: Path
 
@@ -47,6 +54,41 @@ class Server:
         return code
 
 
+def start_sluice(
+    command: Sequence[str | Path],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    cold: bool = False,
+    stderr: IO[Any] | None = None,
+) -> subprocess.Popen[str] | WarmProcess:
+    """Start a `sluice` command, warm where that can be; its output comes through a pipe."""
+    if not cold and TREE is None and can_start_warm(env):
+        return start_warm(command, env=env, cwd=cwd, stderr=stderr)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=env, cwd=cwd
+    )
+
+
+def run_sluice(
+    *words: str | Path, env: Mapping[str, str], cwd: Path | None = None, check: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run a `sluice` command to its end. Raises: `CalledProcessError`, where it is to `check`."""
+    command = [SLUICE, *words]
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        if TREE is None and can_start_warm(env):
+            files: dict[str, Any] = {"stdout": out, "stderr": err, "env": env}
+            code = start_warm(command, cwd=cwd or Path.cwd(), **files).wait(START_TIMEOUT_S)
+        else:
+            code = subprocess.run(command, stdout=out, stderr=err, env=env, cwd=cwd).returncode
+        for file in (out, err):
+            file.seek(0)
+        done = subprocess.CompletedProcess(command, code, out.read(), err.read())
+    if check:
+        done.check_returncode()
+    return done
+
+
 def sluice_env(**extra: str) -> dict[str, str]:
     """Return this process's environment without settings of an outer Sluice.
 
@@ -56,16 +98,14 @@ def sluice_env(**extra: str) -> dict[str, str]:
     return kept | {"SLUICE_ADMIN_PORT": "0"} | extra
 
 
-def start_server(data_dir: Path, *flags: str, **env: str) -> Server:
-    """Start `sluice serve` on a free port and wait for its banner.
+def start_server(data_dir: Path, *flags: str, cold: bool = False, **env: str) -> Server:
+    """Start `sluice serve` on a free port and wait for its banner; `cold`, as a shell does.
 
     It has no balancer to wait for when it ends; `SLUICE_DRAIN_ACCEPT_S` gives it one.
     """
-    env = {"SLUICE_DRAIN_ACCEPT_S": "0"} | env
     command = [SLUICE, "serve", "--port", "0", "--data-dir", data_dir, "--banner", "json", *flags]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=sluice_env(**env), cwd=data_dir.parent
-    )
+    env = {"SLUICE_DRAIN_ACCEPT_S": "0"} | env
+    process = start_sluice(command, cold=cold, env=sluice_env(**env), cwd=data_dir.parent)
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:

@@ -39,7 +39,7 @@ def test_no_circles(floor: Path) -> None:
         "engine.open",
         "engine.simulated",
         "engine.text",
-        "gateway.cli.main",
+        "gateway.cli.commands",
     ],
 )
 def test_module_loads_no_torch(module: str) -> None:

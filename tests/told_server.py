@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.live_server import SLUICE, sluice_env
+from tests.live_server import SLUICE, sluice_env, start_sluice
 from tests.mixed_requests import Sender, run_batch, send_back, send_mixed
 from tests.trace_receiver import Receiver
 
@@ -53,11 +52,9 @@ def told_of(
     }
     log = data_dir.parent / "log"
     with log.open("w") as stderr:
-        process = subprocess.Popen(
+        process = start_sluice(
             [SLUICE, "serve", "--port", "0", "--data-dir", data_dir, "--banner", "json"],
-            stdout=subprocess.PIPE,
             stderr=stderr,
-            text=True,
             env=sluice_env(**settings, **env),
             cwd=data_dir.parent,
         )

@@ -48,7 +48,6 @@ from gateway.services.auth import (
     AuthUpkeep,
     Failures,
     IssuedTokens,
-    new_local_token,
 )
 from gateway.services.batches.worker import BatchWorker
 from gateway.services.constraints import Constraints
@@ -62,6 +61,7 @@ from gateway.services.inference import (
     ModelRegistry,
 )
 from gateway.services.ledger import Exports, PriceBook, UsageService
+from gateway.services.local_access import new_local_token
 from gateway.services.loop_share import LoopShare
 from gateway.services.quotas import Entry
 from gateway.services.read_rate import ReadRate

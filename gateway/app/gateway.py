@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from importlib.metadata import version as package_version
-from typing import Final
 
 from gateway import DISTRIBUTION
 from gateway.app.assembly import Gateway, assemble
@@ -21,9 +20,6 @@ from gateway.services.inference import (
 from gateway.settings import Settings
 from gateway.store import open_store
 from scheduler.service import SWITCH_INTERVAL_S
-
-# How the thread that loads a model is called; it may outlive a start that was given up.
-LOADER_NAME: Final = "load-model"
 
 
 @contextlib.asynccontextmanager
@@ -107,7 +103,7 @@ async def _load(settings: Settings, version: str, lifecycle: Lifecycle) -> list[
             loop.call_soon_threadsafe(hand_over, models, error)
 
     with lifecycle.starting("model"):
-        threading.Thread(target=load, name=LOADER_NAME, daemon=True).start()
+        threading.Thread(target=load, name="load-model", daemon=True).start()
         return await loaded
 
 

@@ -32,9 +32,9 @@ from gateway.http.open_files import make_room
 from gateway.http.options import HttpOptions
 from gateway.http.plain_admin import WAY_OUT, exposed
 from gateway.http.server import ApiServer
-from gateway.services.auth import announced
 from gateway.services.health import Heartbeat, Lifecycle, Phase, Probes
 from gateway.services.inference import ServedModel
+from gateway.services.local_access import announced
 from gateway.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from typing import Any, Final
 from gateway.cli.chosen_settings import refuse_unknown_variables
 from gateway.cli.exits import CliError, Exit, NoAnswer, exit_of
 from gateway.data_dir import default_data_dir
-from gateway.services.auth import read_local_access
+from gateway.services.local_access import read_local_access
 
 _TIMEOUT_S = 30.0
 _PAGE_ROWS: Final = 500

@@ -45,5 +45,9 @@ class CliError(Exception):
         self.answer = answer or {}
 
 
+class Served(SystemExit):
+    """Exit from a server, which has closed all that was to be closed."""
+
+
 class NoAnswer(CliError):
     """The server was not reached, or did not say what became of what was sent."""

@@ -20,7 +20,7 @@ from gateway.cli.chosen_settings import refuse_unknown_variables
 from gateway.cli.exits import CliError, Exit, NoAnswer, exit_of
 from gateway.credentials import KEY_PREFIX
 from gateway.data_dir import default_data_dir
-from gateway.services.auth import read_local_access
+from gateway.services.local_access import read_local_access
 
 DEFAULT_URL: Final = "http://127.0.0.1:8000/v1"
 

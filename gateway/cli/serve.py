@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from engine.quiet_imports import quiet_imports
 from gateway.cli.chosen_settings import read_settings
-from gateway.cli.exits import Exit
+from gateway.cli.exits import Exit, Served
 from gateway.cli.setting_flags import given_settings
 
 if TYPE_CHECKING:
@@ -89,22 +89,7 @@ def run(
     # Until the event loop takes signals over, there is nothing yet that would have to be closed.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
-    _leave(_run(flags, say, check, is_worker))
-
-
-def _leave(code: int) -> NoReturn:
-    """Exit; a thread that still loads a model can neither be stopped nor be waited for."""
-    if threading.active_count() > 1:
-        from gateway.app.gateway import LOADER_NAME
-
-        is_loading = any(thread.name == LOADER_NAME for thread in threading.enumerate())
-    else:
-        is_loading = False
-    if is_loading:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
+    raise Served(_run(flags, say, check, is_worker))
 
 
 def _run(
@@ -114,12 +99,13 @@ def _run(
     is_worker: bool,
 ) -> int:
     """Serve until a signal; a failure to start is one line and exit code 1."""
-    import uvloop
+    with quiet_imports():
+        import uvloop
 
-    from engine.errors import EngineError
-    from gateway.app.serving import serve as run_server
-    from gateway.errors import GatewayError, StartupFailed
-    from gateway.telemetry.logs import log_to_stderr
+        from engine.errors import EngineError
+        from gateway.app.serving import serve as run_server
+        from gateway.errors import GatewayError, StartupFailed
+        from gateway.telemetry.logs import log_to_stderr
 
     settings = read_settings(flags)
     if settings is None:

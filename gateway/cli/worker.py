@@ -10,7 +10,7 @@ import typer
 from gateway.cli.exits import CliError, Exit
 from gateway.cli.serve import Banner, ChosenBanner, flags_of, run, say_nothing
 from gateway.cli.setting_flags import flag_of
-from gateway.services.auth import read_local_access
+from gateway.services.local_access import read_local_access
 
 if TYPE_CHECKING:
     from gateway.app.serving import Ready

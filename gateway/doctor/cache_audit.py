@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.doctor.finding import Finding, broken, ok, warning
 from gateway.doctor.two_samples import p_value
-from gateway.services.auth.local_access import LocalAccess
+from gateway.services.local_access import LocalAccess
 
 if TYPE_CHECKING:
     import httpx

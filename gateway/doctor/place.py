@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.doctor.finding import Finding, broken, ok, warning
 from gateway.domain.address import is_loopback
 from gateway.http.plain_admin import WAY_OUT, exposed
-from gateway.services.auth import LocalAccess, read_local_access
+from gateway.services.local_access import LocalAccess, read_local_access
 from gateway.settings import Settings
 
 if TYPE_CHECKING:

@@ -32,6 +32,6 @@ def made_data_dir(made_stores: MadeStores, data_dir: Path) -> Path:
 def server() -> Iterator[Server]:
     """Serve the demo model from a fresh data directory."""
     with passable_directory() as parent:
-        running = start_server(parent / "data")
+        running = start_server(parent / "data", cold=True)
         yield running
         assert running.stop() == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from engine.demo import MODEL_DIR
 from gateway.store.embedded import EmbeddedServers
 from gateway.store.postgres_server import OWNER
-from tests.live_server import SLUICE, sluice_env, start_server
+from tests.live_server import run_sluice, sluice_env, start_server
 from tests.made_stores import MadeStores
 from tests.passable import passable_directory
 
@@ -81,13 +80,8 @@ def test_one_line_names_the_file(
     model = tmp_path / "model"
     shutil.copytree(MODEL_DIR, model)
     spoil(model)
-    done = subprocess.run(
-        [SLUICE, "serve", "--port", "0", "--data-dir", tmp_path / "data", "--model", model],
-        env=sluice_env(**stores),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    typed = ("serve", "--port", "0", "--data-dir", tmp_path / "data", "--model", model)
+    done = run_sluice(*typed, env=sluice_env(**stores))
     assert done.returncode == 1, done.stderr
     assert done.stdout == ""
     [line] = done.stderr.splitlines()
@@ -96,21 +90,9 @@ def test_one_line_names_the_file(
 
 def test_a_start_that_fails_makes_no_keys_that_nobody_saw(made_data_dir: Path) -> None:
     """The first start that serves is the one that shows the keys, however many failed before."""
-    failed = subprocess.run(
-        [
-            SLUICE,
-            "serve",
-            "--port",
-            "0",
-            "--data-dir",
-            made_data_dir,
-            "--model",
-            made_data_dir / "no",
-        ],
-        capture_output=True,
-        text=True,
-        env=sluice_env(),
-    )
+    model = made_data_dir / "no"
+    flags = ("--port", "0", "--data-dir", made_data_dir, "--model", model)
+    failed = run_sluice("serve", *flags, env=sluice_env())
     assert failed.returncode == 1
     server = start_server(made_data_dir)
     assert len(server.banner["keys"]) == 2

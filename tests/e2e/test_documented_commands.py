@@ -26,7 +26,7 @@ import typer.main
 
 from engine.demo import MODEL_DIR
 from gateway import DISTRIBUTION
-from gateway.cli.main import app
+from gateway.cli.commands import app
 from gateway.store.pools import Purpose
 from scheduler.bench.__main__ import _parser as bench_options
 from tests.bare_environment import make_bare_environment

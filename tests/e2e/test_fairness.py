@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
-from tests.live_server import SLUICE, sluice_env, start_server
+from tests.live_server import run_sluice, sluice_env, start_server
 from tests.soak import fairness
 
 
@@ -14,11 +13,8 @@ def test_two_tenants_who_flood_are_served_by_their_weights(made_data_dir: Path) 
     server = start_server(made_data_dir, **fairness.ENGINE)
     try:
         shares = fairness.flood(server, min_requests=320, min_s=2)
-        subprocess.run(
-            [SLUICE, "scheduler", "set", "--policy", "fcfs"],
-            env=sluice_env(SLUICE_DATA_DIR=str(made_data_dir)),
-            check=True,
-        )
+        env = sluice_env(SLUICE_DATA_DIR=str(made_data_dir))
+        run_sluice("scheduler", "set", "--policy", "fcfs", env=env, check=True)
         without = fairness.flood(server, min_requests=96)
     finally:
         assert server.stop() == 0

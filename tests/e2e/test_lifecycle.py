@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.faults.replica import free_port
-from tests.live_server import SLUICE, Server, sluice_env, start_server
+from tests.live_server import SLUICE, Server, run_sluice, sluice_env, start_server
 
 # Steps of this engine take 15 ms each, so that an answer of 900 tokens outlasts a drain.
 SLOW = ("--engine", "simulated", "--engine-profile", "a100-llama-3-8b")
@@ -239,14 +239,8 @@ def test_the_admin_port_says_what_is_the_matter(made_data_dir: Path) -> None:
 def test_bad_setting_is_one_line(tmp_path: Path, toml: str, env: dict[str, str], word: str) -> None:
     """A setting that cannot be read is named in one line; nothing starts."""
     (tmp_path / "sluice.toml").write_text(toml)
-    done = subprocess.run(
-        [SLUICE, "serve", "--port", "0", "--data-dir", tmp_path / "data"],
-        env=sluice_env(**env),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    flags = ("--port", "0", "--data-dir", tmp_path / "data")
+    done = run_sluice("serve", *flags, env=sluice_env(**env), cwd=tmp_path)
     assert done.returncode in (1, 2)
     assert done.stdout == ""
     [line] = done.stderr.splitlines()

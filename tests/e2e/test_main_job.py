@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from tests.live_server import SLUICE, Server, sluice_env, start_server
+from tests.live_server import Server, run_sluice, sluice_env, start_server
 from tests.made_stores import MadeStores
 
 
@@ -21,12 +20,8 @@ def client(server: Server) -> openai.OpenAI:
 
 def sluice(server: Server, *args: str) -> Any:
     """Run the command line against a server and return what its --json prints."""
-    done = subprocess.run(
-        [SLUICE, *args, "--json"],
-        env=sluice_env(SLUICE_DATA_DIR=str(server.data_dir)),
-        capture_output=True,
-        text=True,
-    )
+    env = sluice_env(SLUICE_DATA_DIR=str(server.data_dir))
+    done = run_sluice(*args, "--json", env=env)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.live_server import SLUICE, Server, sluice_env, start_server
+from tests.live_server import Server, run_sluice, sluice_env, start_server
 from tests.made_stores import MadeStores
 from tests.passable import passable_directory
 
@@ -79,8 +78,7 @@ def vectors(server: Server, model: str, *, key: str | None = None) -> Answer:
 
 def command(server: Server, *words: str) -> Any:
     env = sluice_env(SLUICE_DATA_DIR=str(server.data_dir))
-    done = subprocess.run([SLUICE, *words], env=env, check=True, capture_output=True, text=True)
-    return json.loads(done.stdout)
+    return json.loads(run_sluice(*words, env=env, check=True).stdout)
 
 
 def test_each_model_answers_to_its_names(several: Server) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-import subprocess
 from pathlib import Path
 
-from tests.live_server import SLUICE, sluice_env
+from tests.live_server import SLUICE, sluice_env, start_sluice
 
 NOWHERE = b"GET /nowhere HTTP/1.1\r\nhost: x\r\n\r\n"
 
@@ -18,12 +17,11 @@ def test_leaving_rudely_fills_no_log(made_data_dir: Path) -> None:
     log = made_data_dir.parent / "log"
     with log.open("w") as stderr:
         command = [SLUICE, "serve", "--port", "0", "--banner", "json", "--data-dir", made_data_dir]
-        process = subprocess.Popen(
+        process = start_sluice(
             [*command, "--engine", "simulated"],
-            stdout=subprocess.PIPE,
             stderr=stderr,
-            text=True,
             env=sluice_env(SLUICE_DRAIN_ACCEPT_S="0", SLUICE_LOG_REQUESTS="false"),
+            cwd=made_data_dir.parent,
         )
         assert process.stdout is not None
         banner = process.stdout.readline()

@@ -18,19 +18,20 @@ import pytest
 
 from gateway.store.embedded import EmbeddedServers
 from gateway.store.postgres_server import LOGIN, OWNER, SUPERUSER
-from tests.live_server import SLUICE, Server, sluice_env, start_server
+from tests.live_server import SLUICE, Server, run_sluice, sluice_env, start_server, start_sluice
 from tests.made_stores import MadeStores
+from tests.warm_starts import WarmProcess
 
 ENGINE = {"SLUICE_ENGINE": "simulated", "SLUICE_ENGINE_PROFILE": "a100-llama-3-8b"}
 
 
 @contextmanager
-def started_worker(data_dir: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+def started_worker(
+    data_dir: Path, env: dict[str, str]
+) -> Iterator[subprocess.Popen[str] | WarmProcess]:
     """Run a worker that is ready."""
     command = [SLUICE, "worker", "--data-dir", data_dir, "--banner", "json"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=sluice_env(**env), cwd=data_dir.parent
-    )
+    process = start_sluice(command, env=sluice_env(**env), cwd=data_dir.parent)
     assert process.stdout is not None
     try:
         banner = json.loads(process.stdout.readline())
@@ -55,13 +56,8 @@ def submitted(server: Server, file: Path, max_tokens: int, *flags: str) -> Any:
         for nth in range(8)
     ]
     file.write_text("".join(json.dumps(body) + "\n" for body in bodies))
-    done = subprocess.run(
-        [SLUICE, "batch", "submit", file, "--json", *flags],
-        env=sluice_env(SLUICE_BASE_URL=server.api, SLUICE_API_KEY=server.key),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    env = sluice_env(SLUICE_BASE_URL=server.api, SLUICE_API_KEY=server.key)
+    done = run_sluice("batch", "submit", file, "--json", *flags, env=env)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

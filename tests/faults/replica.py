@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.live_server import SLUICE, sluice_env
+from tests.live_server import SLUICE, TREE, sluice_env
+from tests.warm_starts import WarmProcess, can_start_warm, start_warm
 
 _POLL_S: Final = 0.05
 _FIRST_PORT: Final = 10_000
@@ -36,7 +37,7 @@ class Replica:
     port: int
     flags: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | WarmProcess | None = None
     tree: Path | None = None
 
     @property
@@ -49,12 +50,15 @@ class Replica:
         command = [str(SLUICE)] if self.tree is None else [sys.executable, "-c", _MAIN]
         command += ["serve", "--port", str(self.port), "--banner", "json"]
         command += ["--data-dir", str(self.data_dir), *self.flags]
+        env = sluice_env(**self.env, **_first_in_path(self.tree))
+        is_warm = self.tree is None and TREE is None and can_start_warm(env)
+        start = start_warm if is_warm else subprocess.Popen
         with open(f"{self.data_dir}.log", "ab") as log:
-            self.process = subprocess.Popen(
+            self.process = start(
                 command,
                 stdout=log,
                 stderr=log,
-                env=sluice_env(**self.env, **_first_in_path(self.tree)),
+                env=env,
                 cwd=self.data_dir.parent,
                 start_new_session=True,
             )

@@ -18,7 +18,7 @@ from http.client import HTTPConnection
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from tests.live_server import SLUICE, Server, sluice_env
+from tests.live_server import Server, run_sluice, sluice_env
 
 # Before what is served counts.
 SETTLE_S: Final = 3.0
@@ -149,9 +149,9 @@ def set_loss(server: Server, max_throughput_loss: float) -> None:
 
 
 def set_weight(server: Server, tenant: str, weight: float) -> None:
-    command = [SLUICE, "tenants", "update", tenant, "--weight", str(weight)]
+    words = ("tenants", "update", tenant, "--weight", str(weight))
     env = sluice_env(SLUICE_DATA_DIR=str(server.data_dir))
-    subprocess.run(command, env=env, check=True, capture_output=True)
+    run_sluice(*words, env=env, check=True)
 
 
 def new_keys(server: Server, tenant: str, number: int) -> list[str]:

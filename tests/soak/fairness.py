@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from scheduler.config import Prices
-from tests.live_server import SLUICE, Server, sluice_env
+from tests.live_server import Server, run_sluice, sluice_env
 
 WEIGHTS = {"acme": 1.0, "globex": 3.0}
 # (prompt tokens, output tokens); prompts are drawn, so the prefix cache holds none of them.
@@ -65,9 +65,8 @@ def flood(server: Server, *, min_requests: int, min_s: float = 0.0) -> Shares:
     At least `min_requests` end while it is measured, and at least `min_s` seconds pass.
     """
     for tenant, weight in WEIGHTS.items():
-        command = [SLUICE, "tenants", "update", tenant, "--weight", str(weight)]
         env = sluice_env(SLUICE_DATA_DIR=str(server.data_dir))
-        subprocess.run(command, env=env, check=True, capture_output=True)
+        run_sluice("tenants", "update", tenant, "--weight", str(weight), env=env, check=True)
     url = urlsplit(server.api)
     keys = {entry["tenant"]: entry["key"] for entry in server.banner["keys"]}
     job = {

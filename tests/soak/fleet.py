@@ -16,7 +16,7 @@ import httpx
 from redis.asyncio import Redis
 
 from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, new_token
-from gateway.services.auth.local_access import read_local_access
+from gateway.services.local_access import read_local_access
 from gateway.store.embedded import EmbeddedServers
 from gateway.store.postgres_server import LOGIN, OWNER, SUPERUSER
 from tests.counted import newest_slot

@@ -18,7 +18,7 @@ from typing import Any, Final
 import asyncpg
 import httpx
 
-from gateway.services.auth import read_local_access
+from gateway.services.local_access import read_local_access
 from gateway.store.diagnosis import running_sockets
 from gateway.store.embedded import EmbeddedServers
 from gateway.store.postgres_server import DATABASE, SUPERUSER, socket_url

@@ -21,7 +21,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from engine.demo import MODEL_DIR
-from tests.live_server import SLUICE, Server, sluice_env, start_server
+from tests.live_server import Server, run_sluice, sluice_env, start_server
 from tests.soak.live_gateway import percentile
 from tests.soak.wall_bodies import COMPLETIONS, body_of
 from tests.soak.wall_clients import TIMEOUT_S, post
@@ -253,9 +253,9 @@ def _small(model: str) -> bytes:
 
 
 def _limit(server: Server, *limit: str) -> None:
-    command = [SLUICE, "quotas", "set", "--tenant", "acme", *limit]
+    words = ("quotas", "set", "--tenant", "acme", *limit)
     env = sluice_env(SLUICE_DATA_DIR=str(server.data_dir))
-    subprocess.run(command, env=env, check=True, capture_output=True)
+    run_sluice(*words, env=env, check=True)
 
 
 def _owner_token(server: Server) -> str:

@@ -5,12 +5,6 @@ from gateway.services.auth.authenticator import Authenticator
 from gateway.services.auth.failures import Failures
 from gateway.services.auth.issued import IssuedTokens
 from gateway.services.auth.key_scopes import admits, checked_cidrs, checked_models
-from gateway.services.auth.local_access import (
-    LocalAccess,
-    announced,
-    new_local_token,
-    read_local_access,
-)
 from gateway.services.auth.upkeep import AuthUpkeep
 
 __all__ = [
@@ -19,11 +13,7 @@ __all__ = [
     "Authenticator",
     "Failures",
     "IssuedTokens",
-    "LocalAccess",
     "admits",
-    "announced",
     "checked_cidrs",
     "checked_models",
-    "new_local_token",
-    "read_local_access",
 ]

@@ -18,11 +18,12 @@ import uvicorn
 
 from gateway.api.public import with_errors
 from gateway.cli.main import main
-from gateway.services.auth.local_access import announced, new_local_token
+from gateway.services.local_access import announced, new_local_token
 from gateway.settings import Settings
 from gateway.store import open_store
 from tests.gateway.admin_app import declared_routes
 from tests.gateway.fake_scheduling import FakeModel, FakeService
+from tests.live_server import run_sluice
 
 _ROOT = Path(__file__).parents[3]
 
@@ -124,15 +125,7 @@ def sluice_here(*arguments: str, **environment: str) -> subprocess.CompletedProc
 
 def sluice(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command as a process, with none of the tester's own settings."""
-    return subprocess.run(
-        [sys.executable, "-c", "from gateway.cli.main import main; main()", *arguments],
-        cwd=_ROOT,
-        env=_clean_environment() | environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_sluice(*arguments, env=_clean_environment() | environment, cwd=_ROOT)
 
 
 def _clean_environment() -> dict[str, str]:

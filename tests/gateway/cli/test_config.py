@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from gateway.cli.commands import app
 from gateway.cli.config import example
-from gateway.cli.main import app
 from gateway.settings import Settings
 
 

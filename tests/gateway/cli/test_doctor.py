@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.live_server import SLUICE, sluice_env, start_server
+from tests.live_server import run_sluice, sluice_env, start_server
 
 
 @pytest.fixture
@@ -19,14 +19,8 @@ def data_dir(tmp_path: Path) -> Path:
 
 
 def doctor(data_dir: Path, *flags: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [SLUICE, "doctor", "--data-dir", data_dir, *flags],
-        env=sluice_env(**env),
-        cwd=data_dir.parent,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    words = ("doctor", "--data-dir", data_dir, *flags)
+    return run_sluice(*words, env=sluice_env(**env), cwd=data_dir.parent)
 
 
 def findings_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:

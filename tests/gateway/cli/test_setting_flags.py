@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import serve as serving
-from gateway.cli.main import app
+from gateway.cli.commands import app
 from gateway.cli.setting_flags import FLAGS
 from gateway.credentials import ADMIN_PREFIX, KEY_PREFIX, parse_token
 from gateway.settings import Settings

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli.main import app
+from gateway.cli.commands import app
 from scheduler.bench.report import Figure, at_most
 from scheduler.simulator import suites
 from scheduler.simulator.suite import OnRun, Suite, SuiteResult
+from tests.live_server import run_sluice, sluice_env
 
 ROOT = Path(__file__).parents[3]
 TRACE = ROOT / "examples" / "traces" / "servegen_m-small_excerpt.csv"
@@ -29,13 +30,10 @@ NAMED = {
     "service_share",
     "entitled_share",
 }
-SLUICE = [sys.executable, "-c", "from gateway.cli.main import main; main()"]
 
 
 def sluice(*args: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*SLUICE, "simulate", *map(str, args)], cwd=ROOT, capture_output=True, text=True
-    )
+    return run_sluice("simulate", *map(str, args), env=sluice_env(), cwd=ROOT)
 
 
 def test_json_is_on_stdout_and_progress_on_stderr(tmp_path: Path) -> None:
@@ -116,7 +114,7 @@ def test_a_suite_that_nobody_timed_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 def test_command_line_loads_nothing_of_the_simulator() -> None:
     """Help and the other commands pay nothing for the simulator, numpy or matplotlib."""
     code = (
-        "import sys, gateway.cli.main; "
+        "import sys, gateway.cli.commands; "
         "print(*({'numpy', 'matplotlib', 'scheduler.simulator', 'torch'} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gateway.services.auth.local_access import announced, new_local_token, read_local_access
+from gateway.services.local_access import announced, new_local_token, read_local_access
 
 
 def test_a_running_server_is_found_and_a_stopped_one_is_not(tmp_path: Path) -> None:
