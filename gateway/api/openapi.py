@@ -224,16 +224,25 @@ _RANGING: Final = (errors.RangeNotSatisfiable,)
 _COMPUTING: Final = (errors.IdempotencyConflict, errors.IdempotencyMismatch)
 
 
-def document(routes: Sequence[Route], *, version: str, served: Served) -> dict[str, Any]:
+# Each path with its methods.
+Paths = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def paths_of(routes: Sequence[Route]) -> Paths:
+    """Return what of routes goes into their description."""
+    return tuple((one.path, tuple(sorted((one.methods or set()) - {"HEAD"}))) for one in routes)
+
+
+def document(routes: Paths, *, version: str, served: Served) -> dict[str, Any]:
     """Build the OpenAPI 3.1 document of `routes`. Raises: KeyError for an undescribed route."""
     types = [t for op in _OPERATIONS.values() for t in op[1:] if t not in (None, bytes)]
     paths: dict[str, dict[str, Any]] = {}
-    for route in routes:
-        path = route.path.replace(":path}", "}")
+    for named, methods in routes:
+        path = named.replace(":path}", "}")
         if path == "/v1/embeddings" and served.embeddings is None:
             # It answers, but with nothing that it could be asked for.
             continue
-        for method in sorted((route.methods or set()) - {"HEAD"}):
+        for method in methods:
             operation = _operation(method, path, *_OPERATIONS[method.lower(), path], served)
             paths.setdefault(path, {})[method.lower()] = operation
     components = bounded([*types, *ITEM_TYPES, ErrorBody, MessagesError], served)

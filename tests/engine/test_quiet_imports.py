@@ -10,7 +10,7 @@ from engine.quiet_imports import quiet_imports
 
 
 def test_the_collector_rests_and_leaves_alone_what_is_there() -> None:
-    """Nothing is collected in the block; after it the collector is as it was, and has less to do."""
+    """Nothing is collected in the block; after it the collector is on, and has less to do."""
     before = gc.get_freeze_count()
     with quiet_imports():
         assert not gc.isenabled()

@@ -109,13 +109,13 @@ class Served:
         """Gather it: what one of them takes is in bounds."""
         of_vectors = [model for model in models if model.embedding is not None]
         return cls(
-            [name for model in models for name in (model.name, *model.aliases)],
+            tuple(name for model in models for name in (model.name, *model.aliases)),
             max(model.info.vocab_size for model in models),
             max(model.info.max_model_len for model in models),
             # Where a tokenizer puts a token before a text, there is always one to go on from.
             any(model.tokenizer.encode("") for model in models),
             any(model.takes_tools for model in models),
-            sorted({size for model in of_vectors for size in sizes_of(model)}),
+            tuple(sorted({size for model in of_vectors for size in sizes_of(model)})),
         )
 
     def for_request(self, name: str) -> Served:

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from gateway.api.openai.described import Served
-from gateway.api.openapi import document
+from gateway.api.openapi import document, paths_of
 from gateway.api.public import with_errors
 from gateway.api.usage import usage_routes
 from gateway.domain import ApiKey
@@ -219,7 +219,7 @@ async def test_the_route_is_described(store: Store, writer: LedgerWriter) -> Non
     """openapi.json tells the shape of the answer, with the fields that may be grouped by."""
     usage = UsageService(store.usage, store.keys, store.tenants, writer)
     routes = usage_routes(usage, Authenticator(store.keys, store.secrets))
-    described = document(routes, version="test", served=Served(["sim"], 100, 100, True))
+    described = document(paths_of(routes), version="test", served=Served(("sim",), 100, 100, True))
     assert set(described["paths"]) == {"/v1/usage"}
     row = described["components"]["schemas"]["UsageRowView"]
     assert set(row["properties"]) == {"day", "hour", "model", "key", "tier", *SUMS}

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from gateway.api.openai.described import Served
 from gateway.api.openai.files import Upload, file_routes
-from gateway.api.openapi import document
+from gateway.api.openapi import document, paths_of
 from gateway.api.public import with_errors
 from gateway.domain import Principal
 from gateway.errors import FileTooLarge
@@ -540,7 +540,7 @@ async def test_the_routes_are_described(app: ASGIApp, store: Store, service: Fil
         OverloadWatch({}, memory_share=lambda: 0.0),
         Authenticator(store.keys, store.secrets),
     )
-    paths = document(routes, version="test", served=Served((), 1, 1, False))["paths"]
+    paths = document(paths_of(routes), version="test", served=Served((), 1, 1, False))["paths"]
     assert {(path, method) for path, each in paths.items() for method in each} == {
         ("/v1/files", "get"),
         ("/v1/files", "post"),
