@@ -33,6 +33,8 @@ _PRESENT = text(
     "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid "
     "WHERE i.inhparent = 'request_records'::regclass"
 )
+# Of the hours that there are, it looks into older ones alone.
+_IS_OLDER = text("SELECT EXISTS (SELECT FROM request_records WHERE at < :oldest)")
 _MAKE = text("SELECT make_record_hour(:hour)")
 _DROP = text("SELECT drop_record_hour(:oldest)")
 _DELETE = text(
@@ -90,7 +92,9 @@ class RecordHours:
         """
         oldest = self._now().replace(minute=0, second=0, microsecond=0)
         oldest -= timedelta(hours=self._keep_hours)
-        dropped = []
+        dropped: list[str] = []
+        if not await self._is_any_older(oldest):
+            return dropped
         while (name := await self._drop_one(oldest)) is not None:
             dropped.append(name)
         # What is as old in the default partition.
@@ -100,6 +104,15 @@ class RecordHours:
                 given = {"oldest": oldest, "num_rows": _DELETED_ROWS}
                 is_more = (await connection.execute(_DELETE, given)).rowcount == _DELETED_ROWS
         return dropped
+
+    async def _is_any_older(self, oldest: datetime) -> bool:
+        """Tell whether there is anything to drop, without a lock: mostly there is not."""
+        async with self._database.platform(Purpose.REPORTS) as connection:
+            # By their names; that of the default partition is after all of them.
+            first = _name_of(oldest)
+            if any(name < first for name in await connection.scalars(_PRESENT)):
+                return True
+            return bool(await connection.scalar(_IS_OLDER, {"oldest": oldest}))
 
     async def _drop_one(self, oldest: datetime) -> str | None:
         async with self._database.platform(Purpose.REPORTS) as connection:
@@ -112,10 +125,14 @@ class RecordHours:
         present = set(await connection.scalars(_PRESENT))
         now = self._now()
         wanted = [now + timedelta(hours=n) for n in range(-HOURS_BEHIND, HOURS_AHEAD + 1)]
-        return [hour for hour in wanted if f"request_records_{hour:%Y%m%d%H}" not in present]
+        return [hour for hour in wanted if _name_of(hour) not in present]
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.time(), UTC)
+
+
+def _name_of(hour: datetime) -> str:
+    return f"request_records_{hour:%Y%m%d%H}"
 
 
 async def _be_brief(connection: AsyncConnection) -> None:

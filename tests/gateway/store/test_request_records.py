@@ -161,6 +161,25 @@ async def test_old_hours_are_dropped_with_their_records(database: Database) -> N
     assert (await _hours(database, "2031"))[0] == "2031030113"
 
 
+async def test_what_has_no_hour_is_forgotten_where_no_hour_is_old(database: Database) -> None:
+    """Old records go with the default partition though every hour that there is may stay."""
+    records = SqlRequestRecords(database)
+    old, young = request_record(at=NOON - timedelta(hours=25)), request_record(at=NOON)
+    await records.insert([old, young])
+    now = ClockAt(NOON)
+    async with database.platform(Purpose.REPORTS) as connection:
+        # Of the present, which the database that was copied has.
+        for name in await _hours(database, "2"):
+            day = datetime.strptime(name, "%Y%m%d%H").replace(tzinfo=UTC)
+            assert day < NOON, name
+            await connection.execute(
+                text("SELECT drop_record_hour(:oldest)"), {"oldest": day + timedelta(hours=1)}
+            )
+    assert await RecordHours(database, keep_hours=24, clock=now).drop_older() == []
+    left = (await records.page(OURS, RecordFilter(), PageRequest(9))).data
+    assert [one.request_id for one in left] == [young.request_id]
+
+
 async def _hours(database: Database, begin: str) -> list[str]:
     async with database.platform() as connection:
         names = await connection.scalars(
