@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,14 @@ def pytest_configure() -> None:
     slow = [HealthCheck.too_slow]
     settings.register_profile("sluice", deadline=None, suppress_health_check=slow)
     settings.load_profile("sluice")
+
+
+def pytest_collection_finish() -> None:
+    """Spare the collector what is there to the end: thousands of tests, and all that they import.
+
+    It would look through all of it again and again, an eighth of the time that small tests take.
+    """
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
