@@ -4,7 +4,11 @@ A race takes tenths of a second, and on a busy machine its verdict may differ fr
 the next. So an answer is written beside the compiled library, one small file a question. The
 file's name is a hash of the question and of what the library's name stands for: sources, torch
 and processor. Answers of another machine or torch are never looked at, and deleting the files
-makes the next start ask again. What was found while others kept the machine busy is not kept.
+makes the next start ask again.
+
+**While others keep the machine busy** races say little, and cost a start more. What they said then
+is kept apart, for starts that find the machine busy as well; the first that finds it quiet asks
+again.
 
 **Failure.** A file that cannot be read, or holds no answer to the question, is as good as none; a
 directory that cannot be written leaves the answer to be found again.
@@ -39,19 +43,18 @@ def recall(
     Args: `question`: all that the answer depends on, besides the machine. `encode`, `decode`: to
         JSON's types and back; `decode` raises `ValueError` for what is no answer.
     """
-    path = _path(question)
-    try:
-        return decode(json.loads(path.read_bytes()))
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError) as error:
-        logger.info("%s is ignored: %s", path, error)
+    lasting = _path(question)
+    passing = lasting.with_suffix(".busy.json")
+    for path in (lasting, passing) if is_busy() else (lasting,):
+        try:
+            return decode(json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            logger.info("%s is ignored: %s", path, error)
     answer = ask()
-    if is_busy():
-        logger.info("what the probes found is not kept: others compute on this machine")
-        return answer
     try:
-        _write(path, json.dumps(encode(answer)))
+        _write(passing if is_busy() else lasting, json.dumps(encode(answer)))
     except OSError as error:
         logger.info("what the probes found is not kept: %s", error)
     return answer

@@ -108,14 +108,13 @@ def _choose_max_few_rows(weights: Sequence[Tensor], layout: Layout) -> int:
             return consume(apply_packed(x, weight, None) for weight in packed)
         return consume(x @ weight for weight in weights)
 
-    limit = 0
-    for rows in _FEW_ROWS:
+    for rows in reversed(_FEW_ROWS):
         x = torch.ones(rows, weights[0].shape[0], dtype=weights[0].dtype)
         few_s, other_s = race(partial(few, x), partial(other, x))
         # A tie at the most rows goes to the layout that decodes read anyway.
         if few_s * WORTH_IT <= other_s:
-            limit = rows
-    return limit
+            return rows
+    return 0
 
 
 def choose_layout(weights: Sequence[Tensor]) -> Layout:
