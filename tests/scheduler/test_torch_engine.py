@@ -73,7 +73,8 @@ def test_greedy_tokens_equal_transformers(
     )
     assert engine.uses_native == (native == "auto" and native_library)
     scheduler = Scheduler(engine.info, first_come(prefix_caching=prefix_caching))
-    order = list(range(len(prompts)))
+    # A token a step takes many steps: every other prompt of each kind is enough of them.
+    order = list(range(0, len(prompts), 2 if budget == 1 else 1))
     random.Random(budget).shuffle(order)
     for index in order:
         request = Request(
@@ -90,7 +91,7 @@ def test_greedy_tokens_equal_transformers(
     while (plan := scheduler.plan(0)) is not None:
         for output in scheduler.report(engine.collect(engine.launch(plan)), 0):
             tokens[output.request_id] += output.token_ids
-    assert [tokens[str(index)] for index in range(len(prompts))] == expected
+    assert tokens == {str(index): expected[index] for index in order}
     snapshot = scheduler.snapshot()
     assert snapshot.free_blocks == snapshot.total_blocks
     # The cases that are meant to meet trouble did meet it.
