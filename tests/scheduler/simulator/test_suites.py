@@ -139,8 +139,8 @@ def test_tenants_of_one_owner_leave_a_victim_its_share() -> None:
 def test_harvest_suite_runs() -> None:
     """The backlog takes a good part of what online work leaves, and a window forces work up."""
     told: list[str] = []
-    windows = WindowOptions(requests=1_000, batch_requests=100, flooding_requests=500)
-    options = harvest_suite.HarvestSuiteOptions(requests=400, other_requests=200, windows=windows)
+    windows = WindowOptions(requests=500, batch_requests=50, flooding_requests=250)
+    options = harvest_suite.HarvestSuiteOptions(requests=200, other_requests=100, windows=windows)
     result = harvest_suite.run(told.append, options)
     check(result, told, harvest_suite.NUM_RUNS)
     figures = {name: figure.value for name, figure in result.figures.items()}
