@@ -83,6 +83,7 @@ def _options(args: argparse.Namespace) -> Options:
         num_threads=args.threads,
         batches=args.batch,
         rounds=args.rounds,
+        ceiling_rounds=args.rounds,
         scale=args.scale or (0.125 if args.device == "cpu" else 1.0),
         native=args.native,
         peers=args.peers,
@@ -172,7 +173,8 @@ def _add_size(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scale",
         type=_scale,
-        help="of nano's and 1k1k's requests and lengths; 0.125 on a CPU, 1 on a GPU",
+        help="of the requests and lengths of nano, 1k1k, 64k, uneven and loop-lag; "
+        "0.125 on a CPU, 1 on a GPU",
     )
 
 

@@ -14,12 +14,12 @@ _NUM_OUTPUT_TOKENS = 33
 
 
 def long_prompt(bench: Bench) -> Part:
-    """Run one prompt of 65,536 tokens, or as many as a context holds, and 33 tokens after it.
+    """Run one prompt of 65,536 tokens times `scale`, or as many as fit, and 33 tokens after it.
 
     The prompt is nobody's in the cache, and the round before has seen every size of step.
     """
     room = bench.info.max_model_len - _NUM_OUTPUT_TOKENS
-    num_tokens = min(_NUM_TOKENS, room)
+    num_tokens = min(max(1, round(_NUM_TOKENS * bench.options.scale)), room)
     if num_tokens < 1:
         raise BenchError(f"a context of {bench.info.max_model_len} tokens has no long prompt")
     job = Job(prompt=bench.prompt(num_tokens), num_output_tokens=_NUM_OUTPUT_TOKENS)

@@ -39,10 +39,10 @@ class Options:
 
     `model_dir` is measured instead of `shape` where it is given; without weights in it, or with
     `dummy`, they are random, and there is no peer with `dummy`. `scale` multiplies the requests of
-    `nano` and `1k1k` and their lengths. `step_tokens` are what a step computes at most.
-    `step-sweep` writes its profile to `profile_out`. `weight_dtype`, `kv_dtype`, `graphs`,
-    `dependent_launch` and `fused_matvec` are as in `EngineConfig`; `kv_cache_bytes` too, where the
-    bench is not to choose. `ceiling_rounds` are those of the measurement of the ceilings.
+    `nano`, `1k1k`, `64k`, `uneven` and `loop-lag` and their lengths. `step_tokens` are what a step
+    computes at most. `step-sweep` writes its profile to `profile_out`. `weight_dtype`, `kv_dtype`,
+    `graphs`, `dependent_launch` and `fused_matvec` are as in `EngineConfig`; `kv_cache_bytes` too,
+    where the bench is not to choose. `ceiling_rounds` are those of the measurement of the ceilings.
     """
 
     shape: str = "llama-30m"

@@ -20,6 +20,8 @@ _NUM_STEPS = 32
 def uneven(bench: Bench) -> Part:
     """Decode a context of 32,768 tokens beside 127 of 1,024, or as many as the engine holds.
 
+    How many and how long are times `scale`.
+
     A step reads little more than one of equal rows, and must not wait for the longest.
     """
     sizes = _choose_sizes(bench)
@@ -71,14 +73,16 @@ class _Sizes:
 
 def _choose_sizes(bench: Bench) -> _Sizes:
     """Fit the batch into the engine; the first row goes on until the last prompt is computed."""
-    info = bench.info
+    info, scale = bench.info, bench.options.scale
     room = info.num_blocks * info.block_size
-    num_short_tokens = min(_NUM_SHORT_TOKENS, info.max_model_len // 8)
-    most = min(_NUM_SHORT, info.max_num_seqs - 1)
+    num_short_tokens = min(max(1, round(_NUM_SHORT_TOKENS * scale)), info.max_model_len // 8)
+    most = min(max(1, round(_NUM_SHORT * scale)), info.max_num_seqs - 1)
     # Prompts are computed in what decodes leave of a step.
     rest = max(info.max_num_batched_tokens - most, 1)
     num_output_tokens = _NUM_STEPS + most * num_short_tokens // rest + 2
-    num_long_tokens = min(_NUM_LONG_TOKENS, info.max_model_len - num_output_tokens, room // 2)
+    num_long_tokens = min(
+        round(_NUM_LONG_TOKENS * scale), info.max_model_len - num_output_tokens, room // 2
+    )
     each = -(-(num_short_tokens + num_output_tokens) // info.block_size) * info.block_size
     left = room - num_long_tokens - num_output_tokens - info.block_size
     num_short = min(most, left // each)

@@ -60,6 +60,9 @@ def test_every_workload_beside_its_peer(tmp_path: Path, capsys: pytest.CaptureFi
     [sweep] = [s for title, s in report["samples"].items() if title.startswith("decode-sweep")]
     [traced] = [s for title, s in report["samples"].items() if title.startswith("trace")]
     assert traced["b2"]["rows"][0]["us"] > 0
+    [long] = [s for title, s in report["samples"].items() if title.startswith("64k")]
+    [uneven] = [s for title, s in report["samples"].items() if title.startswith("uneven")]
+    assert (long["num_prompt_tokens"], uneven["num_long_tokens"]) == (655, 328)
     assert len(json.dumps(traced)) < 50_000
     # Trained weights leave no near-ties: the peer computes the same texts.
     assert sweep["b2"]["tokens_equal_to_transformers_share"] > 0.9
