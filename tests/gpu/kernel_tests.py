@@ -32,7 +32,10 @@ _HANGS_AFTER_S = 120.0
 def run(asked: Asked, _: str) -> Iterator[tuple[str, Part]]:
     """Run them for half of the time that there is: the other half is the families'."""
     tests = QUICK_TESTS if asked.quick else KERNEL_TESTS
-    for part in grow(run_kernel_tests(timeout_s=asked.deadline.left_s / 2, tests=tests)):
+    # Each process loads torch: few tests are sooner done in one.
+    num_workers = 1 if asked.quick else None
+    timeout_s = asked.deadline.left_s / 2
+    for part in grow(run_kernel_tests(timeout_s=timeout_s, tests=tests, num_workers=num_workers)):
         yield "kernels", part
 
 

@@ -48,7 +48,8 @@ def _quick(options: Options) -> Iterator[tuple[str, Part]]:
         peers=False,
         num_threads=1,
         step_tokens=32,
-        kv_cache_bytes=1 << 27,
+        # Enough for one context beside the blocks of a step's own rows.
+        kv_cache_bytes=105 << 20,
         ceiling_rounds=1,
     )
     for title, part in measure(few, ("step-sweep",)):

@@ -8,6 +8,7 @@ a shape here.
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -15,9 +16,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from engine.config import EngineConfig
+from engine.contract import Engine
+from engine.demo import MODEL_DIR
 from scheduler.bench.drive import Driver, Job, median_step_s
 from scheduler.bench.part import Part, grow
 from scheduler.bench.report import Figure
+from scheduler.bench.setup import DEMO
 from scheduler.bench.shapes import SHAPES, write_config
 from tests.gpu.asked import Asked
 
@@ -40,10 +44,13 @@ def run(asked: Asked, name: str) -> Iterator[tuple[str, Part]]:
 
 def _time_sizes(asked: Asked) -> Iterator[Part]:
     """Time decode steps by block size, then prefills by a step's tokens."""
-    shape = "llama-30m" if asked.quick or not asked.on_gpu else "qwen3-0.5b"
+    shape = DEMO if asked.quick else "qwen3-0.5b" if asked.on_gpu else "llama-30m"
     part = Part(samples={"shape": shape})
     with TemporaryDirectory(prefix="sluice-gpu-") as scratch:
-        write_config(SHAPES[shape], Path(scratch))
+        if asked.quick:
+            shutil.copy(MODEL_DIR / "config.json", scratch)
+        else:
+            write_config(SHAPES[shape], Path(scratch))
         rounds = 1 if asked.quick else 2
         block_sizes: dict[int, list[float]] = {}
         for size in _BLOCK_SIZES:
@@ -72,7 +79,7 @@ def _decode_ms(model_dir: str, asked: Asked, block_size: int) -> float:
     """Return the median of a decode step, ms: contexts of about 1,000 tokens, 32 rows."""
     num_rows, num_tokens = (2, 64) if asked.quick else (32, 1000)
     with asked.engine(_config(model_dir, asked, block_size=block_size)) as engine:
-        run = Driver(engine).run(_jobs(num_rows, num_tokens, 24))
+        run = Driver(engine).run(_jobs(engine, num_rows, num_tokens, 24))
     return median_step_s(run.decode_steps(num_rows)) * 1000
 
 
@@ -80,8 +87,8 @@ def _prefill_rate(model_dir: str, asked: Asked, step_tokens: int) -> float:
     """Return prompt tokens/s with steps of so many tokens; the first prompts warm up."""
     num_tokens = 64 if asked.quick else 1024
     with asked.engine(_config(model_dir, asked, max_num_batched_tokens=step_tokens)) as engine:
-        Driver(engine).run(_jobs(1, num_tokens, 1))
-        run = Driver(engine).run(_jobs(16 if asked.on_gpu else 2, num_tokens, 1))
+        Driver(engine).run(_jobs(engine, 1, num_tokens, 1))
+        run = Driver(engine).run(_jobs(engine, 16 if asked.on_gpu else 2, num_tokens, 1))
     return run.num_prompt_tokens / run.wall_s
 
 
@@ -95,11 +102,11 @@ def _config(model_dir: str, asked: Asked, **sizes: int) -> EngineConfig:
     )
 
 
-def _jobs(count: int, num_tokens: int, num_output_tokens: int) -> list[Job]:
+def _jobs(engine: Engine, count: int, num_tokens: int, num_output_tokens: int) -> list[Job]:
     draw = random.Random(count)
     return [
         Job(
-            prompt=[draw.randrange(32_000) for _ in range(num_tokens)],
+            prompt=[draw.randrange(engine.info.vocab_size) for _ in range(num_tokens)],
             num_output_tokens=num_output_tokens,
         )
         for _ in range(count)
