@@ -53,8 +53,9 @@ def test_the_description_is_true(
         *("--header", f"Authorization: Bearer {server.key}"),
         *("--checks", "all", "--max-examples", "10", "--seed", SEED),
         *("--continue-on-failure", "--generation-database", "none", "--no-color"),
-        # A whole context is read in more than its own ten seconds where a core is slow.
-        *("--request-timeout", "60"),
+        # A whole context is read in more than its own ten seconds where a core is slow; how long
+        # is no part of the description.
+        *("--request-timeout", "60", "--max-response-time", "60"),
         cwd=tmp_path,
         timeout_s=580,
         SCHEMATHESIS_HOOKS=str(HOOKS),
