@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import import_module
 
 from engine.config import GPU_STEP_TOKENS, EngineConfig
 from engine.context import Context, fit_context
@@ -103,7 +104,7 @@ def _load_torch() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if "torch" not in sys.modules:
         with quiet_imports():
-            import torch  # noqa: F401
+            import_module("torch")
 
 
 def _choose_device() -> str:

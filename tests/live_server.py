@@ -76,11 +76,11 @@ def run_sluice(
     """Run a `sluice` command to its end. Raises: `CalledProcessError`, where it is to `check`."""
     command = [SLUICE, *words]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        files: dict[str, Any] = {"stdout": out, "stderr": err, "env": env}
         if TREE is None and can_start_warm(env):
-            files: dict[str, Any] = {"stdout": out, "stderr": err, "env": env}
             code = start_warm(command, cwd=cwd or Path.cwd(), **files).wait(START_TIMEOUT_S)
         else:
-            code = subprocess.run(command, stdout=out, stderr=err, env=env, cwd=cwd).returncode
+            code = subprocess.run(command, cwd=cwd, timeout=START_TIMEOUT_S, **files).returncode
         for file in (out, err):
             file.seek(0)
         done = subprocess.CompletedProcess(command, code, out.read(), err.read())
