@@ -15,7 +15,7 @@ import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 # The library's own thread pool would compete with the engine for the cores, and warns on every
 # fork once it has been used. Read when a text is first encoded.
@@ -27,6 +27,9 @@ from engine.errors import EngineError, ModelError
 from engine.model_dir import refuse_lfs_pointer, why_no_tokenizer
 from engine.model_file import SIZE_MAX_BYTES, check_model_file, read_model_file
 from engine.text.detokenizer import Detokenizer, TokenText
+
+# Ids that are copied out of the library by one call, which other threads wait for.
+_IDS_A_CALL: Final = 1 << 14
 
 
 class InvalidText(EngineError, ValueError):
@@ -89,7 +92,7 @@ class Tokenizer:
             raise InvalidText(message) from error
         # The batch call, because it is the one that releases the interpreter's lock.
         [encoding] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        return array("i", encoding.ids)
+        return _ids_of(encoding)
 
     def decode(self, token_ids: Iterable[int], *, spells_special: bool = False) -> str:
         """Return the text of `token_ids` without special tokens, as a `Detokenizer` would.
@@ -169,6 +172,16 @@ def _eos_token_ids(model_dir: Path, backend: tokenizers.Tokenizer) -> frozenset[
     eos_token = special_tokens(model_dir).get("eos_token")
     token_id = None if eos_token is None else backend.token_to_id(eos_token)
     return frozenset(found if token_id is None else found | {token_id})
+
+
+def _ids_of(encoding: tokenizers.Encoding) -> array[int]:
+    """Copy an encoding's ids, a part at a time: making a list of them holds the interpreter."""
+    if len(encoding) > _IDS_A_CALL:
+        encoding.truncate(_IDS_A_CALL)
+    ids = array("i", encoding.ids)
+    for part in encoding.overflowing:
+        ids.fromlist(part.ids)
+    return ids
 
 
 def _one_line(error: Exception) -> str:

@@ -363,7 +363,8 @@ async def test_cookies_that_cannot_be_ours_ask_no_database(store: Store) -> None
             headers = {"cookie": f"sluice_session_8001={cookie}"}
             return (await client.get("/admin/nothing", headers=headers)).status_code
 
-        for made_up in ("", "x", real[:-1] + "0", "sluice_session_" + "0" * 50, real.lower()):
+        other = real[:-1] + ("1" if real.endswith("0") else "0")
+        for made_up in ("", "x", other, "sluice_session_" + "0" * 50, real.lower()):
             assert await status(made_up) == 303
         assert counting.num == 0
         assert await status(real) == 404

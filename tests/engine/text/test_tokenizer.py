@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from engine.errors import EngineError, ModelError
-from engine.text.tokenizer import InvalidText, Tokenizer, special_tokens
+from engine.text.tokenizer import _IDS_A_CALL, InvalidText, Tokenizer, special_tokens
 
 
 @pytest.fixture
@@ -98,6 +98,19 @@ def test_any_other_text_round_trips(model_dir: Path, text: str) -> None:
     """Whatever Unicode text comes in can be encoded and read back."""
     tokenizer = Tokenizer.from_dir(model_dir)
     assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize(
+    "num_ids", [_IDS_A_CALL, _IDS_A_CALL + 1, 2 * _IDS_A_CALL, 2 * _IDS_A_CALL + 1]
+)
+def test_a_long_text_has_the_ids_that_the_library_gives(model_dir: Path, num_ids: int) -> None:
+    """Ids that are copied in parts are all of them, in order."""
+    backend = tokenizers.Tokenizer.from_file(str(model_dir / "tokenizer.json"))
+    backend.no_truncation()
+    text = ("0123456789abc" * num_ids)[: num_ids - 1]  # the first token is put before it
+    ids = Tokenizer.from_dir(model_dir).encode(text)
+    assert len(ids) == num_ids
+    assert ids.tolist() == backend.encode(text).ids
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", '{"version": "1.0"}', "\x00\xff"])

@@ -29,8 +29,9 @@ from tests.gateway.api.conftest import KEY, api_over, served_model
 
 pytestmark = pytest.mark.anyio
 
-# A machine's other work is in what is measured, and rarely comes at the same body each time.
+# A machine's other work is in what is measured, a while of it: who was late is tried again later.
 TRIES: Final = 6
+PAUSE_S: Final = 2.0
 CHUNK_BYTES: Final = 64 << 10
 
 
@@ -93,23 +94,33 @@ async def post(app: ASGIApp, path: str, body: bytes) -> int:
     return status
 
 
+async def held_by(app: ASGIApp, bodies: list[tuple[str, str, bytes]]) -> dict[str, float]:
+    """Send each body and return for how long the loop was held, in seconds by name."""
+    held_s = {}
+    for name, path, body in bodies:
+        beat = Beat()
+        status = await post(app, path, body)
+        await asyncio.sleep(2 * BEAT_S)
+        held_s[name] = beat.stop()
+        assert status in (200, 400), name
+    return held_s
+
+
 async def test_no_body_holds_the_loop(thin_engine: TorchEngine) -> None:
     """Of a hundred bodies, refused or answered, none holds the event loop for over 20 ms."""
     bodies = list(worst_bodies("thin"))
     assert len(bodies) >= 100
     assert max(len(body) for _, _, body in bodies) <= MAX_BODY_BYTES
-    held_s: dict[str, float] = {}
+    late = {name: 0.0 for name, _, _ in bodies}
     async with served(thin_engine) as app:
         gc.collect()
         gc.freeze()
-        for name, path, body in bodies:
-            for _ in range(TRIES):
-                beat = Beat()
-                status = await post(app, path, body)
-                await asyncio.sleep(2 * BEAT_S)
-                held_s[name] = min(held_s.get(name, 1e9), beat.stop())
-                assert status in (200, 400), name
-                if held_s[name] <= BOUND_S:
-                    break
+        for number in range(TRIES):
+            if number:
+                await asyncio.sleep(PAUSE_S)
+            held_s = await held_by(app, [body for body in bodies if body[0] in late])
+            late = {name: held for name, held in held_s.items() if held > BOUND_S}
+            if not late:
+                break
     gc.unfreeze()
-    assert {name: held for name, held in held_s.items() if held > BOUND_S} == {}
+    assert late == {}
