@@ -10,6 +10,7 @@ from scheduler.simulator import (
     goodput_suite,
     harvest_suite,
     isolation_suite,
+    light_suite,
     preemption_suite,
     slo_suite,
     vtc_suite,
@@ -27,6 +28,7 @@ def suites() -> Mapping[str, Suite]:
         "preemption": Suite(preemption_suite.NUM_RUNS, preemption_suite.run, "simulate-preemption"),
         "harvest": Suite(harvest_suite.NUM_RUNS, harvest_suite.run, "harvest"),
         "isolation": Suite(isolation_suite.NUM_RUNS, isolation_suite.run, "simulate-isolation"),
+        "light": Suite(light_suite.NUM_RUNS, light_suite.run, "simulate-light"),
         "batching": Suite(
             batching_suite.NUM_RUNS, batching_suite.run, "simulate-batching", about_s=43
         ),

@@ -14,6 +14,7 @@ from scheduler.simulator import (
     goodput_suite,
     harvest_suite,
     isolation_suite,
+    light_suite,
     preemption_suite,
     slo_suite,
 )
@@ -54,6 +55,29 @@ def test_admission_suite_keeps_what_it_promises() -> None:
     assert figures["accepted_in_time_step_error_20_share"].met
     assert figures["goodput_at_1_6_share_of_peak"].met
     assert figures["goodput_none_refused_rps"].value < 0.5 * figures["goodput_peak_rps"].value
+
+
+def test_light_suite_uses_what_may_be_lost_and_no_more() -> None:
+    """In seconds, one stream beside a flood is near what the bound on the loss leaves at best."""
+    told: list[str] = []
+    result = light_suite.run(told.append, light_suite.LightSuiteOptions(duration_s=14.0))
+    check(result, told, light_suite.NUM_RUNS)
+    assert {name: figure.met for name, figure in result.figures.items() if figure.goal} == {
+        f"light_at_{loss}_{name}": True
+        for loss in (20, 30)
+        for name in ("tpot_ratio", "over_least_ratio", "tokens_per_s_ratio")
+    }
+    assert result.figures["light_tpot_at_0_ratio"].value > 10
+
+
+def test_the_least_time_per_token_follows_from_what_may_be_lost() -> None:
+    """Nothing to lose leaves the pace of all; all to lose, or a loss of none, that alone."""
+    pace = {"alone_s": 0.001, "unheld_s": 0.02, "most_per_s": 5_000.0}
+    assert light_suite.least_ratio(**pace, loss=0.0) == pytest.approx(20)
+    assert light_suite.least_ratio(**pace, loss=0.8) == pytest.approx(1)
+    assert light_suite.least_ratio(**pace, loss=1.0) == pytest.approx(1)
+    # A quarter of the time alone is 250 tokens, and 37.5 in the rest.
+    assert light_suite.least_ratio(**pace, loss=0.2) == pytest.approx(1_000 / 287.5)
 
 
 def test_preemption_suite_serves_the_urgent_first() -> None:

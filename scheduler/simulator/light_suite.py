@@ -1,0 +1,151 @@
+"""What one stream has beside 150 rows of a flood, and what that costs in tokens per second.
+
+The demo model on a CPU, where a row costs a step as much as a thirtieth of what any step costs: all
+rows together make steps many times as long as the stream's alone. Everything fits, so nothing
+waits, and all that is decided is who sits out (`scheduler.step.decode_shares`).
+
+Whoever schedules, a bound on what may be lost leaves a least time per token. Of each second a part
+goes to steps of the stream alone, of one token each, and the rest to steps of all. `least_ratio`
+says what the largest such part makes of the stream's pace; the costs of rows being linear, no step
+of some of the rows does better. Prompts come with either.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from scheduler.config import PRESETS, SchedulerConfig
+from scheduler.figure import Figure, at_least, at_most
+from scheduler.simulator.records import Run
+from scheduler.simulator.report import number
+from scheduler.simulator.run import simulate
+from scheduler.simulator.setup import Machine, load_machine
+from scheduler.simulator.suite import OnRun, SuiteResult
+from scheduler.simulator.workload import Arrival, Workload
+
+_LIGHT, _FLOOD = "light", "flood"
+_NUM_ROWS = 150
+_NUM_PROMPT_TOKENS = 384
+_OUTPUTS = (256, 384)
+# More than a stream draws until the next one takes its place.
+_ENDLESS, _STREAM_S = 3_600, 0.75
+# The flood's first prompts are computed by then.
+_SETTLED_S = 5.0
+# Times that alone, for what may be lost.
+_LOSSES = {0.2: 3.5, 0.3: 2.5}
+_OVER_LEAST = 1.1
+NUM_RUNS = 2 + len(_LOSSES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LightSuiteOptions:
+    """Size the suite: each run lasts `duration_s`."""
+
+    duration_s: float = 65.0
+    seed: int = 42
+
+
+_DEFAULTS = LightSuiteOptions()
+
+
+def run(on_run: OnRun, options: LightSuiteOptions = _DEFAULTS) -> SuiteResult:
+    """Run the stream alone, beside the flood without shares, and with each bound on the loss."""
+    result = SuiteResult(header=("", "time per token", "× alone", "at least", "tokens/s"))
+    machine = load_machine("cpu-demo")
+    alone_s, _ = _measure(simulate(machine, PRESETS["mixed"], _alone(options)))
+    _show("alone", alone_s, alone_s, 1.0, 1.0 / alone_s, result)
+    on_run("alone")
+    unheld_s, most_per_s = _beside(machine, 0.0, options)
+    unheld_ratio = unheld_s / alone_s
+    _show("no shares", unheld_s, alone_s, unheld_ratio, most_per_s, result)
+    result.figures["light_tpot_at_0_ratio"] = Figure(unheld_ratio, "ratio")
+    on_run("no shares")
+    for loss, at_most_ratio in _LOSSES.items():
+        tpot_s, per_s = _beside(machine, loss, options)
+        least = least_ratio(alone_s, unheld_s, most_per_s, loss)
+        _show(f"loss {loss:g}", tpot_s, alone_s, least, per_s, result)
+        name, ratio = f"light_at_{round(100 * loss)}", tpot_s / alone_s
+        result.figures |= {
+            f"{name}_tpot_ratio": at_most(ratio, at_most_ratio, "ratio"),
+            f"{name}_least_tpot_ratio": Figure(least, "ratio"),
+            f"{name}_over_least_ratio": at_most(ratio / least, _OVER_LEAST, "ratio"),
+            f"{name}_tokens_per_s_ratio": at_least(per_s / most_per_s, 1.0 - loss, "ratio"),
+        }
+        on_run(f"loss {loss:g}")
+    return result
+
+
+def least_ratio(alone_s: float, unheld_s: float, most_per_s: float, loss: float) -> float:
+    """Say what a stream's time per token is at least, times that alone, for what may be lost.
+
+    Args: `alone_s` and `unheld_s`: its time per token alone, and where nobody sits out.
+    `most_per_s`: the tokens per second of all then. `loss`: which share of these may be lost.
+    """
+    alone_per_s = 1.0 / alone_s
+    part = min(1.0, loss * most_per_s / (most_per_s - alone_per_s))
+    return alone_per_s / (part * alone_per_s + (1.0 - part) / unheld_s)
+
+
+def _beside(machine: Machine, loss: float, options: LightSuiteOptions) -> tuple[float, float]:
+    config = _config(loss)
+    return _measure(simulate(machine, config, _flooded(options), until_s=options.duration_s))
+
+
+def _config(loss: float) -> SchedulerConfig:
+    preset = PRESETS["mixed"]
+    return replace(preset, fairness=replace(preset.fairness, max_throughput_loss=loss))
+
+
+def _alone(options: LightSuiteOptions) -> Workload:
+    answer = _request(_LIGHT, sum(_OUTPUTS) // 2)
+    arrivals = [answer.at(at_s) for at_s in _starts(options)]
+    return Workload(name=_LIGHT, arrivals=arrivals, duration_s=options.duration_s)
+
+
+def _flooded(options: LightSuiteOptions) -> Workload:
+    """Have a stream at all times, each cut where the next one begins."""
+    stream = replace(_request(_LIGHT, _ENDLESS), cancel_after_s=_STREAM_S)
+    return Workload(
+        name=_FLOOD,
+        arrivals=[stream.at(at_s) for at_s in _starts(options)],
+        duration_s=options.duration_s,
+        backlog=_rows(random.Random(options.seed)),
+        backlog_depth=_NUM_ROWS,
+    )
+
+
+def _starts(options: LightSuiteOptions) -> Sequence[float]:
+    num_streams = int((options.duration_s - _SETTLED_S) / _STREAM_S)
+    return [_SETTLED_S + number * _STREAM_S for number in range(num_streams)]
+
+
+def _rows(drawn: random.Random) -> Iterator[Arrival]:
+    while True:
+        yield _request(_FLOOD, drawn.randint(*_OUTPUTS))
+
+
+def _request(tenant_id: str, num_output_tokens: int) -> Arrival:
+    return Arrival(
+        at_s=0.0,
+        tenant_id=tenant_id,
+        num_prompt_tokens=_NUM_PROMPT_TOKENS,
+        num_output_tokens=num_output_tokens,
+    )
+
+
+def _measure(done: Run) -> tuple[float, float]:
+    """Return the streams' median time per token, and the tokens per second of all."""
+    light = [one.tpot_s for one in done.records if one.arrival.tenant_id == _LIGHT]
+    num_tokens = sum(record.num_output_tokens for record in done.records)
+    return median(tpot_s for tpot_s in light if tpot_s is not None), num_tokens / done.end_s
+
+
+def _show(
+    name: str, tpot_s: float, alone_s: float, least: float, per_s: float, result: SuiteResult
+) -> None:
+    result.samples[name] = {"tpot_s": tpot_s, "tokens_per_s": per_s}
+    times = f"{1e3 * tpot_s:.2f} ms", number(tpot_s / alone_s), number(least)
+    result.rows.append((name, *times, f"{per_s:,.0f}"))
