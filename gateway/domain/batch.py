@@ -28,6 +28,14 @@ class BatchState(StrEnum):
     CANCELLED = "cancelled"
 
 
+class BatchStep(StrEnum):
+    """Name what a gateway does to move a batch on."""
+
+    VALIDATE = "validate"
+    DROP = "drop"
+    FINALIZE = "finalize"
+
+
 class PausedFor(StrEnum):
     """Say why nothing of a batch is run for now; it goes on by itself once that is over."""
 

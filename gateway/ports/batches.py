@@ -19,6 +19,7 @@ from gateway.domain.batch import (
     BatchBacklog,
     BatchBounds,
     BatchDraft,
+    BatchStep,
     ClaimedItem,
     DeadItem,
     ErrorGroup,
@@ -172,6 +173,10 @@ class BatchStore(Protocol):
 
 class BatchSteps(Protocol):
     """Move batches on, each step from the state that it says: of several gateways one takes it."""
+
+    async def due(self) -> Collection[BatchStep]:
+        """Say which steps would find something to do: one question for all of them."""
+        ...
 
     async def to_validate(self, limit: int, *, lease_s: float) -> Sequence[Batch]:
         """Hand out batches to validate; nobody else gets them while the lease lasts."""

@@ -18,6 +18,24 @@ from typing import Final
 
 from sqlalchemy import text
 
+# What each step would find, with what other gateways have already: they may be done by then.
+DUE: Final = text(
+    """
+    SELECT
+        coalesce(bool_or(state = 'validating' AND expires_at > clock_timestamp()
+            AND is_free), false) AS validate,
+        coalesce(bool_or(state = 'validating' AND expires_at <= clock_timestamp()
+            OR num_over < num_items AND (state = 'cancelling'
+                OR state = 'in_progress' AND expires_at <= clock_timestamp())), false) AS drop,
+        coalesce(bool_or(state IN ('in_progress', 'cancelling', 'finalizing')
+            AND num_over = num_items AND is_free), false) AS finalize
+    FROM (
+        SELECT state, expires_at, num_items, num_done + num_failed + num_dropped AS num_over,
+            lease_until IS NULL OR lease_until < clock_timestamp() AS is_free
+        FROM batches WHERE ended_at IS NULL
+    ) AS open
+    """
+)
 TO_VALIDATE: Final = text(
     """
     WITH ranked AS (

@@ -9,7 +9,7 @@ when is said with the statements, in `batch_statements`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 from uuid import UUID
@@ -22,6 +22,7 @@ from gateway.domain.batch import (
     Batch,
     BatchBounds,
     BatchState,
+    BatchStep,
     ItemResult,
     ItemRun,
     LineError,
@@ -57,6 +58,11 @@ class SqlBatchSteps:
         self._slice_items = slice_items
         self._grace_s = grace_s
         self._gate = asyncio.Semaphore(MAX_LONG)
+
+    async def due(self) -> Collection[BatchStep]:
+        async with self._database.platform(Purpose.LEDGER) as connection:
+            found = (await connection.execute(statements.DUE)).one()._mapping
+            return [step for step in BatchStep if found[step]]
 
     async def to_validate(self, limit: int, *, lease_s: float) -> Sequence[Batch]:
         return await self._taken(statements.TO_VALIDATE, limit, lease_s)

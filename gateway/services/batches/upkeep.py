@@ -2,7 +2,8 @@
 
 `AT_ONCE` loops validate and as many finalise, each a batch after the other, of a tenant that no
 other works for (`BatchSteps`): what one tenant has queued keeps one of them, and no other tenant
-waits for it. `wake` has all look at once; besides, they look every few seconds.
+waits for it. `wake` has all look at once; besides, one question every few seconds finds out what
+would be done by any of them, and wakes those alone.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 from gateway.background import Background
-from gateway.domain.batch import Batch
+from gateway.domain.batch import Batch, BatchStep
 from gateway.errors import StorageUnavailable, StoreUnavailable
 from gateway.ports import BatchSteps
 from gateway.services.batches.finalizer import Finalizer
@@ -48,12 +49,15 @@ class BatchUpkeep:
         self._finalizer = finalizer
         self._poll_s = poll_s
         self._on_started = on_started
-        self._wakes: list[asyncio.Event] = []
+        self._wakes: dict[BatchStep, list[asyncio.Event]] = {step: [] for step in BatchStep}
 
     def wake(self) -> None:
         """Look now: a batch was made or cancelled, or items of one are over."""
-        for wake in self._wakes:
-            wake.set()
+        self._wake(BatchStep)
+
+    async def look(self) -> None:
+        """Wake whatever has something to do. Raises: `StoreUnavailable`."""
+        self._wake(await self._steps.due())
 
     async def validate(self) -> None:
         """Validate one batch after the other while any waits for it. Raises: `StoreUnavailable`."""
@@ -76,18 +80,27 @@ class BatchUpkeep:
     async def running(self) -> AsyncIterator[None]:
         """Look after batches while the block runs."""
         loops = [
-            ("validating batches", self.validate, AT_ONCE),
-            ("dropping requests of batches", self.drop, 1),
-            ("finalising batches", self.finalize, AT_ONCE),
+            (BatchStep.VALIDATE, "validating batches", self.validate, AT_ONCE),
+            (BatchStep.DROP, "dropping requests of batches", self.drop, 1),
+            (BatchStep.FINALIZE, "finalising batches", self.finalize, AT_ONCE),
         ]
         async with AsyncExitStack() as stack:
-            for name, work, number in loops:
+            for step, name, work, number in loops:
                 for _ in range(number):
                     wake = asyncio.Event()
-                    self._wakes.append(wake)
-                    loop = Background(name, work, interval_s=self._poll_s, wake=wake, at_once=True)
+                    self._wakes[step].append(wake)
+                    loop = Background(name, work, interval_s=None, wake=wake)
                     await stack.enter_async_context(loop)
+            look = Background(
+                "looking for batches", self.look, interval_s=self._poll_s, at_once=True
+            )
+            await stack.enter_async_context(look)
             yield
+
+    def _wake(self, steps: Iterable[BatchStep]) -> None:
+        for step in steps:
+            for wake in self._wakes[step]:
+                wake.set()
 
     async def _tried(self, do: Callable[[Batch], Awaitable[None]], batch: Batch) -> None:
         """Do it; what fails is tried again in a while, and holds up no other tenant."""

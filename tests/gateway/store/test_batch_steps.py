@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
 
-from gateway.domain.batch import Batch, BatchBounds, BatchState, ClaimedItem, LineError
+from gateway.domain.batch import Batch, BatchBounds, BatchState, BatchStep, ClaimedItem, LineError
 from gateway.errors import EnqueuedTokensExceeded
 from gateway.store import Store
 from gateway.store.batch_statements import ONE_START_A_TENANT, RESULTS
@@ -63,6 +64,32 @@ async def test_one_batch_of_a_tenant_is_worked_on_at_a_time(store: Store) -> Non
     assert after.id == second.id
     assert await store.batch_steps.start(second.id, {})
     assert len(await store.batch_steps.to_validate(9, lease_s=LEASE_S)) == 1
+
+
+async def test_what_is_due_is_what_each_step_finds(store: Store) -> None:
+    """Whatever a batch's state, window, items and lease: the one question knows, the drop too."""
+    steps = store.batch_steps
+    leases = ("NULL", "now() + interval '1 hour'", "now() - interval '1 hour'")
+    windows = ("now() + interval '1 hour'", "now() - interval '1 hour'")
+    states = ("validating", "in_progress", "cancelling", "finalizing")
+    found = set()
+    for state, window, num_over, lease in itertools.product(states, windows, (0, 2), leases):
+        batch = await running_batch(store, 2)
+        changes = f"state = '{state}', expires_at = {window}, num_dropped = {num_over}"
+        changes += f", cancelling_at = now(), lease_until = {lease}"
+        await alter(store, "batches", changes, batch)
+        due = set(await steps.due())
+        find = {
+            BatchStep.VALIDATE: await steps.to_validate(1, lease_s=0),
+            BatchStep.FINALIZE: await steps.to_finalize(1, lease_s=0),
+        }
+        await alter(store, "batches", changes, batch)
+        find[BatchStep.DROP] = await steps.drop()
+        assert due == {step for step, did in find.items() if did}, changes
+        found |= due
+        await alter(store, "batches", "ended_at = now()", batch)
+        assert not await steps.due()
+    assert found == set(BatchStep)
 
 
 async def test_items_added_twice_are_there_once(store: Store) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -17,6 +18,7 @@ from gateway.domain.batch import Batch, BatchBounds, BatchState
 from gateway.domain.files import Written
 from gateway.domain.price import ANY_MODEL, PriceDraft
 from gateway.errors import StorageUnavailable
+from gateway.ports import BatchSteps
 from gateway.services.batches import BatchUpkeep, Finalizer
 from gateway.store.batch_steps import SqlBatchSteps
 from gateway.store.file_storage import DirectoryStorage
@@ -354,6 +356,35 @@ async def test_it_is_looked_after_while_it_runs(world: World) -> None:
         await world.run(batch, 2)
         upkeep.wake()
         while (await world.seen(batch)).state is not BatchState.COMPLETED:
+            await asyncio.sleep(0.02)
+
+
+class _Counted:
+    """Counts what is asked of the steps of batches, by name."""
+
+    def __init__(self, steps: SqlBatchSteps) -> None:
+        self._steps = steps
+        self.asked: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> object:
+        self.asked[name] += 1
+        return getattr(self._steps, name)
+
+
+async def test_nothing_is_missed_and_nothing_asked_in_vain(world: World) -> None:
+    """Unwoken, a batch is taken to its end by looks alone; while none is open they are all."""
+    counted = _Counted(world.store.batch_steps)
+    upkeep = world.upkeep(poll_s=0.02)
+    upkeep._steps = cast(BatchSteps, counted)
+    async with upkeep.running(), asyncio.timeout(60):
+        while counted.asked["due"] < 5:
+            await asyncio.sleep(0.02)
+        assert set(counted.asked) == {"due"}
+        batch = await world.submit(requests(2))
+        while (await world.seen(batch)).state is not BatchState.IN_PROGRESS:
+            await asyncio.sleep(0.02)
+        await world.alter(batch, "expires_at = now()")
+        while (await world.seen(batch)).state is not BatchState.EXPIRED:
             await asyncio.sleep(0.02)
 
 

@@ -46,12 +46,12 @@ class World:
     pool: FairPool
     bounds: BatchBounds = field(default_factory=BatchBounds)
 
-    def upkeep(self) -> BatchUpkeep:
+    def upkeep(self, **more: Any) -> BatchUpkeep:
         """Make what a gateway moves batches on with."""
         steps = self.store.batch_steps
         models, prices = cast(ModelRegistry, OneModel()), PriceBook(self.store.prices)
         validator = Validator(steps, self.storage, models, prices, self.pool, bounds=self.bounds)
-        return BatchUpkeep(steps, validator, Finalizer(steps, self.storage))
+        return BatchUpkeep(steps, validator, Finalizer(steps, self.storage), **more)
 
     def service(self) -> BatchService:
         return BatchService(self.store.batches, self.store.files, lambda: None)
