@@ -175,7 +175,6 @@ class TenantDetail:
     ) -> Response:
         context = await self.head(request, "settings")
         tenant = context["tenant"]
-        first = PageRequest(100)
         values = Words(_values(tenant)) if form is None else form.values()
         context |= {
             "values": values,
@@ -188,12 +187,8 @@ class TenantDetail:
             "predicted": predicted,
         }
         if context["may_change"]:
-            plans = await self._services.admin.plans.page(first)
-            orgs = await self._services.admin.orgs.page(first)
-            context |= {
-                "plans": [plan.name for plan in plans.data],
-                "orgs": [org.name for org in orgs.data],
-            }
+            choices = await self._services.admin.tenants.choices()
+            context |= {"plans": choices.plans, "orgs": choices.orgs}
         if conflict is not None:
             status = 409
             context["conflict"] = await self._conflict(tenant, _values(conflict), values)

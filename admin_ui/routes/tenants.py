@@ -25,12 +25,10 @@ from admin_ui.services import UiServices
 from gateway.api.admin.routing import OPERATORS, VIEWERS, actor_of, admin_of
 from gateway.api.errors import classify
 from gateway.domain import Tenant, TenantFilter, TenantSlo, Tier
-from gateway.domain.page import PageRequest
 from gateway.errors import Conflict, InvalidRequest, NotFound
 from gateway.services.admin import MAX_SHARES
 
 # Of plans and orgs to choose from: who has more names one in the address.
-_MAX_CHOICES: Final = 100
 
 
 def tenant_routes(services: UiServices, pages: Pages) -> list[Route]:
@@ -116,13 +114,8 @@ class _Tenants:
         return now
 
     async def _choices(self) -> dict[str, Any]:
-        first = PageRequest(_MAX_CHOICES)
-        plans = await self._services.admin.plans.page(first)
-        orgs = await self._services.admin.orgs.page(first)
-        return {
-            "plans": [plan.name for plan in plans.data],
-            "orgs": [org.name for org in orgs.data],
-        }
+        choices = await self._services.admin.tenants.choices()
+        return {"plans": choices.plans, "orgs": choices.orgs}
 
 
 _NO_CHOICES: Final[dict[str, Any]] = {"plans": [], "orgs": []}

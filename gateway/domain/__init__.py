@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -90,6 +91,14 @@ class TenantFilter:
     plan: str | None = None
     org: str | None = None
     is_promised: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TenantChoices:
+    """Name the plans and the orgs that a tenant may be put into."""
+
+    plans: Sequence[str]
+    orgs: Sequence[str]
 
 
 class KeyStatus(StrEnum):

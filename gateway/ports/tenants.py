@@ -21,6 +21,7 @@ from gateway.domain import (
     Org,
     Organisation,
     Tenant,
+    TenantChoices,
     TenantFilter,
     TenantSlo,
 )
@@ -120,6 +121,10 @@ class TenantStore(Protocol):
         ...
 
     async def by_name(self, organisation_id: UUID, name: str) -> Tenant | None: ...
+
+    async def choices(self, organisation_id: UUID, limit: int) -> TenantChoices:
+        """Return the first names of plans and of orgs, so many of each at most."""
+        ...
 
 
 class TenantArchiveStore(Protocol):

@@ -11,7 +11,15 @@ from sqlalchemy import ColumnElement, Row, Select, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.domain import Ceilings, Organisation, Tenant, TenantFilter, TenantSlo, Tier
+from gateway.domain import (
+    Ceilings,
+    Organisation,
+    Tenant,
+    TenantChoices,
+    TenantFilter,
+    TenantSlo,
+    Tier,
+)
 from gateway.domain.admin import Actor, AuditEntry
 from gateway.domain.ceilings import NO_CEILINGS
 from gateway.domain.page import Page, PageRequest
@@ -167,6 +175,15 @@ class SqlTenants:
         async with self._database.platform() as connection:
             row = (await connection.execute(_named(organisation_id, name))).one_or_none()
         return None if row is None else tenant_of(row)
+
+    async def choices(self, organisation_id: UUID, limit: int) -> TenantChoices:
+        found = []
+        async with self._database.platform() as connection:
+            for table in (plans.c, orgs.c):
+                query = select(table.name).where(table.organisation_id == organisation_id)
+                names = await connection.scalars(query.order_by(table.name).limit(limit))
+                found.append(names.all())
+        return TenantChoices(*found)
 
 
 async def insert_tenant(

@@ -13,7 +13,15 @@ from math import ceil
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from gateway.domain import Ceilings, Organisation, Tenant, TenantFilter, TenantSlo, is_name
+from gateway.domain import (
+    Ceilings,
+    Organisation,
+    Tenant,
+    TenantChoices,
+    TenantFilter,
+    TenantSlo,
+    is_name,
+)
 from gateway.domain.admin import Actor
 from gateway.domain.page import Page, PageRequest
 from gateway.domain.tenant_archive import is_past_name
@@ -25,6 +33,7 @@ from gateway.services.auth import Authenticator
 # Shares are divided by weights: bounds keep the quotients exact enough to be fair.
 WEIGHT_MIN, WEIGHT_MAX = 1e-3, 1e6
 _SLO_MAX_MS: Final = 86_400_000.0
+_MAX_CHOICES: Final = 100
 ALL_TENANTS: Final = TenantFilter()
 
 
@@ -130,6 +139,10 @@ class TenantService:
     ) -> Page[Tenant]:
         """Return tenants by name, or `within` alone. Raises: `InvalidRequest`: the cursor."""
         return await self._tenants.page((await self.organisation()).id, within, request, chosen)
+
+    async def choices(self) -> TenantChoices:
+        """Name plans and orgs for a form to choose from."""
+        return await self._tenants.choices((await self.organisation()).id, _MAX_CHOICES)
 
     async def get(self, name: str, *, within: UUID | None = None) -> Tenant:
         """Return the tenant of that name. Raises: `NotFound`: there is none, or not `within`."""

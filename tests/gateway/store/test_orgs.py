@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 from sqlalchemy import select
 
-from gateway.domain import TenantSlo
+from gateway.domain import TenantChoices, TenantSlo
 from gateway.domain.admin import AuditFilter
 from gateway.domain.page import PageRequest
+from gateway.domain.quota import Quota
 from gateway.errors import Conflict, NotFound, VersionConflict
 from gateway.store import Store
 from gateway.store.tables import orgs
@@ -53,6 +56,18 @@ async def test_an_org_that_tenants_belong_to_stays(store: Store) -> None:
         await store.tenants.update(ACTOR, of, "t", {"weight": 2, "org": "umbrella"})
     with pytest.raises(NotFound):
         await store.tenants.add(ACTOR, of, "u", 1.0, TenantSlo(), org="umbrella")
+
+
+async def test_what_a_tenant_may_be_put_into_is_named(store: Store) -> None:
+    """Plans and orgs of its organisation come by name, and no more of either than asked for."""
+    of = (await store.organisations.default()).id
+    for name in "cab":
+        await store.orgs.add(ACTOR, of, f"org-{name}", 1.0)
+    await store.plans.add(ACTOR, of, "a-plan", Quota())
+    choices = await store.tenants.choices(of, 2)
+    assert (choices.orgs, choices.plans[0]) == (["org-a", "org-b"], "a-plan")
+    assert len((await store.tenants.choices(of, 1)).plans) == 1
+    assert await store.tenants.choices(UUID(int=9), 2) == TenantChoices([], [])
 
 
 async def test_a_key_speaks_for_its_tenants_org(store: Store) -> None:
