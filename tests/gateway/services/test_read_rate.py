@@ -91,9 +91,9 @@ async def test_who_is_refused_is_told_slowly() -> None:
 
     flood = asyncio.gather(*(ask_again() for _ in range(4)))
     await asyncio.sleep(0)
-    began_s = loop.time()
     await rate.admit(GLOBEX)
-    assert loop.time() - began_s < 0.05
+    # None of them had waited for its first answer.
+    assert num_refused == 0
     await flood
     assert num_refused <= 4 * 5
 
