@@ -141,6 +141,16 @@ def test_nobody_goes_where_it_cannot_help() -> None:
     assert chooser.displace(Band.DEFAULT, 2, 1) == [sequences[1]]
 
 
+def test_all_go_where_that_is_just_enough() -> None:
+    """The last slot and the last block of lower bands are had as well."""
+    pool = BlockPool(4, 4)
+    running, sequences = running_rows(pool, (Band.FLEX, 0), (Band.FLEX, 0), (Band.DEFAULT, 0))
+    running.num_steps = PreemptionConfig().min_run_steps
+    num_slots = running.num_free_slots + 2
+    victims = preemption(pool, running).displace(Band.DEFAULT, 3, num_slots)
+    assert victims == [sequences[1], sequences[0]]
+
+
 def test_what_runs_on_its_bands_share_is_not_displaced() -> None:
     """A row that was let in while higher bands waited stays, and so its share is kept."""
     pool = BlockPool(4, 4)
