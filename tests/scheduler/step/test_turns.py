@@ -10,13 +10,19 @@ import pytest
 
 import fakes
 from engine.contract import SamplingParams, StepPlan
+from engine.kv.block_pool import BlockPool
+from engine.kv.table import BlockTable
 from engine.step_cost import LinearCost, StepCost
 from fakes import Driver
-from scheduler.config import PRESETS
+from scheduler.config import PRESETS, FairnessConfig
 from scheduler.core import Scheduler
 from scheduler.learn.step_model import StepModel
 from scheduler.order import standings
+from scheduler.order.fair_tree import FairTree
 from scheduler.request import Band, Request, Slo
+from scheduler.running import RunningSet
+from scheduler.sequence import Sequence
+from scheduler.step.turns import Turns
 
 COST = StepCost("flat", *[LinearCost(intercept_s=0.001, per_token_s=0.0)] * 2)
 BUDGET = 50
@@ -207,3 +213,33 @@ def test_columns_order_prompts_as_their_turns_do() -> None:
     assert len(online) == 9
     in_turn = [running.find(slot) for slot in turns.in_turn(driver.now).tolist()]
     assert all(turns.goes_before(b, a, driver.now) for a, b in pairwise(in_turn))
+
+
+@pytest.mark.parametrize(("served", "is_first"), [(48.0, True), (56.0, False)])
+def test_a_loan_is_counted_in_what_a_weight_buys(served: float, is_first: bool) -> None:
+    """Prompts of a tenant of weight four are ahead by four times what its counter says."""
+    tree, running = FairTree(FairnessConfig(borrow_tokens=50.0)), RunningSet(4)
+    rows = [_under_way(tree, running, name, weight) for name, weight in (("a", 1.0), ("b", 4.0))]
+    patient, hurried = rows
+    tree.charge(hurried, served, 0.0)
+    turns = Turns(tree, running)
+    assert turns.goes_before(hurried, patient, 4.0) is is_first
+    assert turns.goes_before(patient, hurried, 4.0) is not is_first
+    first = hurried if is_first else patient
+    assert turns.in_turn(4.0).tolist()[-1] == first.slot
+
+
+def _under_way(tree: FairTree, running: RunningSet, tenant: str, weight: float) -> Sequence:
+    """Let a tenant's prompt begin; the later it came, the sooner it is due."""
+    number = next(_numbers)
+    request = replace(fakes.make_request(f"r{number}", tenant_id=tenant), weight=weight)
+    table = BlockTable(BlockPool(4, 4), b"")
+    info = fakes.make_engine().info
+    sequence = Sequence(request, table, ordinal=number, max_len=64, info=info)
+    sequence.start_by_s, sequence.deadline_s = 1_000.0 - number, 1_000.0 - number
+    tree.enrol(sequence, 0.0)
+    tree.push(sequence, 0.0)
+    tree.remove(sequence, 0.0)
+    running.admit(sequence)
+    running.prefilling_rows.join(sequence)
+    return sequence
