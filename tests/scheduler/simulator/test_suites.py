@@ -60,7 +60,7 @@ def test_admission_suite_keeps_what_it_promises() -> None:
 def test_light_suite_uses_what_may_be_lost_and_no_more() -> None:
     """In seconds, one stream beside a flood is near what the bound on the loss leaves at best."""
     told: list[str] = []
-    result = light_suite.run(told.append, light_suite.LightSuiteOptions(duration_s=14.0))
+    result = light_suite.run(told.append, light_suite.LightSuiteOptions(duration_s=10.0))
     check(result, told, light_suite.NUM_RUNS)
     assert {name: figure.met for name, figure in result.figures.items() if figure.goal} == {
         f"light_at_{loss}_{name}": True
