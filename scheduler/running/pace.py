@@ -70,6 +70,11 @@ class Pace:
         """Tell whether each of these rows was promised when its tokens come, due yet or not."""
         return bool(self._has_promise[slots].all())
 
+    def has_promise(self, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Tell which of these rows were promised when their tokens come."""
+        found: NDArray[np.bool_] = self._has_promise[slots]
+        return found
+
     def join(self, slot: int, slo: Slo) -> None:
         """Note that a row decodes, the first token of which is in flight."""
         self._has_promise[slot] = slo.tpot_s is not None or slo.max_gap_s is not None

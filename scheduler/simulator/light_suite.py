@@ -1,4 +1,6 @@
-"""What one stream has beside 150 rows of a flood, and what that costs in tokens per second.
+"""What one stream has beside a flood of another tenant, and what that costs in tokens per second.
+
+First beside 150 rows.
 
 The demo model on a CPU, where a row costs a step as much as a thirtieth of what any step costs: all
 rows together make steps many times as long as the stream's alone. Everything fits, so nothing
@@ -8,6 +10,9 @@ Whoever schedules, a bound on what may be lost leaves a least time per token. Of
 goes to steps of the stream alone, of one token each, and the rest to steps of all. `least_ratio`
 says what the largest such part makes of the stream's pace; the costs of rows being linear, no step
 of some of the rows does better. Prompts come with either.
+
+Then beside endless prompts of 4,000 tokens, on an A100 with Llama-3-8B: in whole steps, and cut for
+the stream (`scheduler.step.prompt_shares`).
 """
 
 from __future__ import annotations
@@ -16,6 +21,8 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+
+import numpy as np
 
 from scheduler.config import PRESETS, SchedulerConfig
 from scheduler.figure import Figure, at_least, at_most
@@ -27,17 +34,16 @@ from scheduler.simulator.suite import OnRun, SuiteResult
 from scheduler.simulator.workload import Arrival, Workload
 
 _LIGHT, _FLOOD = "light", "flood"
-_NUM_ROWS = 150
-_NUM_PROMPT_TOKENS = 384
-_OUTPUTS = (256, 384)
+_NUM_PROMPT_TOKENS, _OUTPUTS = 384, (256, 384)
 # More than a stream draws until the next one takes its place.
-_ENDLESS, _STREAM_S = 3_600, 0.75
+_ENDLESS = 3_600
 # The flood's first prompts are computed by then.
 _SETTLED_S = 5.0
 # Times that alone, for what may be lost.
 _LOSSES = {0.2: 3.5, 0.3: 2.5}
 _OVER_LEAST = 1.1
-NUM_RUNS = 2 + len(_LOSSES)
+_PROMPT_LOSS = 0.2
+NUM_RUNS = 2 + len(_LOSSES) + 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +54,26 @@ class LightSuiteOptions:
     seed: int = 42
 
 
+@dataclass(frozen=True, slots=True)
+class _Flood:
+    """Say how many requests there are at all times, of what lengths, and how long a stream is."""
+
+    depth: int
+    num_prompt_tokens: int
+    outputs: tuple[int, int]
+    stream_s: float
+
+
 _DEFAULTS = LightSuiteOptions()
+_ROWS = _Flood(150, _NUM_PROMPT_TOKENS, _OUTPUTS, 0.75)
+_PROMPTS = _Flood(8, 4_000, (1, 4), 2.5)
 
 
 def run(on_run: OnRun, options: LightSuiteOptions = _DEFAULTS) -> SuiteResult:
     """Run the stream alone, beside the flood without shares, and with each bound on the loss."""
     result = SuiteResult(header=("", "time per token", "× alone", "at least", "tokens/s"))
     machine = load_machine("cpu-demo")
-    alone_s, _ = _measure(simulate(machine, PRESETS["mixed"], _alone(options)))
+    alone_s, _ = _measure(simulate(machine, PRESETS["mixed"], _alone(options, _ROWS)))
     _show("alone", alone_s, alone_s, 1.0, 1.0 / alone_s, result)
     on_run("alone")
     unheld_s, most_per_s = _beside(machine, 0.0, options)
@@ -75,7 +93,37 @@ def run(on_run: OnRun, options: LightSuiteOptions = _DEFAULTS) -> SuiteResult:
             f"{name}_tokens_per_s_ratio": at_least(per_s / most_per_s, 1.0 - loss, "ratio"),
         }
         on_run(f"loss {loss:g}")
+    _run_prompts(on_run, options, result)
     return result
+
+
+def _run_prompts(on_run: OnRun, options: LightSuiteOptions, result: SuiteResult) -> None:
+    """Run the stream alone on the larger machine, beside whole prompts, and beside cut ones."""
+    machine = load_machine("a100-llama-3-8b")
+    alone_s, _ = _measure(simulate(machine, PRESETS["mixed"], _alone(options, _PROMPTS)))
+    _show("alone, A100", alone_s, alone_s, 1.0, 1.0 / alone_s, result)
+    on_run("alone, A100")
+    found = {}
+    for name, levels in (("whole prompts", False), ("cut prompts", True)):
+        config = _config(_PROMPT_LOSS, levels_prompts=levels)
+        flood = _flooded(options, _PROMPTS)
+        done = simulate(machine, config, flood, until_s=options.duration_s)
+        num_tokens = sum(r.arrival.num_prompt_tokens for r in done.records if r.num_output_tokens)
+        found[levels] = _measure(done)[0], num_tokens / done.end_s
+        whole_s = found[False][0]
+        loss = _PROMPT_LOSS if levels else 0.0
+        least = least_ratio(alone_s, whole_s, np.inf, loss)
+        _show(name, found[levels][0], alone_s, least, found[levels][1], result)
+        on_run(name)
+    (whole_s, most_per_s), (cut_s, cut_per_s) = found[False], found[True]
+    result.figures |= {
+        "prompts_whole_tpot_ratio": Figure(whole_s / alone_s, "ratio"),
+        "prompts_cut_tpot_ratio": Figure(cut_s / alone_s, "ratio"),
+        "prompts_cut_over_least_ratio": at_most(cut_s / alone_s / least, _OVER_LEAST, "ratio"),
+        "prompts_cut_tokens_per_s_ratio": at_least(
+            cut_per_s / most_per_s, 1.0 - _PROMPT_LOSS, "ratio"
+        ),
+    }
 
 
 def least_ratio(alone_s: float, unheld_s: float, most_per_s: float, loss: float) -> float:
@@ -85,53 +133,55 @@ def least_ratio(alone_s: float, unheld_s: float, most_per_s: float, loss: float)
     `most_per_s`: the tokens per second of all then. `loss`: which share of these may be lost.
     """
     alone_per_s = 1.0 / alone_s
-    part = min(1.0, loss * most_per_s / (most_per_s - alone_per_s))
+    part = min(1.0, loss / (1.0 - alone_per_s / most_per_s))
     return alone_per_s / (part * alone_per_s + (1.0 - part) / unheld_s)
 
 
 def _beside(machine: Machine, loss: float, options: LightSuiteOptions) -> tuple[float, float]:
     config = _config(loss)
-    return _measure(simulate(machine, config, _flooded(options), until_s=options.duration_s))
+    return _measure(simulate(machine, config, _flooded(options, _ROWS), until_s=options.duration_s))
 
 
-def _config(loss: float) -> SchedulerConfig:
+def _config(loss: float, *, levels_prompts: bool = False) -> SchedulerConfig:
     preset = PRESETS["mixed"]
-    return replace(preset, fairness=replace(preset.fairness, max_throughput_loss=loss))
+    fairness = replace(preset.fairness, max_throughput_loss=loss, levels_prompts=levels_prompts)
+    return replace(preset, fairness=fairness)
 
 
-def _alone(options: LightSuiteOptions) -> Workload:
-    answer = _request(_LIGHT, sum(_OUTPUTS) // 2)
-    arrivals = [answer.at(at_s) for at_s in _starts(options)]
+def _alone(options: LightSuiteOptions, flood: _Flood) -> Workload:
+    answer = _request(_LIGHT, _NUM_PROMPT_TOKENS, sum(_OUTPUTS) // 2)
+    arrivals = [answer.at(at_s) for at_s in _starts(options, flood)]
     return Workload(name=_LIGHT, arrivals=arrivals, duration_s=options.duration_s)
 
 
-def _flooded(options: LightSuiteOptions) -> Workload:
-    """Have a stream at all times, each cut where the next one begins."""
-    stream = replace(_request(_LIGHT, _ENDLESS), cancel_after_s=_STREAM_S)
+def _flooded(options: LightSuiteOptions, flood: _Flood) -> Workload:
+    """Have a stream at all times, each cut where the next one begins, beside a flood."""
+    stream = _request(_LIGHT, _NUM_PROMPT_TOKENS, _ENDLESS)
+    stream = replace(stream, cancel_after_s=flood.stream_s)
     return Workload(
         name=_FLOOD,
-        arrivals=[stream.at(at_s) for at_s in _starts(options)],
+        arrivals=[stream.at(at_s) for at_s in _starts(options, flood)],
         duration_s=options.duration_s,
-        backlog=_rows(random.Random(options.seed)),
-        backlog_depth=_NUM_ROWS,
+        backlog=_endless(random.Random(options.seed), flood),
+        backlog_depth=flood.depth,
     )
 
 
-def _starts(options: LightSuiteOptions) -> Sequence[float]:
-    num_streams = int((options.duration_s - _SETTLED_S) / _STREAM_S)
-    return [_SETTLED_S + number * _STREAM_S for number in range(num_streams)]
+def _starts(options: LightSuiteOptions, flood: _Flood) -> Sequence[float]:
+    num_streams = int((options.duration_s - _SETTLED_S) / flood.stream_s)
+    return [_SETTLED_S + number * flood.stream_s for number in range(num_streams)]
 
 
-def _rows(drawn: random.Random) -> Iterator[Arrival]:
+def _endless(drawn: random.Random, flood: _Flood) -> Iterator[Arrival]:
     while True:
-        yield _request(_FLOOD, drawn.randint(*_OUTPUTS))
+        yield _request(_FLOOD, flood.num_prompt_tokens, drawn.randint(*flood.outputs))
 
 
-def _request(tenant_id: str, num_output_tokens: int) -> Arrival:
+def _request(tenant_id: str, num_prompt_tokens: int, num_output_tokens: int) -> Arrival:
     return Arrival(
         at_s=0.0,
         tenant_id=tenant_id,
-        num_prompt_tokens=_NUM_PROMPT_TOKENS,
+        num_prompt_tokens=num_prompt_tokens,
         num_output_tokens=num_output_tokens,
     )
 

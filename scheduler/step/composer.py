@@ -18,6 +18,7 @@ import numpy as np
 
 from engine.contract import EngineInfo, StepResult
 from engine.kv.block_pool import BlockPool
+from engine.step_cost import StepFeatures
 from scheduler.config import SchedulerConfig
 from scheduler.facts import WaitCause
 from scheduler.learn import Lengths, StepModel
@@ -37,6 +38,7 @@ from scheduler.step.long_prompts import LongPrompts
 from scheduler.step.mask_turns import MaskTurns
 from scheduler.step.passing import Passing
 from scheduler.step.preemption import Preemption
+from scheduler.step.prompt_shares import PromptShares
 from scheduler.step.turns import Turns
 
 # Prompts that more steps than these are needed for come faster than they are computed.
@@ -78,6 +80,11 @@ class Composer:
         )
         self._mask_turns = MaskTurns(limits.max_num_rows, running, waiting)
         self._shares = DecodeShares(config, info.depth, running, waiting, step_model)
+        self._prompt_shares = PromptShares(
+            config.fairness, running, waiting, step_model, self._shares.prefills
+        )
+        # Of the step that is composed.
+        self._decoding: Slots = np.zeros(0, dtype=np.intp)
         self._giving_way = GivingWay(config.composer.harvest_pause_s, running)
         self._num_steps_to_admission = 0
 
@@ -91,6 +98,7 @@ class Composer:
             self._lifecycle.wait_clock.note(now, WaitCause.STEP, WaitCause.STEP)
             return None
         self._kv_budget.begin()
+        self._decoding = self._decoding[:0]
         victims = self._preemption.make_room()
         displaced = [] if victims else self._displacement.make_way(now)
         for victim in (*victims, *displaced):
@@ -151,7 +159,8 @@ class Composer:
         """Let those rows decode that may draw one more token, unless they sit out."""
         rows = self._running.decode_rows
         slots = self._mask_turns.choose(rows.unpaused(rows.online()))
-        self._decode(self._shares.choose(slots, now), draft)
+        self._decoding = self._shares.choose(slots, now)
+        self._decode(self._decoding, draft)
         self._step_budget.kept_s = self._shares.kept_s
 
     def _decode(self, slots: Slots, draft: Draft) -> None:
@@ -186,6 +195,7 @@ class Composer:
         context -= sum(sequence.num_computed for sequence in resting)
         step = draft.features(prefill_context_tokens=context)
         draft.budget = self._step_budget.prefill_tokens(step, room, now)
+        draft.budget = self._fair_budget(under_way, step, draft.budget, now)
         passed = turns.pick_passed(under_way) if long_prompts.due is None else long_prompts.due
         if passed is not None and draft.has_room_for(running.find(passed)):
             under_way.remove(passed)
@@ -216,6 +226,21 @@ class Composer:
             self._slice(resting[0], (), draft)
         long_prompts.note(draft.features())
         turns.note(0 if passed is not None else len(under_way))
+
+    def _fair_budget(self, under_way: list[int], step: StepFeatures, room: int, now: float) -> int:
+        """Say how many prompt tokens are fair to those whose rows run in the step, of `room`."""
+        least, gone = self._config.min_chunk_tokens, self._long_prompts.gone
+        if gone is not None:
+            # How much of it a step has is weighed with how many it sits out.
+            least = max(least, gone.num_tokens - gone.num_computed)
+        if room <= least or not len(self._decoding) or not self._prompt_shares.are_kept:
+            return room
+        prompts = [self._running.find(slot) for slot in under_way]
+        head = self._waiting.peek(now)
+        if head is not None:
+            prompts.append(head)
+        fair = self._prompt_shares.num_tokens(prompts, self._decoding, step, room)
+        return max(least, fair)
 
     def _goes_on(self, sequence: Sequence, head: Sequence, now: float) -> bool:
         """Tell whether a prompt under way goes before the next request.

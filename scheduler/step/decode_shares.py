@@ -109,7 +109,7 @@ class DecodeShares:
         self._tree = tree
         self._has_shares = tree.has_shares
         self._step_model = step_model
-        self._prefills = RecentPrefills(step_model)
+        self.prefills = RecentPrefills(step_model)
         self._rotation = Rotation()
         # What tenants that are held have of a step, by entry, or None where nobody is.
         self._part_of: Seconds | None = None
@@ -169,7 +169,7 @@ class DecodeShares:
     def note(self, step: Step, *, is_behind: bool) -> None:
         """Learn what prompts a step computes, whose, and whether there are more than that."""
         if self._max_loss and step.slices:
-            self._prefills.note(step, self._running.num_steps, is_behind=is_behind)
+            self.prefills.note(step, self._running.num_steps, is_behind=is_behind)
 
     def _find_parts(
         self,
@@ -247,11 +247,11 @@ class DecodeShares:
         bands[tenants] = self._running.decode_rows.bands[slots]
         asked_s = asked_s[entries]
         num_steps = self._running.num_steps
-        prefilled_s = self._prefills.of(entries, num_steps)
+        prefilled_s = self.prefills.of(entries, num_steps)
         had_s = asked_s
         if self._part_of is not None:
             had_s = np.minimum(asked_s, self._part_of.take(entries, mode="clip"))
-        self._prefills.note_rows(entries, had_s, num_steps)
+        self.prefills.note_rows(entries, had_s, num_steps)
         wanted_s = (asked_s + prefilled_s) * (1.0 + self._tree.num_waiting_of(entries) / num_rows)
         return _Tenants(
             entries,
@@ -306,7 +306,7 @@ class DecodeShares:
         parts_s = _part(tenants, level)
         brought = np.zeros(len(parts_s))
         if brings:
-            brought = self._prefills.per_decode(tenants.entries, self._running.num_steps)
+            brought = self.prefills.per_decode(tenants.entries, self._running.num_steps)
         return self._enough(tenants, parts_s, brought, fixed_s)
 
     def _enough(
