@@ -65,9 +65,9 @@ class Ahead {
 
   void fetch_line() {
     if (region_.num_rows == 0) {
+      if (second_.num_rows == 0) return;
       region_ = second_;
       second_.num_rows = 0;
-      if (region_.num_rows == 0) return;
     }
     __builtin_prefetch(region_.from + column_, 0, 2);
     column_ += 64;
@@ -89,35 +89,43 @@ constexpr int64_t kLineValues = 64 / static_cast<int64_t>(sizeof(T));
 template <typename T>
 constexpr int64_t kPacked = 4 / static_cast<int64_t>(sizeof(T));
 
-// sums += q · k for the `kPacked` dimensions of sixteen tokens.
-inline Floats score(const float* q, const float* k, Floats sums) { return sums + q[0] * load(k); }
+// Registers of sixteen tokens or columns, and the most that R rows can each have sums for.
+constexpr int kParts = kLanes / kNative;
+template <int R>
+constexpr int kVectors = std::min(64 / static_cast<int>(kNative), kSums / R);
 
-inline Floats score(const float* q, const BFloat16* k, Floats sums) {
-  Words pairs;
-  std::memcpy(&pairs, k, sizeof(pairs));
-  sums += q[0] * (Floats)(pairs << 16);
-  return sums + q[1] * (Floats)(pairs & 0xffff0000u);
+// sums += q · k for the `kPacked` dimensions of a register of tokens.
+inline Native score(const float* q, const float* k, Native sums) {
+  return sums + q[0] * load_native(k);
 }
 
-// scores[r][t] = queries[r] · keys[:, t] for R rows and C vectors of tokens.
+inline Native score(const float* q, const BFloat16* k, Native sums) {
+  typedef uint32_t Pairs __attribute__((vector_size(sizeof(Native))));
+  Pairs pairs;
+  std::memcpy(&pairs, k, sizeof(pairs));
+  sums += q[0] * (Native)(pairs << 16);
+  return sums + q[1] * (Native)(pairs & 0xffff0000u);
+}
+
+// scores[r][t] = queries[r] · keys[:, t] for R rows and C registers of tokens.
 template <int R, int C, typename T>
 void score_tokens(const float* queries, int64_t dim, const T* keys, int64_t block_size,
                   float* scores, Ahead& shared) {
   constexpr int64_t step = kPacked<T>;
   Ahead ahead = shared;
-  Floats sums[R][C] = {};
+  Native sums[R][C] = {};
   for (int64_t d = 0; d < dim; d += step) {
-#pragma GCC unroll 4
+#pragma GCC unroll 16
     for (int c = 0; c < C; ++c) {
-      const T* k = keys + d * block_size + c * kLanes * step;
+      const T* k = keys + d * block_size + c * kNative * step;
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) sums[r][c] = score(queries + r * dim + d, k, sums[r][c]);
-      ahead.fetch_line();
+      if (c % kParts == 0) ahead.fetch_line();
     }
   }
   shared = ahead;
   for (int r = 0; r < R; ++r)
-    for (int c = 0; c < C; ++c) store(scores + r * block_size + c * kLanes, sums[r][c]);
+    for (int c = 0; c < C; ++c) store_native(scores + r * block_size + c * kNative, sums[r][c]);
 }
 
 // Score tokens [begin, end) of a block, multiples of kLanes.
@@ -127,35 +135,37 @@ void score_block(const float* queries, int64_t dim, const T* keys, int64_t block
   int64_t t = begin;
   const auto score_next = [&](auto num_vectors) {
     constexpr int C = decltype(num_vectors)::value;
-    for (; t + C * kLanes <= end; t += C * kLanes)
+    for (; t + C * kNative <= end; t += C * kNative)
       score_tokens<R, C>(queries, dim, keys + t * kPacked<T>, block_size, scores + t, ahead);
   };
-  score_next(std::integral_constant<int, 4>{});
-  score_next(std::integral_constant<int, 2>{});
-  score_next(std::integral_constant<int, 1>{});
+  score_next(std::integral_constant<int, kVectors<R>>{});
+  score_next(std::integral_constant<int, std::max(kVectors<R> / 2, kParts)>{});
+  score_next(std::integral_constant<int, kParts>{});
 }
 
-// partials[r] = partials[r] * factors[r] + Σ_t weights[r][t] * values[t], for C vectors of columns.
+// partials[r] = partials[r] * factors[r] + Σ_t weights[r][t] * values[t], for C registers of
+// columns.
 template <int R, int C, typename T>
 void add_columns(const float* weights, const float* factors, int64_t block_size, const T* values,
                  int64_t begin, int64_t end, int64_t dim, float* partials, Ahead& shared) {
   Ahead ahead = shared;
-  Floats sums[R][C];
+  Native sums[R][C];
   for (int r = 0; r < R; ++r)
-    for (int c = 0; c < C; ++c) sums[r][c] = load(partials + r * dim + c * kLanes) * factors[r];
+    for (int c = 0; c < C; ++c)
+      sums[r][c] = load_native(partials + r * dim + c * kNative) * factors[r];
   for (int64_t t = begin; t < end; ++t) {
 #pragma GCC unroll 4
-    for (int64_t i = 0; i < C * kLanes; i += kLineValues<T>) ahead.fetch_line();
-#pragma GCC unroll 4
+    for (int64_t i = 0; i < C * kNative; i += kLineValues<T>) ahead.fetch_line();
+#pragma GCC unroll 16
     for (int c = 0; c < C; ++c) {
-      const Floats v = load(values + t * dim + c * kLanes);
+      const Native v = load_native(values + t * dim + c * kNative);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) sums[r][c] += weights[r * block_size + t] * v;
     }
   }
   shared = ahead;
   for (int r = 0; r < R; ++r)
-    for (int c = 0; c < C; ++c) store(partials + r * dim + c * kLanes, sums[r][c]);
+    for (int c = 0; c < C; ++c) store_native(partials + r * dim + c * kNative, sums[r][c]);
 }
 
 template <int R, typename T>
@@ -164,12 +174,12 @@ void add_block(const float* weights, const float* factors, int64_t block_size, c
   int64_t d = 0;
   const auto add_next = [&](auto num_vectors) {
     constexpr int C = decltype(num_vectors)::value;
-    for (; d + C * kLanes <= dim; d += C * kLanes)
+    for (; d + C * kNative <= dim; d += C * kNative)
       add_columns<R, C>(weights, factors, block_size, values + d, begin, end, dim, partials + d,
                         ahead);
   };
-  add_next(std::integral_constant<int, 4>{});
-  add_next(std::integral_constant<int, 1>{});
+  add_next(std::integral_constant<int, kVectors<R>>{});
+  add_next(std::integral_constant<int, kParts>{});
 }
 
 // Turn a row's scores into weights relative to its new maximum, and bring its maximum, sum and
@@ -182,27 +192,34 @@ inline void weigh(float* scores, int64_t from, int64_t to, int64_t begin, int64_
     factor = 1.0f;
     return;
   }
-  const Ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  NativeInts lanes;
+  for (int i = 0; i < kNative; ++i) lanes[i] = i;
   const auto visible = [&](int64_t t) {
-    const Ints tokens = lanes + static_cast<int32_t>(t);
+    const NativeInts tokens = lanes + static_cast<int32_t>(t);
     return (tokens >= static_cast<int32_t>(begin)) & (tokens < static_cast<int32_t>(end));
   };
-  const Floats nothing = broadcast(-std::numeric_limits<float>::infinity());
-  Floats maxima = broadcast(maximum);
-  for (int64_t t = from; t < to; t += kLanes)
-    maxima = larger(visible(t) ? load(scores + t) : nothing, maxima);
+  const Native nothing = -std::numeric_limits<float>::infinity() - Native{};
+  Native maxima = maximum - Native{};
+  for (int64_t t = from; t < to; t += kNative)
+    maxima = larger(visible(t) ? load_native(scores + t) : nothing, maxima);
   const float highest = largest(maxima);
-  Floats sums{};
-  for (int64_t t = from; t < to; t += kLanes) {
-    const Floats weights = visible(t) ? exponential(load(scores + t) - highest) : Floats{};
-    store(scores + t, weights);
-    sums += weights;
-  }
+  Native sums[kParts] = {};
+  for (int64_t t = from; t < to; t += kLanes)
+#pragma GCC unroll 4
+    for (int part = 0; part < kParts; ++part) {
+      const int64_t at = t + part * kNative;
+      const Native below = load_native(scores + at) - highest;
+      const Native weights = visible(at) ? exponential(below) : Native{};
+      store_native(scores + at, weights);
+      sums[part] += weights;
+    }
+  for (int half = kParts / 2; half > 0; half /= 2)
+    for (int part = 0; part < half; ++part) sums[part] += sums[part + half];
   // The first block that a row sees has nothing to bring down.
   factor = maximum == -std::numeric_limits<float>::infinity()
                ? 0.0f
-               : exponential(broadcast(maximum - highest))[0];
-  total = total * factor + sum(sums);
+               : exponential(Fours{} + (maximum - highest))[0];
+  total = total * factor + sum(sums[0]);
   maximum = highest;
 }
 

@@ -1,6 +1,8 @@
 // Sixteen floats at a time, in GCC's and Clang's vector extension: the compiler lowers it to what
 // the machine has (one AVX-512 register, two of AVX2, four of NEON), so nothing here is written
 // for one instruction set. bfloat16 is widened when loaded and rounded to nearest even when stored.
+//
+// Loops that keep many sums do so in `Native`, a register: GCC keeps what is wider in memory.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +22,20 @@ typedef uint32_t Words __attribute__((vector_size(64)));
 typedef uint16_t HalfWords __attribute__((vector_size(32)));
 typedef float Eights __attribute__((vector_size(32)));
 typedef float Fours __attribute__((vector_size(16)));
+
+// A register, and how many sums stay in registers with what is added to them.
+#if defined(__AVX512F__)
+typedef Floats Native;
+constexpr int kSums = 16;
+#elif defined(__AVX__)
+typedef Eights Native;
+constexpr int kSums = 8;
+#else
+typedef Fours Native;
+constexpr int kSums = 16;
+#endif
+typedef decltype(Native{} < Native{}) NativeInts;
+constexpr int64_t kNative = sizeof(Native) / sizeof(float);
 
 struct BFloat16 {
   uint16_t bits;
@@ -55,6 +71,26 @@ inline Floats load(const BFloat16* from) {
   std::memcpy(&halves, from, sizeof(halves));
   return (Floats)(widened(halves) << 16);
 }
+
+inline Native load_native(const float* from) {
+  Native values;
+  std::memcpy(&values, from, sizeof(values));
+  return values;
+}
+
+inline Native load_native(const BFloat16* from) {
+#ifdef __AVX512F__
+  return load(from);
+#else
+  typedef uint16_t Halves __attribute__((vector_size(sizeof(Native) / 2)));
+  typedef uint32_t Wholes __attribute__((vector_size(sizeof(Native))));
+  Halves halves;
+  std::memcpy(&halves, from, sizeof(halves));
+  return (Native)(__builtin_convertvector(halves, Wholes) << 16);
+#endif
+}
+
+inline void store_native(float* to, Native values) { std::memcpy(to, &values, sizeof(values)); }
 
 inline void store(float* to, Floats values) { std::memcpy(to, &values, sizeof(values)); }
 
@@ -92,20 +128,29 @@ inline void put(BFloat16* to, float x) {
 
 // Combine the lanes by halves: a loop over them would wait for each step.
 template <typename Combine>
-float combined(Floats values, Combine combine) {
-  Eights halves[2];
-  std::memcpy(halves, &values, sizeof(values));
-  const Eights eights = combine(halves[0], halves[1]);
-  Fours quarters[2];
-  std::memcpy(quarters, &eights, sizeof(eights));
-  const Fours fours = combine(quarters[0], quarters[1]);
+float combined(Fours fours, Combine combine) {
   const Fours swapped = {fours[2], fours[3], fours[0], fours[1]};
   const Fours pairs = combine(fours, swapped);
   const Fours crossed = {pairs[1], pairs[0], pairs[1], pairs[0]};
   return combine(pairs, crossed)[0];
 }
 
-inline float sum(Floats values) {
+template <typename Combine>
+float combined(Eights eights, Combine combine) {
+  Fours halves[2];
+  std::memcpy(halves, &eights, sizeof(eights));
+  return combined(combine(halves[0], halves[1]), combine);
+}
+
+template <typename Combine>
+float combined(Floats values, Combine combine) {
+  Eights halves[2];
+  std::memcpy(halves, &values, sizeof(values));
+  return combined(combine(halves[0], halves[1]), combine);
+}
+
+template <typename Values>
+float sum(Values values) {
   return combined(values, [](auto a, auto b) { return a + b; });
 }
 
@@ -115,28 +160,32 @@ Values larger(Values a, Values b) {
   return (a > b) | (a != a) ? a : b;
 }
 
-inline float largest(Floats values) {
+template <typename Values>
+float largest(Values values) {
   return combined(values, [](auto a, auto b) { return larger(a, b); });
 }
 
 // e^x to 2 units in the last place for -87 <= x <= 88, clamped outside; NaN stays NaN.
 // Cephes' polynomial on the remainder of x / log(2), whose integer part becomes the exponent.
-inline Floats exponential(Floats x) {
+template <typename Values>
+Values exponential(Values x) {
+  typedef decltype(x < x) Integers;
+  const auto broadcast = [](float value) { return value - Values{}; };
   x = x < broadcast(-87.0f) ? broadcast(-87.0f) : x;
   x = x > broadcast(88.0f) ? broadcast(88.0f) : x;
-  const Floats magic = broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-  const Floats shifted = x * 1.44269504088896341f + magic;
-  const Floats n = shifted - magic;
-  const Floats r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-  Floats p = broadcast(1.9875691500e-4f);
+  const Values magic = broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  const Values shifted = x * 1.44269504088896341f + magic;
+  const Values n = shifted - magic;
+  const Values r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  Values p = broadcast(1.9875691500e-4f);
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
-  const Ints exponent = ((Ints)shifted - (Ints)magic + 127) << 23;
-  return p * (Floats)exponent;
+  const Integers exponent = ((Integers)shifted - (Integers)magic + 127) << 23;
+  return p * (Values)exponent;
 }
 
 }  // namespace sluice

@@ -140,8 +140,12 @@ def compile_layer(
     dtype: torch.dtype,
     cache: torch.dtype,
     block_size: int,
+    *windows: int | None,
 ) -> None:
-    """Compile what a decoder's layer takes, for heads and numbers of one kind."""
+    """Compile what a decoder's layer takes, for heads and numbers of one kind.
+
+    Args: `windows`: of attention; each is compiled.
+    """
     key_of[0] = tile_key(torch.empty(0, num_kv_heads, head_dim, dtype=cache), dtype)
     inputs = make_inputs()
     hidden = torch.zeros(32, 1024, dtype=dtype)
@@ -165,7 +169,7 @@ def compile_layer(
             k_cache,
             block_size=block_size,
         )
-    for window in (None, 128):
+    for window in windows:
         operations.attend(q, k_cache, k_cache, inputs, block_size=block_size, window=window)
 
 
@@ -207,23 +211,26 @@ def compile_sampling(logits: Tensor) -> None:
 if __name__ == "__main__":
     compile_instead_of_launching()
     half, single, eight = torch.bfloat16, torch.float32, torch.float8_e4m3fn
-    compile_layer(triton_operations, 16, 8, 128, half, half, 64)
-    compile_layer(triton_operations, 32, 8, 128, half, eight, 32)
-    compile_layer(triton_operations, 14, 2, 64, half, eight, 64)
-    compile_layer(triton_operations, 14, 2, 64, half, half, 64)
-    compile_layer(triton_operations, 8, 8, 96, half, half, 16)
-    compile_layer(triton_operations, 8, 4, 32, single, single, 32)
-    compile_layer(triton_operations, 8, 4, 128, single, single, 16)
-    compile_layer(dependent_operations, 16, 8, 128, half, half, 64)
+    # With the window and without is one of each pair: both for the numbers and the heads that most
+    # models have, and by turns for others, so that either meets each kind of numbers and of blocks.
+    compile_layer(triton_operations, 16, 8, 128, half, half, 64, None, 128)
+    compile_layer(triton_operations, 32, 8, 128, half, eight, 32, 128)
+    compile_layer(triton_operations, 14, 2, 64, half, eight, 64, None)
+    compile_layer(triton_operations, 14, 2, 64, half, half, 64, 128)
+    compile_layer(triton_operations, 8, 8, 96, half, half, 16, 128)
+    compile_layer(triton_operations, 8, 4, 32, single, single, 32, 128)
+    compile_layer(triton_operations, 8, 4, 128, single, single, 16, None)
+    compile_layer(dependent_operations, 16, 8, 128, half, half, 64, 128)
     compile_products(triton_operations, half, 4)
     compile_products(triton_operations, single, 3)
     compile_products(dependent_operations, half, 1)
     for size in (1024, 14_336):
         quantize_rows(torch.zeros(4, size, dtype=torch.bfloat16))
-    # Few rows and many, of which programs have one part and several; and what tiny models have.
+    # Few rows and many, of which programs have one part and several; and what tiny models have. The
+    # wider numbers where there is more to hold, the others once.
     for num_rows, vocab_size, dtype in (
         (4, VOCAB_SIZE, single),
-        (40, VOCAB_SIZE, half),
+        (40, VOCAB_SIZE, single),
         (4, 1, half),
     ):
         compile_sampling(torch.zeros(num_rows, vocab_size, dtype=dtype))
