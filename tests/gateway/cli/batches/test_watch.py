@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -141,6 +142,8 @@ def test_an_interrupt_leaves_the_batch_running(api: FakeApi) -> None:
         env=api.env,
         stderr=subprocess.PIPE,
         text=True,
+        # What a shell starts in the background is not interrupted, nor is what that starts.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr is not None
     assert process.stderr.readline() == "batch_1 in_progress 1/4\n"
