@@ -28,8 +28,6 @@ from gateway.domain import Tenant, TenantFilter, TenantSlo, Tier
 from gateway.errors import Conflict, InvalidRequest, NotFound
 from gateway.services.admin import MAX_SHARES
 
-# Of plans and orgs to choose from: who has more names one in the address.
-
 
 def tenant_routes(services: UiServices, pages: Pages) -> list[Route]:
     """Declare the list and the form."""

@@ -83,8 +83,6 @@ class Composer:
         self._prompt_shares = PromptShares(
             config.fairness, running, waiting, step_model, self._shares.prefills
         )
-        # Of the step that is composed.
-        self._decoding: Slots = np.zeros(0, dtype=np.intp)
         self._giving_way = GivingWay(config.composer.harvest_pause_s, running)
         self._num_steps_to_admission = 0
 
@@ -98,7 +96,6 @@ class Composer:
             self._lifecycle.wait_clock.note(now, WaitCause.STEP, WaitCause.STEP)
             return None
         self._kv_budget.begin()
-        self._decoding = self._decoding[:0]
         victims = self._preemption.make_room()
         displaced = [] if victims else self._displacement.make_way(now)
         for victim in (*victims, *displaced):
@@ -159,8 +156,7 @@ class Composer:
         """Let those rows decode that may draw one more token, unless they sit out."""
         rows = self._running.decode_rows
         slots = self._mask_turns.choose(rows.unpaused(rows.online()))
-        self._decoding = self._shares.choose(slots, now)
-        self._decode(self._decoding, draft)
+        self._decode(self._shares.choose(slots, now), draft)
         self._step_budget.kept_s = self._shares.kept_s
 
     def _decode(self, slots: Slots, draft: Draft) -> None:
@@ -195,7 +191,7 @@ class Composer:
         context -= sum(sequence.num_computed for sequence in resting)
         step = draft.features(prefill_context_tokens=context)
         draft.budget = self._step_budget.prefill_tokens(step, room, now)
-        draft.budget = self._fair_budget(under_way, step, draft.budget, now)
+        draft.budget = self._fair_budget(under_way, step, draft, now)
         passed = turns.pick_passed(under_way) if long_prompts.due is None else long_prompts.due
         if passed is not None and draft.has_room_for(running.find(passed)):
             under_way.remove(passed)
@@ -227,20 +223,23 @@ class Composer:
         long_prompts.note(draft.features())
         turns.note(0 if passed is not None else len(under_way))
 
-    def _fair_budget(self, under_way: list[int], step: StepFeatures, room: int, now: float) -> int:
-        """Say how many prompt tokens are fair to those whose rows run in the step, of `room`."""
+    def _fair_budget(
+        self, under_way: list[int], step: StepFeatures, draft: Draft, now: float
+    ) -> int:
+        """Say how many prompt tokens of the budget are fair to those whose rows run in the step."""
         least, gone = self._config.min_chunk_tokens, self._long_prompts.gone
         if gone is not None:
             # How much of it a step has is weighed with how many it sits out.
             least = max(least, gone.num_tokens - gone.num_computed)
-        if room <= least or not len(self._decoding) or not self._prompt_shares.are_kept:
+        room, shares = draft.budget, self._prompt_shares
+        if room <= least or not len(draft.rows) or not shares.are_kept:
             return room
         prompts = [self._running.find(slot) for slot in under_way]
         head = self._waiting.peek(now)
         if head is not None:
             prompts.append(head)
-        fair = self._prompt_shares.num_tokens(prompts, self._decoding, step, room)
-        return max(least, fair)
+        decoding = np.array(draft.rows.slots, dtype=np.intp)
+        return max(least, shares.num_tokens(prompts, decoding, step, room))
 
     def _goes_on(self, sequence: Sequence, head: Sequence, now: float) -> bool:
         """Tell whether a prompt under way goes before the next request.

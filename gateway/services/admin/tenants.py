@@ -33,6 +33,7 @@ from gateway.services.auth import Authenticator
 # Shares are divided by weights: bounds keep the quotients exact enough to be fair.
 WEIGHT_MIN, WEIGHT_MAX = 1e-3, 1e6
 _SLO_MAX_MS: Final = 86_400_000.0
+# Of plans and orgs to choose from: who has more names one in the address.
 _MAX_CHOICES: Final = 100
 ALL_TENANTS: Final = TenantFilter()
 
