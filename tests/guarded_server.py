@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.http.limits import Connections, HttpLimits
 from gateway.http.options import HttpOptions
@@ -61,14 +61,16 @@ async def echo(served: Served, scope: Scope, receive: Receive, send: Send) -> No
 
 
 @contextlib.asynccontextmanager
-async def serve_guarded(limits: HttpLimits) -> AsyncIterator[Served]:
-    """Serve `echo` within limits."""
+async def serve_guarded(
+    limits: HttpLimits, app: ASGIApp | None = None, options: HttpOptions | None = None
+) -> AsyncIterator[Served]:
+    """Serve `echo`, or another application, within limits."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        async def echoing(scope: Scope, receive: Receive, send: Send) -> None:
             await echo(served, scope, receive, send)
 
-        server = ApiServer(app, HttpOptions(limits=limits))
+        server = ApiServer(app or echoing, replace(options or HttpOptions(), limits=limits))
         served = Served(listener.getsockname()[1], server.connections, [])
         running = asyncio.create_task(server.serve([listener]))
         await server.wait_started()

@@ -25,6 +25,7 @@ from gateway.api.front import Front
 from gateway.api.health import DetailedHealth, Health
 from gateway.app.assembly import Gateway
 from gateway.app.drain import Drain, caught_signals
+from gateway.app.full_collections import full_collections
 from gateway.app.gateway import open_gateway
 from gateway.domain import IssuedKey
 from gateway.errors import StartupFailed
@@ -143,6 +144,7 @@ async def serve(
                     # What is there by now stays: a collection that looked through all of it, torch
                     # included, would hold every thread for a tenth of a second.
                     gc.freeze()
+                    await stack.enter_async_context(full_collections())
                     # Last: who finds it ready may ask for anything, and read where it is.
                     probes.lifecycle.advance(Phase.SERVING)
                     on_ready(_ready(settings, gateway, api=api, admin=admin_url, link=link))

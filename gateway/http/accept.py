@@ -17,9 +17,11 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Protocol
 
 from gateway.errors import Overloaded
+from gateway.http.fair_turns import FairTurns
 from gateway.http.guarded import refusal_bytes
 from gateway.http.limits import Connections, HttpLimits, Place
 
@@ -62,6 +64,7 @@ class Acceptor:
         listener: socket.socket,
         make: Callable[[Place], _ServesOne],
         connections: Connections,
+        turns: FairTurns,
         *,
         limits: HttpLimits,
         tls: ssl.SSLContext | None = None,
@@ -69,6 +72,7 @@ class Acceptor:
         self._listener = listener
         self._make = make
         self._connections = connections
+        self._turns = turns
         self._tls: dict[str, Any] = {}
         if tls is not None:
             self._tls = {
@@ -78,6 +82,7 @@ class Acceptor:
             }
         self._loop = asyncio.get_running_loop()
         self._arriving: set[asyncio.Task[None]] = set()
+        self._is_closed = False
         self._resuming: asyncio.TimerHandle | None = None
         self._log_again_at = float("-inf")
 
@@ -89,6 +94,7 @@ class Acceptor:
 
     def close(self) -> None:
         """Accept no more; handshakes that are under way end."""
+        self._is_closed = True
         if self._resuming is None:
             self._loop.remove_reader(self._listener)
         else:
@@ -117,6 +123,13 @@ class Acceptor:
         place = self._connections.take(address)
         if place is None:
             self._turn_away(sock)
+            return
+        self._turns.do(place.address, partial(self._begin, sock, place))
+
+    def _begin(self, sock: socket.socket, place: Place) -> None:
+        if self._is_closed:
+            sock.close()
+            place.leave()
             return
         task = self._loop.create_task(self._connect(sock, place))
         self._arriving.add(task)

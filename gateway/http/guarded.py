@@ -43,11 +43,15 @@ from gateway.errors import (
 )
 from gateway.http.limits import HttpLimits, Place
 from gateway.http.request_head import RequestLine, check_headers, check_target
+from gateway.http.small_reads import READ_BYTES
 
 # What a chunk needs beside its content, a size of 16 digits and line ends, and what all of them may
 # have more, as extensions or trailers.
 _CHUNK_FRAMING_BYTES: Final = 20
 _FRAMING_BYTES: Final = 16 << 10
+# Of a body: beyond so much, no more is read before the application asks for it. Less than a piece,
+# as the loop goes on reading at once where a piece was as long as can be.
+_AHEAD_BYTES: Final = READ_BYTES // 2
 
 
 class _Refused(Exception):
@@ -158,6 +162,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._num_parts += 1
         self._num_body_bytes += len(body)
         super().on_body(body)
+        if len(self.cycle.body) >= _AHEAD_BYTES and not self.cycle.response_complete:
+            self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
         self._in_body = False

@@ -75,15 +75,16 @@ class Connections:
 class Place:
     """One connection that is counted; whoever ends it leaves, and once counts."""
 
-    __slots__ = ("_connections", "_counted", "_is_left")
+    __slots__ = ("_connections", "_is_left", "address")
 
     def __init__(self, connections: Connections, counted: str) -> None:
         self._connections = connections
-        self._counted = counted
+        # As it is counted.
+        self.address = counted
         self._is_left = False
 
     def leave(self) -> None:
         """Make room for another."""
         if not self._is_left:
             self._is_left = True
-            self._connections.give_back(self._counted)
+            self._connections.give_back(self.address)

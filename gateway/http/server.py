@@ -12,9 +12,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from gateway.http.accept import Acceptor
+from gateway.http.fair_turns import FairTurns
 from gateway.http.guarded import GuardedProtocol
 from gateway.http.limits import Connections, Place
 from gateway.http.options import HttpOptions
+from gateway.http.small_reads import READ_BYTES, SmallReads
 
 # For the last answers to be written, once nothing computes any more.
 _CLOSE_S: Final = 2
@@ -43,6 +45,8 @@ class ApiServer(uvicorn.Server):
         )
         self.connections = Connections(self._options.limits, self._options.trusted_proxies)
         self._listening = asyncio.Event()
+        self._turns = FairTurns()
+        self._buffer = memoryview(bytearray(READ_BYTES))
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -56,6 +60,7 @@ class ApiServer(uvicorn.Server):
                 listener,
                 self._protocol,
                 self.connections,
+                self._turns,
                 limits=self._options.limits,
                 tls=self.config.ssl,
             )
@@ -69,7 +74,8 @@ class ApiServer(uvicorn.Server):
         """Return once the port answers."""
         await self._listening.wait()
 
-    def _protocol(self, place: Place) -> GuardedProtocol:
-        return GuardedProtocol(
+    def _protocol(self, place: Place) -> SmallReads:
+        protocol = GuardedProtocol(
             self.config, self.server_state, {}, limits=self._options.limits, place=place
         )
+        return SmallReads(protocol, self._buffer, self._turns, place.address)
