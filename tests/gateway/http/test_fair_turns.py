@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -140,6 +141,31 @@ async def test_a_burst_of_requests_begins_a_few_a_turn(turns: Turns) -> None:
             assert [address for address, _ in began].index(ONE) < NUM_CLIENTS // 2
         for _, writer in clients:
             writer.close()
+
+
+async def test_clients_that_leave_at_once_are_missed_a_few_a_turn(turns: Turns) -> None:
+    """Of sixty that leave together in the midst of a body, a few applications hear it a turn."""
+    heard = list[int]()
+    num_waiting = 0
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal num_waiting
+        num_waiting += 1
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        heard.append(turns.number)
+
+    async with serve_guarded(HttpLimits(), app) as served, asyncio.timeout(10):
+        sockets = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(NUM_CLIENTS)]
+        for sock in sockets:
+            sock.sendall(HEAD % 10)
+        while num_waiting < NUM_CLIENTS:
+            await asyncio.sleep(0)
+        for sock in sockets:
+            sock.close()
+        while len(heard) < NUM_CLIENTS:
+            await asyncio.sleep(0)
+    assert max(Counter(heard).values()) <= PER_TURN
 
 
 async def test_bodies_that_come_at_once_come_whole_through_tls() -> None:
