@@ -78,4 +78,4 @@ class ApiServer(uvicorn.Server):
         protocol = GuardedProtocol(
             self.config, self.server_state, {}, limits=self._options.limits, place=place
         )
-        return SmallReads(protocol, self._buffer, self._turns, place.address)
+        return SmallReads(protocol, self._buffer, self._turns, place)

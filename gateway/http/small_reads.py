@@ -14,22 +14,23 @@ from functools import partial
 from typing import Any, Final
 
 from gateway.http.fair_turns import FairTurns
+from gateway.http.limits import Place
 
 # As much of a connection as is read at a time.
 READ_BYTES: Final = 64 << 10
 
 
 class SmallReads(asyncio.BufferedProtocol):
-    """Hand `protocol` what comes from an address, in pieces as long as the shared `buffer`."""
+    """Hand `protocol` what comes to its `place`, in pieces as long as the shared `buffer`."""
 
     def __init__(
-        self, protocol: asyncio.Protocol, buffer: memoryview, turns: FairTurns, address: str
+        self, protocol: asyncio.Protocol, buffer: memoryview, turns: FairTurns, place: Place
     ) -> None:
         self.transport: Any = None
         self._protocol = protocol
         self._buffer = buffer
         self._turns = turns
-        self._address = address
+        self._place = place
         self._is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -45,7 +46,7 @@ class SmallReads(asyncio.BufferedProtocol):
             self._protocol.data_received(piece)
         else:
             self.transport.pause_reading()
-            self._turns.later(self._address, partial(self._go_on, piece))
+            self._turns.later(self._place.address, partial(self._go_on, piece))
 
     def _go_on(self, piece: bytes) -> None:
         """Hand a piece over that has waited, and read on unless that is told otherwise."""
@@ -59,8 +60,9 @@ class SmallReads(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
-        # All that its requests hold is let go of then.
-        self._turns.do(self._address, partial(self._protocol.connection_lost, exc))
+        # Another may come at once; all that its requests hold is let go of by turns.
+        self._place.leave()
+        self._turns.do(self._place.address, partial(self._protocol.connection_lost, exc))
 
     def pause_writing(self) -> None:
         self._protocol.pause_writing()
