@@ -31,6 +31,7 @@ class SmallReads(asyncio.BufferedProtocol):
         self._buffer = buffer
         self._turns = turns
         self._place = place
+        self._num_waiting = 0
         self._is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -42,14 +43,17 @@ class SmallReads(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         piece = bytes(self._buffer[:nbytes])
-        if self._turns.take():
+        # Behind what waits already, should its reader have it read on.
+        if not self._num_waiting and self._turns.take():
             self._protocol.data_received(piece)
         else:
+            self._num_waiting += 1
             self.transport.pause_reading()
             self._turns.later(self._place.address, partial(self._go_on, piece))
 
     def _go_on(self, piece: bytes) -> None:
         """Hand a piece over that has waited, and read on unless that is told otherwise."""
+        self._num_waiting -= 1
         if self._is_lost or self.transport.is_closing():
             return
         self.transport.resume_reading()
