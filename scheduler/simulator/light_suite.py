@@ -12,11 +12,13 @@ says what the largest such part makes of the stream's pace; the costs of rows be
 of some of the rows does better. Prompts come with either.
 
 Then beside endless prompts of 4,000 tokens, on an A100 with Llama-3-8B: in whole steps, and cut for
-the stream (`scheduler.step.prompt_shares`).
+the stream (`scheduler.step.prompt_shares`). And what the first token takes there of a tenant that
+sends eight tokens three times a second and draws one, so that it has nothing in most steps.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +28,7 @@ import numpy as np
 
 from scheduler.config import PRESETS, SchedulerConfig
 from scheduler.figure import Figure, at_least, at_most
+from scheduler.simulator.metrics import quantiles
 from scheduler.simulator.records import Run
 from scheduler.simulator.report import number
 from scheduler.simulator.run import simulate
@@ -43,7 +46,12 @@ _SETTLED_S = 5.0
 _LOSSES = {0.2: 3.5, 0.3: 2.5}
 _OVER_LEAST = 1.1
 _PROMPT_LOSS = 0.2
-NUM_RUNS = 2 + len(_LOSSES) + 3
+_SHORT_PROMPT = 8
+_SHORT_EVERY_S = 0.31
+# Of a run, in which none is sent that might not begin.
+_LAST_S = 2.0
+_CUT_OF_WHOLE = 0.5
+NUM_RUNS = 2 + len(_LOSSES) + 3 + 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +102,7 @@ def run(on_run: OnRun, options: LightSuiteOptions = _DEFAULTS) -> SuiteResult:
         }
         on_run(f"loss {loss:g}")
     _run_prompts(on_run, options, result)
+    _run_short(on_run, options, result)
     return result
 
 
@@ -108,8 +117,7 @@ def _run_prompts(on_run: OnRun, options: LightSuiteOptions, result: SuiteResult)
         config = _config(_PROMPT_LOSS, levels_prompts=levels)
         flood = _flooded(options, _PROMPTS)
         done = simulate(machine, config, flood, until_s=options.duration_s)
-        num_tokens = sum(r.arrival.num_prompt_tokens for r in done.records if r.num_output_tokens)
-        found[levels] = _measure(done)[0], num_tokens / done.end_s
+        found[levels] = _measure(done)[0], _prompt_tokens_per_s(done)
         whole_s = found[False][0]
         loss = _PROMPT_LOSS if levels else 0.0
         least = least_ratio(alone_s, whole_s, np.inf, loss)
@@ -124,6 +132,41 @@ def _run_prompts(on_run: OnRun, options: LightSuiteOptions, result: SuiteResult)
             cut_per_s / most_per_s, 1.0 - _PROMPT_LOSS, "ratio"
         ),
     }
+
+
+def _run_short(on_run: OnRun, options: LightSuiteOptions, result: SuiteResult) -> None:
+    """Send a short prompt now and then beside whole prompts on the larger machine, and cut ones."""
+    machine = load_machine("a100-llama-3-8b")
+    short = _request(_LIGHT, _SHORT_PROMPT, 1)
+    num_short = int((options.duration_s - _SETTLED_S - _LAST_S) / _SHORT_EVERY_S)
+    workload = Workload(
+        name=_FLOOD,
+        arrivals=[short.at(_SETTLED_S + number * _SHORT_EVERY_S) for number in range(num_short)],
+        duration_s=options.duration_s,
+        backlog=_endless(random.Random(options.seed), _PROMPTS),
+        backlog_depth=_PROMPTS.depth,
+    )
+    ttft_s, per_s = [], []
+    for name, levels in (("short beside whole", False), ("short beside cut", True)):
+        config = _config(_PROMPT_LOSS, levels_prompts=levels)
+        done = simulate(machine, config, workload, until_s=options.duration_s)
+        ttft_s.append(quantiles(_first_tokens_s(done))["p99"] or math.inf)
+        per_s.append(_prompt_tokens_per_s(done))
+        result.samples[name] = {"ttft_p99_s": ttft_s[-1], "tokens_per_s": per_s[-1]}
+        first = f"first token {1e3 * ttft_s[-1]:.0f} ms"
+        result.rows.append((name, first, number(ttft_s[-1] / ttft_s[0]), "", f"{per_s[-1]:,.0f}"))
+        on_run(name)
+    result.figures |= {
+        "short_whole_ttft_p99_s": Figure(ttft_s[0], "s"),
+        "short_cut_ttft_p99_s": Figure(ttft_s[1], "s"),
+        "short_cut_ttft_ratio": at_most(ttft_s[1] / ttft_s[0], _CUT_OF_WHOLE, "ratio"),
+        "short_cut_tokens_per_s_ratio": at_least(per_s[1] / per_s[0], 1.0 - _PROMPT_LOSS, "ratio"),
+    }
+
+
+def _prompt_tokens_per_s(done: Run) -> float:
+    served = (one.arrival.num_prompt_tokens for one in done.records if one.num_output_tokens)
+    return sum(served) / done.end_s
 
 
 def least_ratio(alone_s: float, unheld_s: float, most_per_s: float, loss: float) -> float:
@@ -199,3 +242,9 @@ def _show(
     result.samples[name] = {"tpot_s": tpot_s, "tokens_per_s": per_s}
     times = f"{1e3 * tpot_s:.2f} ms", number(tpot_s / alone_s), number(least)
     result.rows.append((name, *times, f"{per_s:,.0f}"))
+
+
+def _first_tokens_s(done: Run) -> list[float]:
+    """Say what first tokens took, but for the first request: nobody came before it lately."""
+    light = (one for one in done.records if one.arrival.tenant_id == _LIGHT)
+    return [one.ttft_s for one in light if one.has_begun][1:]

@@ -232,14 +232,12 @@ class Composer:
             # How much of it a step has is weighed with how many it sits out.
             least = max(least, gone.num_tokens - gone.num_computed)
         room, shares = draft.budget, self._prompt_shares
-        if room <= least or not len(draft.rows) or not shares.are_kept:
+        if room <= least or not shares.are_kept:
             return room
         prompts = [self._running.find(slot) for slot in under_way]
         head = self._waiting.peek(now)
-        if head is not None:
-            prompts.append(head)
         decoding = np.array(draft.rows.slots, dtype=np.intp)
-        return max(least, shares.num_tokens(prompts, decoding, step, room))
+        return max(least, shares.num_tokens(prompts, head, decoding, step, room))
 
     def _goes_on(self, sequence: Sequence, head: Sequence, now: float) -> bool:
         """Tell whether a prompt under way goes before the next request.

@@ -9,6 +9,10 @@ same bound on the loss of throughput takes (`scheduler.step.water_level`).
 - Held are those who are ahead: what their rows ask for and their prompts have had lately is more,
   for their weights, than that of a tenant whose rows run. Whose prompts come now and then has whole
   steps, beside many rows of another too.
+- A tenant that had a prompt lately will soon have another, whose first token waits for the step
+  under way and for its own: it counts as one whose rows run.
+- A part is of every step on average: who had no prompt in some has theirs in the next one, or a
+  few prompts would be cut to less than the many of another have.
 - Rows that were promised a pace, or gaps, have it by `scheduler.step.budget`, and are nobody's
   reason to hold prompts. Nor are rows of a lower band.
 - A long prompt has a rule of its own (`scheduler.step.long_prompts`), and its steps are left alone.
@@ -20,6 +24,7 @@ import math
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +39,32 @@ from scheduler.sequence import MEMBER, Sequence
 from scheduler.step.recent_prefills import RecentPrefills
 from scheduler.step.water_level import NO_LEVEL, Seconds, fair_level, held_to
 
-# Less is not worth a change.
-_LEAST_HELD = 0.05
+# Who has no more than so many times as much as another is not ahead of it: where all are alike,
+# steps would be shorter for nobody's sake.
+_AHEAD = 2.0
+# Who has no more than this part of what another has is better off where steps are short; who has
+# more waits for the machine.
+_FEW = 0.125
+# Of steps in which a tenant had no prompt: so many parts are kept for its next one.
+_MAX_SAVED = 16
+
+
+class _Tenants(NamedTuple):
+    """Hold columns of tenants, in seconds of a step.
+
+    `rows_s` is what their rows ask for, `run_s` what those that run have, `prompts_s` what their
+    prompts want, and `levels` what all of theirs have had of a step lately, for their weights. Who
+    `is_waiting` has rows or a first token that wait for the step's end. `num_steps_since` counts
+    steps from their last prompt on.
+    """
+
+    rows_s: Seconds
+    run_s: Seconds
+    prompts_s: Seconds
+    weights: Seconds
+    levels: Seconds
+    is_waiting: NDArray[np.bool_]
+    num_steps_since: NDArray[np.int64]
 
 
 class PromptShares:
@@ -61,70 +90,100 @@ class PromptShares:
         return bool(self._max_loss and self._tree.has_shares and self._step_model.is_calibrated)
 
     def num_tokens(
-        self, prompts: Many[Sequence], decoding: Slots, step: StepFeatures, room: int
+        self,
+        under_way: Many[Sequence],
+        head: Sequence | None,
+        decoding: Slots,
+        step: StepFeatures,
+        room: int,
     ) -> int:
         """Say how many tokens of prompts are fair, of the `room` that there is for them.
 
-        Args: `prompts`: those under way, and the next to begin. `decoding`: the rows that run.
-        `step`: with these, and with what the prompts have so far, which is read for any token.
+        Args: `under_way`: prompts that have begun. `head`: the next to begin, which stands for all
+        that wait of its tenant. `decoding`: the rows that run. `step`: with these, and with what
+        the prompts have so far, which is read for any token.
         """
-        if not prompts:
+        if not under_way and head is None:
             return room
         alone_s = self._step_model.price_s(step)
         with_all = replace(step, num_prefill_tokens=room)
         full_s = self._step_model.price_s(with_all) - alone_s
+        if full_s <= 0.0:
+            return room
         wanted: dict[int, int] = {}
-        for prompt in prompts:
+        for prompt in under_way:
             member, num_left = prompt.account[MEMBER], prompt.num_tokens - prompt.num_computed
-            wanted[member] = min(room, wanted.get(member, 0) + num_left)
-        wanted_s = {member: full_s * tokens / room for member, tokens in wanted.items()}
-        band = min(prompt.request.band for prompt in prompts)
-        limit_s = self._limit_s(wanted_s, decoding, band, alone_s, full_s)
+            wanted[member] = wanted.get(member, 0) + num_left
+        bands = [prompt.request.band for prompt in under_way]
+        if head is not None:
+            member = head.account[MEMBER]
+            num_waiting = int(self._tree.num_waiting_of(np.array([member]))[0])
+            wanted[member] = wanted.get(member, 0) + num_waiting * head.num_tokens
+            bands.append(head.request.band)
+        wanted_s = {member: full_s * min(1.0, num / room) for member, num in wanted.items()}
+        band = min(bands)
+        limit_s = self._limit_s(self._tenants(wanted_s, decoding, band), alone_s, full_s)
         return room if limit_s >= full_s else int(room * limit_s / full_s)
 
-    def _limit_s(
-        self,
-        wanted_s: Mapping[int, float],
-        decoding: Slots,
-        band: Band,
-        alone_s: float,
-        full_s: float,
-    ) -> float:
+    def _limit_s(self, tenants: _Tenants, alone_s: float, full_s: float) -> float:
         """Say how long the step may take for its prompts; infinity where nobody is held.
 
-        Args: `wanted_s`: what each tenant's prompts would take, by its entry in the tree, the
-        highest of `band`. `full_s`: what all that there is room for takes, which a tenant that is
-        held asks for. `alone_s`: what the step takes without.
+        Args: `alone_s`: what the step takes without. `full_s`: what all that there is room for
+        takes, which a tenant that is held asks for.
         """
-        rows, num_steps = self._running.decode_rows, self._running.num_steps
-        members = rows.accounts[decoding, MEMBER]
-        _, row_s, context_s = self._step_model.decode_costs(len(decoding))
-        costs_s = np.maximum(row_s + context_s * rows.num_tokens[decoding], 1e-9)
-        size = max(int(members.max()), *wanted_s) + 1
-        rows_s = np.bincount(members, weights=costs_s, minlength=size)
-        fixed_s = max(0.0, alone_s - float(rows_s.sum()))
-        prompts_s = np.zeros(size)
-        prompts_s[list(wanted_s)] = list(wanted_s.values())
-        entries = np.flatnonzero(rows_s + prompts_s)
-        rows_s, prompts_s = rows_s[entries], prompts_s[entries]
-        weights = self._tree.weights_of(entries)
-        levels = (rows_s + self._prefills.of(entries, num_steps)) / weights
-        waits = rows.bands[decoding] <= band
-        waits &= ~self._running.pace.has_promise(decoding)
-        is_waiting = np.bincount(members[waits], minlength=size)[entries] > 0
-        is_held = _are_ahead(levels, is_waiting) & (prompts_s > 0.0)
+        rows_s, run_s, weights = tenants.rows_s, tenants.run_s, tenants.weights
+        if len(weights) < 2:
+            return math.inf
+        is_held = _are_ahead(tenants.levels, tenants.is_waiting) & (tenants.prompts_s > 0.0)
         if not is_held.any():
             return math.inf
+        fixed_s = max(0.0, alone_s - float(run_s.sum()))
+        # Rows that sit out ask for as much: it is the level of `decode_shares`.
         asked_s = rows_s + full_s * is_held
         level = fair_level(asked_s, weights, asked_s, fixed_s, self._max_loss)
         if level == NO_LEVEL:
             return math.inf
-        parts_s: Seconds = np.maximum(held_to(asked_s, weights, level) - rows_s, 0.0)
-        return float(prompts_s[~is_held].sum() + parts_s[is_held].sum())
+        parts_s: Seconds = np.maximum(held_to(asked_s, weights, level) - run_s, 0.0)
+        parts_s *= np.minimum(tenants.num_steps_since, _MAX_SAVED)
+        return float(tenants.prompts_s[~is_held].sum() + parts_s[is_held].sum())
+
+    def _tenants(self, wanted_s: Mapping[int, float], decoding: Slots, band: Band) -> _Tenants:
+        """Gather those who have something in the step, or had a prompt lately.
+
+        Args: `wanted_s`: what each tenant's prompts would take, by its entry in the tree, the
+        highest of `band`.
+        """
+        rows, num_steps = self._running.decode_rows, self._running.num_steps
+        lately, slots = self._prefills.lately(band, num_steps), rows.online()
+        members = rows.accounts[slots, MEMBER]
+        size = int(max(*wanted_s, members.max(initial=0), lately.max(initial=0))) + 1
+        _, row_s, context_s = self._step_model.decode_costs(len(decoding))
+        costs_s = np.maximum(row_s + context_s * rows.num_tokens[slots], 1e-9)
+        runs = np.zeros(len(rows.accounts), dtype=bool)
+        runs[decoding] = True
+        runs = runs[slots]
+        rows_s: Seconds = np.bincount(members, weights=costs_s, minlength=size).astype(np.float64)
+        run_s = rows_s
+        if len(decoding) < len(slots):
+            run_s = np.bincount(members, weights=costs_s * runs, minlength=size).astype(np.float64)
+        prompts_s = np.zeros(size)
+        prompts_s[list(wanted_s)] = list(wanted_s.values())
+        waits = runs & (rows.bands[slots] <= band) & ~self._running.pace.has_promise(slots)
+        is_waiting, comes = np.zeros((2, size), dtype=bool)
+        is_waiting[members[waits]] = comes[lately] = True
+        entries = np.flatnonzero(comes | (rows_s + prompts_s > 0.0))
+        rows_s, weights = rows_s[entries], self._tree.weights_of(entries)
+        levels = (rows_s + self._prefills.of(entries, num_steps)) / weights
+        sends_few = comes[entries] & (levels < _FEW * levels.max(initial=0.0))
+        is_waiting = is_waiting[entries] | sends_few
+        num_since = self._prefills.steps_since(entries, num_steps)
+        return _Tenants(
+            rows_s, run_s[entries], prompts_s[entries], weights, levels, is_waiting, num_since
+        )
 
 
 def _are_ahead(levels: Seconds, is_waiting: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Tell which tenants have had more than another one whose rows wait for the step's end."""
     least = levels[is_waiting].min() if is_waiting.any() else np.inf
-    ahead: NDArray[np.bool_] = least < (1.0 - _LEAST_HELD) * levels
+    ahead: NDArray[np.bool_] = _AHEAD * least < levels
     return ahead

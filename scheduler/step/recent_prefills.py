@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from engine.step_cost import StepFeatures
 from scheduler.learn import StepModel
-from scheduler.request import Band
+from scheduler.request import Band, Slo
 from scheduler.sequence import MEMBER
 from scheduler.step.draft import Step
 from scheduler.step.water_level import Seconds
@@ -23,6 +23,18 @@ from scheduler.step.water_level import Seconds
 _NUM_STEPS = 256
 _KEPT = 1.0 - 1.0 / _NUM_STEPS
 _LEAST_S = 1e-9
+# Whose last prompt is no older will soon have another.
+_LATELY = 64
+_COLUMNS = (
+    "_mean_s",
+    "_brought_s",
+    "_decoded_s",
+    "_at_step",
+    "_decoded_at_step",
+    "_unpromised_at_step",
+    "_bands",
+)
+_NO_SLO = Slo()
 
 
 class RecentPrefills:
@@ -33,6 +45,8 @@ class RecentPrefills:
         # Of prompts: all, and those that steps kept up with. Of rows. In seconds of a step.
         self._mean_s, self._brought_s, self._decoded_s = np.zeros((3, 64))
         self._at_step, self._decoded_at_step = np.zeros((2, 64), dtype=np.int64)
+        # The last step with a prompt that nothing was promised to, and of which band.
+        self._unpromised_at_step, self._bands = np.zeros((2, 64), dtype=np.int64)
 
     def note(self, step: Step, number: int, *, is_behind: bool) -> None:
         """Take the prompts of a step in; one that `is_behind` has more of them than it computes."""
@@ -48,6 +62,9 @@ class RecentPrefills:
             brought_s = cost_s * is_brought / _NUM_STEPS
             self._brought_s[tenant] = self._brought_s[tenant] * kept + brought_s
             self._at_step[tenant] = number
+            if sequence.request.slo == _NO_SLO:
+                self._unpromised_at_step[tenant] = number
+                self._bands[tenant] = sequence.request.band
 
     def note_rows(self, tenants: NDArray[np.intp], decoded_s: Seconds, number: int) -> None:
         """Take in what the rows of tenants have had of each step since the last time."""
@@ -66,6 +83,19 @@ class RecentPrefills:
             found = found * _KEPT ** (number - self._at_step[tenants])
         return found
 
+    def steps_since(self, tenants: NDArray[np.intp], number: int) -> NDArray[np.int64]:
+        """Count the steps from the last one with a prompt of each tenant to the one after this."""
+        found: NDArray[np.int64] = number + 1 - self._at_step[tenants]
+        return found
+
+    def lately(self, band: Band, number: int) -> NDArray[np.intp]:
+        """List those of a band, or of higher ones, who had prompts in the last steps.
+
+        Whose prompts were promised something are left out.
+        """
+        is_recent = self._unpromised_at_step > max(0, number - _LATELY)
+        return np.flatnonzero(is_recent & (self._bands <= band))
+
     def per_decode(self, tenants: NDArray[np.intp], number: int) -> Seconds:
         """Return what the prompts cost that a second of decoding brings, of tenants with rows."""
         brought_s = self._brought_s[tenants] * _KEPT ** (number - self._at_step[tenants])
@@ -74,6 +104,6 @@ class RecentPrefills:
 
     def _grow(self, tenant: int) -> None:
         size = 2 * tenant + 2
-        for name in ("_mean_s", "_brought_s", "_decoded_s", "_at_step", "_decoded_at_step"):
+        for name in _COLUMNS:
             column = getattr(self, name)
             setattr(self, name, np.resize(column, size) * (np.arange(size) < len(column)))

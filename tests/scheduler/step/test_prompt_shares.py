@@ -107,9 +107,22 @@ def test_nobody_is_cut_for_itself() -> None:
 
 def test_who_weighs_less_costs_less() -> None:
     """For a tenant of a tenth of all weight a fifth of the bound may be lost."""
-    light = flooded(make_driver(), weight=1.0 / 9.0)
+    driver = make_driver()
+    flooded(driver, weight=1.0 / 9.0)
     # 0.96 × 0.2 / 0.21 of such a step is work.
-    assert light == pytest.approx([1_067] * 10, abs=40)
+    assert chunks(driver, 10) == pytest.approx([1_067] * 10, abs=40)
+
+
+def test_tenants_that_are_alike_have_whole_steps() -> None:
+    """Two that send as much have rows that wait for each other's prompts, and nobody is ahead."""
+    driver = make_driver()
+    for tenant in ("one", "other"):
+        offer(driver, tenant, 10)
+    driver.turn()
+    for _ in range(10):
+        offer(driver, "one", 5_000, 1)
+        offer(driver, "other", 5_000, 1)
+    assert chunks(driver, 40)[10:] == [ROOM - 2] * 30
 
 
 def test_a_promise_is_kept_by_other_means() -> None:
@@ -168,3 +181,63 @@ def test_a_long_prompt_that_rested_has_a_whole_step() -> None:
 def test_a_step_has_the_least_chunk_at_least() -> None:
     """However little is fair, a prompt gets on."""
     assert flooded(make_driver(loss=0.9, min_chunk=128)) == pytest.approx([128] * 10, abs=2)
+
+
+def after_one(driver: Driver, num_tokens: int, num_steps: int, **newcomer: Any) -> list[int]:
+    """Compute one prompt of a tenant that draws a single token, and then a flood of others."""
+    offer(driver, "newcomer", num_tokens, 1, **newcomer)
+    driver.turn()
+    for _ in range(40):
+        offer(driver, "flood", 5_000, 1)
+    return chunks(driver, num_steps)
+
+
+def test_whoever_came_lately_will_come_again() -> None:
+    """One prompt of ten tokens keeps the steps of a flood short for 64 steps, if nobody runs."""
+    had = after_one(make_driver(), 10, 80)
+    # A tenant that has had nothing yet is not ahead.
+    assert had[2:60] == pytest.approx([FAIR] * 58, abs=10)
+    assert had[66:] == [ROOM] * 14
+
+
+def test_who_was_promised_something_or_is_below_shortens_no_step() -> None:
+    """A first token that is promised is in time by other means; a lower band waits."""
+    assert after_one(make_driver(), 10, 20, slo=Slo(ttft_s=10.0))[2:] == [ROOM] * 18
+    assert after_one(make_driver(), 10, 20, band=Band.FLEX)[2:] == [ROOM] * 18
+
+
+def test_who_sends_much_is_helped_by_whole_steps() -> None:
+    """A tenant with an eighth of what the flood has needs the machine and no short steps."""
+    assert after_one(make_driver(), 1_500, 6)[1:] == [ROOM] * 5
+
+
+def test_all_that_wait_of_a_tenant_count_with_its_next_prompt() -> None:
+    """Eight prompts of a tenant that is behind have whole steps together, not cut for each."""
+    driver = make_driver()
+    flooded(driver)
+    for _ in range(8):
+        offer(driver, "seldom", 250)
+    assert max(chunks(driver, 3)) == ROOM - 1
+
+
+def test_prompts_that_cost_nothing_are_whole() -> None:
+    """Where a step takes as long whatever is in it, nobody waits for prompts."""
+    flat = LinearCost(0.01, 0.0)
+    assert flooded(make_driver(cost=StepCost("flat", flat, flat))) == [ROOM - 1] * 10
+    assert after_one(make_driver(cost=StepCost("flat", flat, flat)), 10, 20)[2:] == [ROOM] * 18
+
+
+def test_what_is_left_of_a_part_is_kept_for_the_next_prompt() -> None:
+    """After two steps without a prompt it has three parts, and after forty sixteen."""
+    line = replace(LINE, per_prefill_token_s=0.001)
+    driver = make_driver(cost=StepCost("line", line, line))
+    offer(driver, "light", 10)
+    driver.turn()
+    # Who has had nothing yet is not ahead.
+    offer(driver, "other", 500, 1)
+    for num_without, parts in ((40, 16), (2, 3)):
+        while chunks(driver, 1) != [0]:
+            pass
+        chunks(driver, num_without - 1)
+        offer(driver, "other", 1_800, 1)
+        assert chunks(driver, 2) == pytest.approx([parts * 39, 39], rel=0.05)
