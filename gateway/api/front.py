@@ -60,11 +60,14 @@ class Front:
                 is_gone = True
 
         self.num_requests += 1
-        scope.setdefault("state", {})[REST] = send_last
+        state = scope.setdefault("state", {})
+        state[REST] = send_last
         try:
             await self.app(scope, receive, send_last)
         finally:
             self.num_requests -= 1
+            # A circle through the server's own object: all of a request would be garbage.
+            state.pop(REST, None)
         # Until uvicorn knows as well, it would call an answer that was cut off our bug.
         while is_gone and (await receive())["type"] != "http.disconnect":
             pass

@@ -209,6 +209,8 @@ class ClientWatch:
         traceback: TracebackType | None,
     ) -> None:
         self._task.cancel()
+        # It keeps how it ended, and that the frame it ended in, which has this.
+        del self._task
         if isinstance(exc, GatewayError):
             self._run.fail(exc)
         self._run.close()

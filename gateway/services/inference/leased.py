@@ -102,6 +102,9 @@ class Run:
 
     def _settle(self, outcome: Outcome, item: ItemResult | None = None) -> None:
         timeline = self._timeline
+        # With what the lease knows of them they are a circle, and there is no more to be told.
+        for generation in self.generations:
+            generation.on_output = None
         if timeline is None or self._lease.is_settled:
             self._lease.settle(outcome, item)
             return
