@@ -6,9 +6,10 @@ tenants' rows have of a step; here it is their prompts. A tenant's are cut to wh
 its own rows, of the level that is fair between all who have something in the step, or of what the
 same bound on the loss of throughput takes (`scheduler.step.water_level`).
 
-- Held are those who are ahead: what their rows ask for and their prompts have had lately is more,
-  for their weights, than that of a tenant whose rows run. Whose prompts come now and then has whole
-  steps, beside many rows of another too.
+- Held are those who are ahead: what their rows ask for and their prompts have had lately is most of
+  all, for their weights, and more than that of a tenant whose rows run. Who is between the two is
+  not: it has what it asks for before the first one is served more. Whose prompts come now and then
+  has whole steps, beside many rows of another too.
 - A tenant that had a prompt lately will soon have another, whose first token waits for the step
   under way and for its own: it counts as one whose rows run.
 - A part is of every step on average: who had no prompt in some has theirs in the next one, or a
@@ -42,11 +43,14 @@ from scheduler.step.water_level import NO_LEVEL, Seconds, fair_level, held_to
 # Who has no more than so many times as much as another is not ahead of it: where all are alike,
 # steps would be shorter for nobody's sake.
 _AHEAD = 2.0
+# Who had less than the one who had most has what it asks for before that one is served more.
+_NEAR = 0.9
 # Who has no more than this part of what another has is better off where steps are short; who has
 # more waits for the machine.
 _FEW = 0.125
-# Of steps in which a tenant had no prompt: so many parts are kept for its next one.
-_MAX_SAVED = 16
+# Of steps in which a tenant had no prompt: so many parts are kept for its next one. A long prompt
+# rests for many.
+_MAX_SAVED = 4
 
 
 class _Tenants(NamedTuple):
@@ -134,7 +138,8 @@ class PromptShares:
         rows_s, run_s, weights = tenants.rows_s, tenants.run_s, tenants.weights
         if len(weights) < 2:
             return math.inf
-        is_held = _are_ahead(tenants.levels, tenants.is_waiting) & (tenants.prompts_s > 0.0)
+        is_held = _are_ahead(tenants.levels, tenants.is_waiting)
+        is_held &= tenants.prompts_s > 0.0
         if not is_held.any():
             return math.inf
         fixed_s = max(0.0, alone_s - float(run_s.sum()))
@@ -183,7 +188,7 @@ class PromptShares:
 
 
 def _are_ahead(levels: Seconds, is_waiting: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Tell which tenants have had more than another one whose rows wait for the step's end."""
+    """Tell who had most, and more than another one whose rows wait for the step's end."""
     least = levels[is_waiting].min() if is_waiting.any() else np.inf
-    ahead: NDArray[np.bool_] = _AHEAD * least < levels
+    ahead: NDArray[np.bool_] = (levels > _NEAR * levels.max()) & (levels > _AHEAD * least)
     return ahead

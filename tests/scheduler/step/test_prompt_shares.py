@@ -228,16 +228,32 @@ def test_prompts_that_cost_nothing_are_whole() -> None:
 
 
 def test_what_is_left_of_a_part_is_kept_for_the_next_prompt() -> None:
-    """After two steps without a prompt it has three parts, and after forty sixteen."""
+    """After two steps without a prompt it has three parts, and after forty four."""
     line = replace(LINE, per_prefill_token_s=0.001)
     driver = make_driver(cost=StepCost("line", line, line))
     offer(driver, "light", 10)
     driver.turn()
     # Who has had nothing yet is not ahead.
     offer(driver, "other", 500, 1)
-    for num_without, parts in ((40, 16), (2, 3)):
+    for num_without, parts in ((40, 4), (2, 3)):
         while chunks(driver, 1) != [0]:
             pass
         chunks(driver, num_without - 1)
         offer(driver, "other", 1_800, 1)
         assert chunks(driver, 2) == pytest.approx([parts * 39, 39], rel=0.05)
+
+
+def test_who_is_between_two_others_is_not_held_for_the_least() -> None:
+    """A tenant with a third of what the flood has computes its prompts whole beside one row."""
+    driver = make_driver()
+    offer(driver, "light", 10)
+    driver.turn()
+    for _ in range(30):
+        offer(driver, "flood", 5_000, 1)
+    had = chunks(driver, 60)
+    assert max(had[10:]) < 2 * FAIR
+    offer(driver, "middle", 1_500, 1)
+    assert max(chunks(driver, 2)) == pytest.approx(1_500 + FAIR, abs=20)
+    chunks(driver, 10)
+    offer(driver, "middle", 1_500, 1)
+    assert max(chunks(driver, 2)) == pytest.approx(1_500 + FAIR, abs=20)
