@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 # What a piece begins takes a third of a millisecond, mostly in the turn after it.
-PER_TURN: Final = 4
+PER_TURN: Final = 8
 
 Thing = Callable[[], None]
 
