@@ -240,7 +240,7 @@ def test_prompts_that_rows_bring_are_work() -> None:
         contest.run(300, settle=1)
         per_s[max_loss] = contest.tokens.total() / (contest.now - began_s)
     # By decoding alone it would be 22 of them.
-    assert decoded(contest, 300) <= 14
+    assert decoded(contest, 300) == pytest.approx(11, abs=2)
     assert 1 - per_s[0.2] / per_s[0.0] <= 0.21
 
 
