@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 
-from engine.native.library import BuildFailed, build, library_path, load
+from engine.native.library import BuildFailed, build, compiled_path, load
 from engine.native.row_library import build_rows, load_rows, rows_path
 
 
@@ -24,7 +24,7 @@ def main() -> int:
         sys.stdout.writelines(f"{path}\n" for path in paths)
         sys.stdout.write(f"{time.perf_counter() - started_s:.1f} s\n")
     usable, has_rows = load(), load_rows() is not None
-    sys.stdout.write(f"{library_path()}: {'in use' if usable else 'not there, torch computes'}\n")
+    sys.stdout.write(f"{compiled_path()}: {'in use' if usable else 'not there, torch computes'}\n")
     sys.stdout.write(f"{rows_path()}: {'in use' if has_rows else 'not there, Python schedules'}\n")
     return 0 if usable and has_rows else 1
 

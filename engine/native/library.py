@@ -26,7 +26,7 @@ from engine.native.compiler import (
     why_not_ours,
 )
 
-__all__ = ["BuildFailed", "build", "find_compiler", "library_path", "load"]
+__all__ = ["BuildFailed", "build", "compiled_path", "find_compiler", "load"]
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ _FLAGS = (
 @functools.cache
 def load() -> bool:
     """Load the library if it has been built; True where its operators can be used."""
-    path = library_path()
+    path = compiled_path()
     if not path.exists():
         logger.info("no compiled operators: 'python -m engine.native build' makes them")
         return False
@@ -70,13 +70,13 @@ def build() -> Path:
 
     Raises: `BuildFailed`: there is no compiler, or it failed.
     """
-    path = library_path()
+    path = compiled_path()
     build_once(path, _arguments)
     load.cache_clear()
     return path
 
 
-def library_path() -> Path:
+def compiled_path() -> Path:
     """Name the file that a build for this machine, torch and source makes."""
     return name_library((*_FLAGS, torch.__version__), _SOURCES)
 

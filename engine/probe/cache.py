@@ -24,7 +24,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
-from engine.native.library import library_path
+from engine.native.library import compiled_path
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def is_busy() -> bool:
 
 
 def _path(question: Sequence[object]) -> Path:
-    library = library_path()
+    library = compiled_path()
     key = json.dumps([library.stem, *question]).encode()
     return library.with_name(f"probe-{sha256(key).hexdigest()[:20]}.json")
 

@@ -39,15 +39,15 @@ def check_processor(flags: frozenset[str] | None = None, *, machine: str | None 
 
 def check_operators(settings: Settings) -> Finding:
     """Check whether the compiled operators of the CPU path are there and right."""
-    from engine.native.library import find_compiler, library_path, load
+    from engine.native.library import compiled_path, find_compiler, load
 
     if settings.native == "off":
         return ok("operators", "turned off (SLUICE_NATIVE=off)")
     if load():
-        return ok("operators", f"built and in use: {library_path()}")
+        return ok("operators", f"built and in use: {compiled_path()}")
     build = f"{sys.executable} -m engine.native build"
-    if library_path().exists():
-        mend = f"rm {library_path()} && {build}"
+    if compiled_path().exists():
+        mend = f"rm {compiled_path()} && {build}"
         return warning("operators", "built, but of no use; torch computes instead", mend)
     if find_compiler() is None:
         mend = f"install g++ or clang++ (Debian: apt install g++), then {build}"

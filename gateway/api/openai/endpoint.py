@@ -209,7 +209,7 @@ class ClientWatch:
         traceback: TracebackType | None,
     ) -> None:
         self._task.cancel()
-        # It keeps how it ended, and that the frame it ended in, which has this.
+        # It keeps the error it ends with, whose frame has this: a circle.
         del self._task
         if isinstance(exc, GatewayError):
             self._run.fail(exc)

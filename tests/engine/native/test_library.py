@@ -60,14 +60,14 @@ def test_a_failing_compiler_leaves_nothing(
     fake_compiler(empty_cache, monkeypatch, "echo 'x.cpp:1: error: no such thing' >&2; exit 1")
     with pytest.raises(library.BuildFailed, match="error: no such thing"):
         library.build()
-    assert not library.library_path().exists()
+    assert not library.compiled_path().exists()
     assert not library.load()
 
 
 def test_a_broken_library_is_not_used(empty_cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A file that is no library is one line in the log, and torch computes."""
-    library.library_path().parent.mkdir(parents=True)
-    library.library_path().write_bytes(b"not a library")
+    library.compiled_path().parent.mkdir(parents=True)
+    library.compiled_path().write_bytes(b"not a library")
     assert not library.load()
     assert "torch computes instead" in caplog.text
 
@@ -117,16 +117,16 @@ def test_builds_at_the_same_time_compile_once(
         thread.start()
     for thread in threads:
         thread.join()
-    assert library.library_path().read_text() == "built\n"
+    assert library.compiled_path().read_text() == "built\n"
     assert runs.read_text() == "run\n"
 
 
 def test_another_torch_needs_another_build(monkeypatch: pytest.MonkeyPatch) -> None:
     """The file's name depends on torch's version, so an upgrade never loads the old one."""
-    path = library.library_path()
-    assert library.library_path() == path
+    path = library.compiled_path()
+    assert library.compiled_path() == path
     monkeypatch.setattr(torch, "__version__", "0.0")
-    assert library.library_path() != path
+    assert library.compiled_path() != path
 
 
 def test_native_can_be_switched_off(tiny_llama_dir: Path, native_library: bool) -> None:

@@ -27,7 +27,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep answers in an empty directory."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return library.library_path().parent
+    return library.compiled_path().parent
 
 
 class Asked:
