@@ -1,10 +1,11 @@
 """What goes on, for every page that watches: one snapshot a second, made once, handed to all.
 
 A snapshot is the view of `gateway.services.admin.LiveView`, its numbers written as the pages write
-them, with a point for each chart. It is encoded once. A client waits for the next one and holds
-none: who reads slowly misses snapshots, and takes the newest. A few are told at a time, so that
-tokens, which go over the same event loop, never wait for hundreds of writes. Nothing is made while
-nobody watches, tables never are: pages ask for those by themselves.
+them, with a point for each chart. It is encoded once, and written to each client where it is made,
+with no task to wake. A client holds none: who reads slowly misses snapshots, and takes the newest.
+A few are told at a time, so that tokens, which go over the same event loop, never wait for hundreds
+of writes. Nothing is made while nobody watches, tables never are: pages ask for those by
+themselves.
 
 A stream ends after some minutes, so that who may watch is asked again, and at once when the server
 is on its way out; browsers come back by themselves.
@@ -24,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 from admin_ui import formats
 from admin_ui.overview_figures import figures_of, point_of
 from gateway.api.front import REST
-from gateway.api.sse import EventStream, event
+from gateway.api.sse import WRITE_NOW, EventStream, event
 from gateway.background import Background
 from gateway.errors import GatewayError, Overloaded
 from gateway.services.admin import Sample
@@ -35,9 +36,9 @@ logger = logging.getLogger(__name__)
 TICK_S: Final = 1.0
 STREAM_S: Final = 300.0
 MAX_CLIENTS: Final = 500
-# So many are told in a row, in less than a millisecond, and then what else goes on has its turn:
+# So many are told in a row, in about a millisecond, and then what else goes on has its turn:
 # all within half a tick. To wake for half as many each time costs a third more.
-_TOGETHER, _APART_S = 20, 0.01
+_TOGETHER, _APART_S = 40, 0.01
 
 
 class ShowsView(Protocol):
@@ -57,77 +58,84 @@ class LiveHub:
         self._view = view
         self._history = history
         self._is_over = is_over
-        # Each client's, done with the next snapshot.
-        self._waiting: list[asyncio.Future[bytes]] = []
-        self.num_clients = 0
+        # In the order in which they came.
+        self._clients: dict[LiveStream, None] = {}
+
+    @property
+    def num_clients(self) -> int:
+        return len(self._clients)
 
     def running(self) -> Background:
         """Make a snapshot each second while the block runs, for whoever watches."""
         return Background("telling who watches", self.tell, interval_s=TICK_S)
 
-    @property
-    def is_over(self) -> bool:
-        return self._is_over()
-
     async def tell(self) -> None:
-        """Make a snapshot and hand it out."""
-        waiting = [one for one in self._waiting if not one.done()]
+        """Make a snapshot and hand it out; an empty one says that there will be none."""
+        waiting = [one for one in self._clients if one.is_waiting]
         if not waiting:
             return
         made = b""
-        if not self.is_over:
+        if not self._is_over():
             try:
                 view = await self._view.show()
             except GatewayError as exc:
                 logger.debug("nothing to tell: %s", exc)
                 return
             made = event(msgspec.json.encode(snapshot(view, self._history.newest())))
-        waiting, self._waiting = self._waiting, []
         for number, one in enumerate(waiting):
             if number and number % _TOGETHER == 0:
                 await asyncio.sleep(_APART_S)
-            if not one.done():
-                one.set_result(made)
-
-    def coming(self) -> asyncio.Future[bytes]:
-        """Return a future of the next snapshot; an empty one says that there will be none.
-
-        It is the caller's own, who may end it before.
-        """
-        coming: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting.append(coming)
-        return coming
+            one.take(made)
 
     def stream(self) -> LiveStream:
         """Answer with snapshots. Raises: `Overloaded`: too many watch, or the server stops."""
         if self.num_clients >= MAX_CLIENTS:
             raise Overloaded("Too many watch already. Try again later.", retry_after_s=10)
-        if self.is_over:
+        if self._is_over():
             raise Overloaded("The server is shutting down.", code="shutting_down", retry_after_s=5)
-        return LiveStream(self)
+        return LiveStream(self._clients)
 
 
 class LiveStream(Response):
-    """Send snapshots to one client, until it goes, its time is over, or the server stops."""
+    """Send snapshots to one client, until it goes, its time is over, or the server stops.
 
-    def __init__(self, hub: LiveHub, *, stream_s: float = STREAM_S) -> None:
+    While it is sent it is among `clients`. Nearly all snapshots are written where they are handed
+    out; a client that is behind is told of one, and waits for the next when that is on its way.
+    """
+
+    def __init__(self, clients: dict[LiveStream, None], *, stream_s: float = STREAM_S) -> None:
         super().__init__()
-        self._hub = hub
+        self._clients = clients
         self._stream_s = stream_s
         self._coming: asyncio.Future[bytes] | None = None
+        self._take_now: Callable[[bytes], bool] = _never
+
+    @property
+    def is_waiting(self) -> bool:
+        """Tell whether it takes a snapshot now."""
+        return self._coming is not None and not self._coming.done()
+
+    def take(self, made: bytes) -> None:
+        """Write a snapshot, or see to it that it is sent; an empty one ends the stream."""
+        if self._coming is None or self._coming.done():
+            return
+        if not made or not self._take_now(made):
+            self._coming.set_result(made)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = scope["state"]
-        # Hundreds are written to each second. Whose session ends is looked at here then.
-        hub, stream = self._hub, EventStream(send, rest=state.get(REST))
+        now = scope.get("extensions", {}).get(WRITE_NOW)
+        # Past those who look at who asks: whose session ends is looked at here.
+        stream = EventStream(send, rest=state.get(REST), now=now)
         watched: Watched = state["watched"]
-        hub.num_clients += 1
+        self._take_now = lambda made: not watched.is_over and stream.write_now(made)
+        self._clients[self] = None
         gone = asyncio.ensure_future(self._gone(receive))
         try:
             await stream.write(b"retry: 2000\n\n")
             async with asyncio.timeout(self._stream_s):
                 while not gone.done():
-                    self._coming = hub.coming()
+                    self._coming = asyncio.get_running_loop().create_future()
                     if not (data := await self._coming) or watched.is_over:
                         break
                     await stream.write(data)
@@ -135,7 +143,8 @@ class LiveStream(Response):
         except TimeoutError:
             await stream.write(b"", last=True)
         finally:
-            hub.num_clients -= 1
+            del self._clients[self]
+            self._take_now = _never
             gone.cancel()
             stream.close()
 
@@ -145,6 +154,10 @@ class LiveStream(Response):
             pass
         if self._coming is not None and not self._coming.done():
             self._coming.set_result(b"")
+
+
+def _never(made: bytes) -> bool:
+    return False
 
 
 def snapshot(view: Mapping[str, Any], sample: Sample | None) -> dict[str, Any]:

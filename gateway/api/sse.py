@@ -7,6 +7,7 @@ Framing: https://html.spec.whatwg.org/multipage/server-sent-events.html; OpenAI'
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from starlette.types import Send
@@ -23,6 +24,11 @@ RESPONSE_ENDS: Final = (
 ENDS: Final = (DONE, MESSAGE_STOP, *RESPONSE_ENDS)
 
 KEEP_ALIVE_S: Final = 15.0
+
+# The ASGI extension by which our server writes a part of an answer's body without waiting. It
+# returns whether it did: what has to wait is sent.
+WRITE_NOW: Final = "sluice.write_now"
+WriteNow = Callable[[bytes], bool]
 
 _COMMENT: Final = b": keep-alive\n\n"
 _HEADERS: Final = [
@@ -49,15 +55,22 @@ class EventStream:
     Until then a failure can still be answered with a status. A client that hears nothing for
     `keep_alive_s` gets a comment, which its parser passes over, so that no proxy on the way takes
     the connection for dead; a first token that takes so long is waited for with the headers sent.
-    What follows the headers goes through `rest`, where that is given: past all those who look at
-    an answer's beginning alone. Call `close` at the end, whatever the end.
+    What follows the headers goes through `rest`, where that is given, past all those who look at
+    an answer's beginning alone, and by `now` where nothing has to wait. Call `close` at the end,
+    whatever the end.
     """
 
     def __init__(
-        self, send: Send, *, keep_alive_s: float = KEEP_ALIVE_S, rest: Send | None = None
+        self,
+        send: Send,
+        *,
+        keep_alive_s: float = KEEP_ALIVE_S,
+        rest: Send | None = None,
+        now: WriteNow | None = None,
     ) -> None:
         self._send = send
         self._rest = send if rest is None else rest
+        self._now = now
         self._keep_alive_s = keep_alive_s
         self._loop = asyncio.get_running_loop()
         self._is_busy = False
@@ -73,6 +86,15 @@ class EventStream:
         self._is_busy = True
         await self._write(data, last=last)
         self._is_busy = False
+
+    def write_now(self, data: bytes) -> bool:
+        """Send framed events unless that has to wait, and tell which it was."""
+        if self._now is None or not self.started or self._is_busy or self._comment is not None:
+            return False
+        if not self._now(data):
+            return False
+        self._wrote_s = self._loop.time()
+        return True
 
     def close(self) -> None:
         """Send no more comments."""

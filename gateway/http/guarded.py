@@ -35,6 +35,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from gateway.api.errors import refusal
+from gateway.api.sse import WRITE_NOW
 from gateway.errors import (
     GatewayError,
     HeadTooLarge,
@@ -44,6 +45,7 @@ from gateway.errors import (
 from gateway.http.limits import HttpLimits, Place
 from gateway.http.request_head import RequestLine, check_headers, check_target
 from gateway.http.small_reads import READ_BYTES
+from gateway.http.write_now import PartWriter
 
 # What a chunk needs beside its content, a size of 16 digits and line ends, and what all of them may
 # have more, as extensions or trailers.
@@ -153,6 +155,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         before = self.cycle
         super().on_headers_complete()
+        # As ASGI's types have it, an extension is a dict.
+        extensions: dict[str, Any] = {WRITE_NOW: PartWriter(self.cycle)}
+        self.scope["extensions"] = extensions
         if before is not None and not before.response_complete:
             waiting = [cycle for cycle in self._overtaken if not cycle.response_complete]
             self._overtaken = [*waiting, before]

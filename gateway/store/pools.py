@@ -7,16 +7,26 @@ transaction that does nothing after `IDLE_S`, whatever became of the gateway tha
 
 The sizes are a promise to the server: `GATEWAYS` of them fit into PostgreSQL's default of 100
 connections, of which it keeps three for superusers, and leave some for people.
+
+A connection is asked whether it is still there before it is used, unless it was used a moment ago
+or is known to be closed: asking takes three round trips, where a small query takes four in all.
 """
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 import asyncpg
+from sqlalchemy import event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 # For the server's own word, that it gave up a statement, to come first.
@@ -24,6 +34,9 @@ _SERVER_SAYS_S: Final = 2.0
 # How long a caller waits for a connection of its purpose.
 _WAIT_S: Final = 5.0
 IDLE_S: Final = 30.0
+# Who was there so lately is not asked.
+PROVEN_S: Final = 1.0
+_SEEN_S: Final = "seen_s"
 GATEWAYS: Final = 4
 
 
@@ -61,7 +74,13 @@ RULES: Final = {
 CONNECTIONS: Final = sum(rules.size for rules in RULES.values())
 
 
-def open_pool(dsn: str, purpose: Purpose, rules: PoolRules) -> AsyncEngine:
+def open_pool(
+    dsn: str,
+    purpose: Purpose,
+    rules: PoolRules,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> AsyncEngine:
     """Make the pool of one purpose; it connects when it is first used."""
 
     async def connect() -> asyncpg.Connection:
@@ -78,15 +97,46 @@ def open_pool(dsn: str, purpose: Purpose, rules: PoolRules) -> AsyncEngine:
 
     # A creator, not a URL: asyncpg understands all of libpq's options (sslmode, service,
     # several hosts) where SQLAlchemy's translation knows some.
-    return create_async_engine(
+    engine = create_async_engine(
         "postgresql+asyncpg://",
         async_creator=connect,
         pool_size=rules.size,
         max_overflow=0,
         pool_timeout=_WAIT_S,
-        pool_pre_ping=True,
         hide_parameters=True,  # an error's text goes to the log, a MAC must not
     )
+    _look_before_use(engine, clock)
+    return engine
+
+
+def _look_before_use(engine: AsyncEngine, clock: Callable[[], float]) -> None:
+    """Have connections that are gone replaced as they are taken from the pool, all at once.
+
+    Source: SQLAlchemy's `pool_pre_ping`, which asks each time.
+    """
+    pool, gone = engine.sync_engine, engine.dialect.loaded_dbapi.Error
+
+    @event.listens_for(pool, "connect")
+    @event.listens_for(pool, "checkin")
+    def note(connection: DBAPIConnection | None, entry: ConnectionPoolEntry) -> None:
+        if connection is not None:
+            entry.info[_SEEN_S] = clock()
+
+    @event.listens_for(pool, "checkout")
+    def look(
+        connection: DBAPIConnection, entry: ConnectionPoolEntry, _: PoolProxiedConnection
+    ) -> None:
+        driver: asyncpg.Connection = connection.driver_connection
+        if driver.is_closed():
+            raise InvalidatePoolError
+        if clock() - entry.info.get(_SEEN_S, -math.inf) < PROVEN_S:
+            return
+        try:
+            connection.ping()
+        except gone as exc:
+            if driver.is_closed():
+                raise InvalidatePoolError from exc
+            raise
 
 
 def _ms(seconds: float) -> str:

@@ -11,6 +11,7 @@ from starlette.types import Message
 
 from admin_ui.live import MAX_CLIENTS, LiveHub, LiveStream
 from gateway.api.front import REST
+from gateway.api.sse import WRITE_NOW
 from gateway.errors import Overloaded, StoreUnavailable
 from gateway.services.admin import LiveView
 from gateway.services.requests import RecentRequests
@@ -40,17 +41,24 @@ class NoSamples:
 
 
 class Client:
-    """Read a stream as far as it is let."""
+    """Read a stream as far as it is let. `writes_now`: of a server that can write at once."""
+
+    writes_now = False
 
     def __init__(self, hub: LiveHub, **options: Any) -> None:
         self.sent: list[bytes] = []
         self.may_read = asyncio.Event()
         self.may_read.set()
         self._gone = asyncio.Event()
-        self._stream = LiveStream(hub, **options)
+        self._stream = LiveStream(hub._clients, **options)
         self.session = Watched()
         self.num_begun = 0
-        scope = {"state": {"watched": self.session, REST: self._send}}
+        # Sent by a task that was woken for it, or written where it was handed out.
+        self.num_awaited = self.num_written = 0
+        scope = {
+            "state": {"watched": self.session, REST: self._send},
+            "extensions": {WRITE_NOW: self._write} if self.writes_now else {},
+        }
         self.task = asyncio.create_task(self._stream(scope, self._receive, self._begin))
 
     async def _receive(self) -> Message:
@@ -64,11 +72,25 @@ class Client:
     async def _send(self, message: Message) -> None:
         assert message["type"] == "http.response.body"
         await self.may_read.wait()
+        self.num_awaited += 1
         if message["body"]:
             self.sent.append(message["body"])
 
+    def _write(self, data: bytes) -> bool:
+        if not self.may_read.is_set():
+            return False
+        self.num_written += 1
+        self.sent.append(data)
+        return True
+
     def leave(self) -> None:
         self._gone.set()
+
+
+@pytest.fixture(params=[False, True], ids=["sent", "written"], autouse=True)
+def writes_now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(Client, "writes_now", request.param)
+    return bool(request.param)
 
 
 @pytest.fixture
@@ -118,6 +140,27 @@ async def test_one_snapshot_is_made_for_all(hub: LiveHub, view: CountedView) -> 
         client.leave()
     await asyncio.gather(*(client.task for client in clients))
     assert hub.num_clients == 0
+
+
+async def test_whoever_keeps_up_is_written_to_and_not_woken(hub: LiveHub, writes_now: bool) -> None:
+    """A snapshot is written where it is made; who was behind is sent one, then is written to."""
+    client = Client(hub)
+    await _settled()
+    for _ in range(3):
+        await hub.tell()
+        await _settled()
+    assert (client.num_awaited, client.num_written) == ((1, 3) if writes_now else (4, 0))
+    client.may_read.clear()
+    await hub.tell()
+    await _settled()
+    client.may_read.set()
+    await _settled()
+    await hub.tell()
+    await _settled()
+    assert (client.num_awaited, client.num_written) == ((2, 4) if writes_now else (6, 0))
+    assert len(client.sent) == 6
+    client.leave()
+    await client.task
 
 
 async def test_nothing_is_made_while_nobody_watches(hub: LiveHub, view: CountedView) -> None:
@@ -188,6 +231,6 @@ async def test_a_stream_ends_by_itself(hub: LiveHub) -> None:
 
 async def test_there_are_only_so_many(hub: LiveHub) -> None:
     """Beyond a number of streams the next one is refused."""
-    hub.num_clients = MAX_CLIENTS
+    hub._clients = dict.fromkeys(LiveStream({}) for _ in range(MAX_CLIENTS))
     with pytest.raises(Overloaded):
         hub.stream()

@@ -12,8 +12,8 @@ idempotent and needs no cancellation shield.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from engine.contract import TokenLogprobs
 from engine.text import Detokenizer, StopStrings
@@ -82,8 +82,7 @@ class Echo:
     token_ids: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Carry new text, and with the last piece why the generation ended (`stop`, `length`).
 
     `vectors` are what was made of inputs, in their order, where there is no text. `logprobs` are
@@ -244,12 +243,12 @@ class Generation:
             if piece.finish_reason != FinishReason.CANCELLED:
                 self._is_cut_off = False
         if self._reader is not None:
-            piece = replace(piece, events=self._told(self._reader, piece.finish_reason))
+            piece = piece._replace(events=self._told(self._reader, piece.finish_reason))
         if not self._prefix and not self._waits_for_prompt_logprobs:
             return piece
         prefix, self._prefix = self._prefix, ""
         self._waits_for_prompt_logprobs = False
-        return replace(piece, text=prefix + piece.text, prompt_logprobs=delta.prompt_logprobs or ())
+        return piece._replace(text=prefix + piece.text, prompt_logprobs=delta.prompt_logprobs or ())
 
     def close(self) -> None:
         """Give back the slot and the KV blocks, within one step; a second call does nothing."""
@@ -335,7 +334,7 @@ def _without_output(delta: StreamDelta) -> StreamDelta:
     """Drop the token that shows that a prompt was computed, also from what is billed."""
     is_over = delta.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
     reason = FinishReason.LENGTH if is_over else delta.finish_reason
-    return replace(delta, token_ids=[], logprobs=None, num_output_tokens=0, finish_reason=reason)
+    return delta._replace(token_ids=[], logprobs=None, num_output_tokens=0, finish_reason=reason)
 
 
 def _is_incomplete(delta: StreamDelta) -> bool:

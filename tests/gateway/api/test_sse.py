@@ -80,3 +80,47 @@ async def test_an_end_is_an_end() -> None:
     await asyncio.sleep(4 * QUICK_S)
     assert client.body == b""
     assert not events.started
+
+
+async def test_what_can_be_written_at_once_is() -> None:
+    """Behind its headers, and never into what waits: an event then goes the way that waits."""
+    client = Client()
+    written: list[bytes] = []
+    may_write = True
+
+    def now(data: bytes) -> bool:
+        if may_write:
+            written.append(data)
+        return may_write
+
+    events = EventStream(client.send, now=now)
+    assert not events.write_now(b"before the headers")
+    await events.write(b"a")
+    assert events.write_now(b"b")
+    may_write = False
+    assert not events.write_now(b"c")
+    may_write = True
+    client.readable.clear()
+    writing = asyncio.create_task(events.write(b"c"))
+    await asyncio.sleep(0)
+    assert not events.write_now(b"d")
+    client.readable.set()
+    await writing
+    assert events.write_now(b"d")
+    events.close()
+    assert (client.body, written) == (b"ac", [b"b", b"d"])
+
+
+async def test_a_comment_on_its_way_is_not_overtaken() -> None:
+    """What is written at once counts as heard, and waits for a comment that is on its way."""
+    client = Client()
+    events = EventStream(client.send, keep_alive_s=QUICK_S, now=lambda data: True)
+    await events.write(b"a")
+    for _ in range(8):
+        assert events.write_now(b"b")
+        await asyncio.sleep(QUICK_S / 4)
+    assert client.body == b"a"
+    client.readable.clear()
+    await asyncio.sleep(4 * QUICK_S)
+    assert not events.write_now(b"b")
+    events.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
+import asyncpg
 import pytest
 from sqlalchemy import text
 
@@ -12,7 +13,16 @@ from gateway.errors import StoreUnavailable
 from gateway.services.ledger import report_gate
 from gateway.store import pools
 from gateway.store.database import Database
-from gateway.store.pools import CONNECTIONS, GATEWAYS, IDLE_S, RULES, PoolRules, Purpose
+from gateway.store.pools import (
+    CONNECTIONS,
+    GATEWAYS,
+    IDLE_S,
+    PROVEN_S,
+    RULES,
+    PoolRules,
+    Purpose,
+    open_pool,
+)
 from gateway.store.postgres_server import _OPTIONS
 
 pytestmark = pytest.mark.anyio
@@ -72,6 +82,58 @@ async def test_a_statement_that_was_given_up_is_said_so(database_url: str) -> No
         async with asyncio.timeout(SOON_S):
             await sleep()
     await brief.close()
+
+
+class Watched:
+    """Know a pool of one connection, by a clock of ours, and how often that was asked anything."""
+
+    def __init__(self, database_url: str) -> None:
+        self.now_s = 0.0
+        self.engine = open_pool(
+            database_url, Purpose.AUTH, PoolRules(size=1, statement_s=5.0), clock=lambda: self.now_s
+        )
+        self.asked: list[str] = []
+
+    async def use(self) -> int:
+        """Return the server's process that the connection speaks to."""
+        async with self.engine.connect() as connection:
+            raw = await connection.get_raw_connection()
+            driver: asyncpg.Connection = raw.driver_connection
+            driver.remove_query_logger(self._note)
+            pid: int = await connection.scalar(text("SELECT pg_backend_pid()"))
+            driver.add_query_logger(self._note)
+        return pid
+
+    def _note(self, query: object) -> None:
+        self.asked.append(query.query)  # type: ignore[attr-defined]
+
+
+async def test_who_was_just_used_is_not_asked_whether_it_is_there(database_url: str) -> None:
+    """A connection is asked once it has been idle, and costs no more than its query before."""
+    pool = Watched(database_url)
+    pid = await pool.use()
+    pool.now_s += PROVEN_S - 0.01
+    assert await pool.use() == pid
+    assert ";" not in pool.asked
+    pool.now_s += PROVEN_S
+    assert await pool.use() == pid
+    assert pool.asked.count(";") == 1
+    await pool.engine.dispose()
+
+
+@pytest.mark.parametrize("idle_s", [0.0, 2 * PROVEN_S])
+async def test_a_connection_that_was_ended_is_replaced(
+    database: Database, database_url: str, idle_s: float
+) -> None:
+    """However lately it was used, and nobody who takes it notices."""
+    pool = Watched(database_url)
+    pid = await pool.use()
+    async with database.as_itself() as connection:
+        await connection.execute(text(f"SELECT pg_terminate_backend({pid})"))
+    await asyncio.sleep(0.1)
+    pool.now_s += idle_s
+    assert await pool.use() != pid
+    await pool.engine.dispose()
 
 
 def test_a_few_gateways_fit_into_a_server_as_it_is_shipped() -> None:
