@@ -25,7 +25,8 @@ from starlette.types import Receive, Scope, Send
 from admin_ui import formats
 from admin_ui.overview_figures import figures_of, point_of
 from gateway.api.front import REST
-from gateway.api.sse import WRITE_NOW, EventStream, event
+from gateway.api.sse import EventStream, event
+from gateway.api.write_now import WRITE_NOW
 from gateway.background import Background
 from gateway.errors import GatewayError, Overloaded
 from gateway.services.admin import Sample

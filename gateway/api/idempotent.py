@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.api.body import SHORT_BODY_BYTES, ClientGone, read_body
 from gateway.api.held_bytes import HeldBytes, Room
 from gateway.api.sse import ENDS
+from gateway.api.write_now import WRITE_NOW
 from gateway.domain import Principal
 from gateway.domain.idempotency import Answer, Claim
 from gateway.errors import GatewayError, InvalidRequest, ServerDraining
@@ -65,6 +66,8 @@ class Idempotent:
             if isinstance(exc, ClientGone):
                 return
             raise
+        # What runs does not write to its client: it goes on when that has left.
+        scope["state"].pop(WRITE_NOW, None)
         relay = _Relay(self._service.max_answer_bytes)
         self._service.run(charged(self._serve(scope, claim, body, relay, room)))
         await relay.pump(send)

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api.dialect import speaks_anthropic
 from gateway.api.trace_heads import TraceHeads
+from gateway.api.write_now import WRITE_NOW, WriteNow
 from gateway.domain.timeline import Timeline
 from gateway.random_bits import RandomBits
 from gateway.services.requests import EndedRequests
@@ -72,6 +73,9 @@ class RequestId:
             await send(message)
             _written(timeline, len(message.get("body", b"")), began_s)
 
+        now = scope.get("extensions", {}).get(WRITE_NOW)
+        if now is not None:
+            state[WRITE_NOW] = _counted(now, timeline)
         try:
             await self._app(scope, receive, send_with_id)
         finally:
@@ -106,6 +110,19 @@ def _timeline(request_id: str, scope: Scope) -> Timeline:
     )
     timeline.enter(names.AUTH, timeline.began_s)
     return timeline
+
+
+def _counted(now: WriteNow, timeline: Timeline) -> WriteNow:
+    """Write at once, and count what was written as what is sent."""
+
+    def write(data: bytes) -> bool:
+        began_s = time.monotonic()
+        if not now(data):
+            return False
+        _written(timeline, len(data), began_s)
+        return True
+
+    return write
 
 
 def _begun(timeline: Timeline, status: int, at_s: float) -> None:

@@ -7,10 +7,11 @@ Framing: https://html.spec.whatwg.org/multipage/server-sent-events.html; OpenAI'
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 from starlette.types import Send
+
+from gateway.api.write_now import WriteNow
 
 DONE: Final = b"data: [DONE]\n\n"
 # What ends a stream of Anthropic's shape.
@@ -24,11 +25,6 @@ RESPONSE_ENDS: Final = (
 ENDS: Final = (DONE, MESSAGE_STOP, *RESPONSE_ENDS)
 
 KEEP_ALIVE_S: Final = 15.0
-
-# The ASGI extension by which our server writes a part of an answer's body without waiting. It
-# returns whether it did: what has to wait is sent.
-WRITE_NOW: Final = "sluice.write_now"
-WriteNow = Callable[[bytes], bool]
 
 _COMMENT: Final = b": keep-alive\n\n"
 _HEADERS: Final = [

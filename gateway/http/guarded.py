@@ -35,7 +35,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from gateway.api.errors import refusal
-from gateway.api.sse import WRITE_NOW
+from gateway.api.write_now import WRITE_NOW
 from gateway.errors import (
     GatewayError,
     HeadTooLarge,

@@ -11,7 +11,7 @@ from starlette.types import Message
 
 from admin_ui.live import MAX_CLIENTS, LiveHub, LiveStream
 from gateway.api.front import REST
-from gateway.api.sse import WRITE_NOW
+from gateway.api.write_now import WRITE_NOW
 from gateway.errors import Overloaded, StoreUnavailable
 from gateway.services.admin import LiveView
 from gateway.services.requests import RecentRequests

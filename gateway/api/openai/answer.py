@@ -20,6 +20,7 @@ from gateway.api.json_parts import gathered, giving_way
 from gateway.api.openai.chunks import Chunks
 from gateway.api.sse import EventStream
 from gateway.api.token_usage import CompletionTokensDetails, PromptTokensDetails, Usage
+from gateway.api.write_now import WriteNow
 from gateway.errors import GatewayError, InvalidRequest
 from gateway.services.answers import Event, merged
 from gateway.services.fair_pool import FairPool
@@ -54,24 +55,36 @@ async def stream_answer(
     shape: Shape,
     *,
     before_end: Callable[[], Awaitable[None]] | None = None,
+    now: WriteNow | None = None,
 ) -> None:
     """Write every piece as it comes, then the `usage` if asked for, then the end.
 
-    A piece is framed by `shape`: a slow reader finds many tokens in one.
+    A piece with log-probabilities is framed by `shape`: a slow reader finds many tokens in one.
+    Pieces between the first and the last, nearly all, are written by `now` where it can.
     The headers wait for the first token, so that a failure before it still gets a status; a
     later one becomes an `error` event, with the `usage` if asked for, after which the stream ends
     without the end that a good one has. `before_end` is waited for when all but the end is sent.
     """
     generations = run.generations
-    events = EventStream(send)
+    events = EventStream(send, now=now)
     opened = [False] * len(generations)
     remaining = len(generations)
 
     async def write(index: int, piece: Piece) -> None:
         nonlocal remaining
+        # First, as events have numbers.
         opening = b"" if opened[index] else chunks.opening(index)
         opened[index] = True
-        framed = await shape(piece, partial(chunks.piece, index, piece))
+        framed: Iterable[bytes]
+        if piece.logprobs or piece.prompt_logprobs:
+            framed = await shape(piece, partial(chunks.piece, index, piece))
+        else:
+            framed = tuple(chunks.piece(index, piece))
+            if piece.finish_reason is None and not opening and len(framed) <= _FEW_PARTS:
+                data = b"".join(framed)
+                if data and not events.write_now(data):
+                    await events.write(data)
+                return
         ending = b""
         if piece.finish_reason is not None:
             ending = chunks.finish(index, piece.finish_reason, run.stop_cause_of(index, piece))
@@ -237,7 +250,7 @@ def usage_of(generations: Sequence[Computing], *, choices_per_prompt: int = 1) -
 async def _read_all(generations: Sequence[Computing], on_piece: OnPiece) -> None:
     """Hand over the pieces of all generations as they come. Raises: `ClientGone`."""
     if len(generations) == 1:
-        await _read(0, generations[0], on_piece, asyncio.Lock())
+        await _read(0, generations[0], on_piece)
         return
     turn = asyncio.Lock()
     tasks = [
@@ -252,12 +265,18 @@ async def _read_all(generations: Sequence[Computing], on_piece: OnPiece) -> None
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _read(index: int, generation: Computing, on_piece: OnPiece, turn: asyncio.Lock) -> None:
+async def _read(
+    index: int, generation: Computing, on_piece: OnPiece, turn: asyncio.Lock | None = None
+) -> None:
+    """Hand over one generation's pieces; of several, two must not interleave their writes."""
     while True:
         piece = await generation.next()
         if piece.finish_reason == FinishReason.CANCELLED:
             raise ClientGone
-        async with turn:  # two choices must not interleave their writes
+        if turn is None:
             await on_piece(index, piece)
+        else:
+            async with turn:
+                await on_piece(index, piece)
         if piece.finish_reason is not None:
             return

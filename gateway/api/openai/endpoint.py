@@ -44,6 +44,7 @@ from gateway.api.openai.kinds import (
 from gateway.api.openai.sampling import requested_tier
 from gateway.api.openai.schemas import RequestFields
 from gateway.api.ratelimits import DEGRADED
+from gateway.api.write_now import WRITE_NOW
 from gateway.domain import Principal
 from gateway.domain.timeline import Timeline
 from gateway.errors import GatewayError, InvalidRequest
@@ -128,7 +129,8 @@ class InferenceEndpoint(Generic[Body]):
         tail = self._tail(answer, include_usage=include_usage)
         usage = answer.usage if include_usage else None
         chunks = self._kind.chunks(answer, tail=tail)
-        await stream_answer(send, answer.run, chunks, usage, self._shape(scope))
+        now = scope["state"].get(WRITE_NOW)
+        await stream_answer(send, answer.run, chunks, usage, self._shape(scope), now=now)
 
     def _shape(self, scope: Scope) -> Shape:
         principal: Principal = scope["state"]["principal"]

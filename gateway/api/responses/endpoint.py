@@ -32,6 +32,7 @@ from gateway.api.responses.input_items import Item
 from gateway.api.responses.responses import Responses
 from gateway.api.responses.schemas import ResponseObject, ResponsesRequest
 from gateway.api.responses.shaped import without_logprobs
+from gateway.api.write_now import WRITE_NOW
 from gateway.domain import Principal
 from gateway.domain.stored_response import NO_CHAIN, Chain
 from gateway.domain.timeline import Timeline
@@ -139,7 +140,15 @@ class ResponsesEndpoint(InferenceEndpoint[ResponsesRequest]):
             async def keep() -> None:
                 events.is_stored = await self._keep(scope, answer, events.whole())
 
-            await stream_answer(send, answer.run, events, None, self._shape(scope), before_end=keep)
+            await stream_answer(
+                send,
+                answer.run,
+                events,
+                None,
+                self._shape(scope),
+                before_end=keep,
+                now=scope["state"].get(WRITE_NOW),
+            )
 
     async def _send_whole(
         self, scope: Scope, send: Send, answer: Answer[ResponsesRequest], room: Room

@@ -38,6 +38,7 @@ from scheduler.core import Scheduler
 from scheduler.service import EngineService
 from tests.fake_quotas import leased
 from tests.gateway.api.scripted_service import ScriptedService
+from tests.gateway.api.writes_now import WritesNow
 
 KEY = "test-key"
 # The other keys of the tenant, by what they may ask for.
@@ -231,7 +232,7 @@ async def open_client(
     inference = InferenceService(salt_key=b"salt" * 8, pool=FairPool(), constraints=constraints)
     async with leased(inference) as leases:
         app = api_over(leases, model, overload, **options)
-        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        transport = httpx.ASGITransport(app=WritesNow(app), raise_app_exceptions=False)
         headers = {"authorization": f"Bearer {KEY}"}
         async with httpx.AsyncClient(
             transport=transport, base_url="http://test", headers=headers, timeout=60

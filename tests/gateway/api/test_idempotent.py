@@ -33,6 +33,7 @@ from gateway.store.idempotency import SqlIdempotency
 from gateway.store.tables import idempotency
 from tests.fake_quotas import leased
 from tests.gateway.api.conftest import serving_health
+from tests.gateway.api.writes_now import WritesNow
 
 pytestmark = pytest.mark.anyio
 
@@ -426,7 +427,7 @@ async def test_the_real_endpoint_generates_once(
     async with (
         leased(inference) as leases,
         service.running(),
-        client_of(app_of(leases)) as client,
+        client_of(server := WritesNow(app_of(leases))) as client,
     ):
         first = await client.post(PATH, json=chat)
         second = await client.post(PATH, json=chat)
@@ -439,6 +440,11 @@ async def test_the_real_endpoint_generates_once(
         answers = [await client.post("/v1/completions", json=text_request) for _ in range(2)]
         assert answers[0].content == answers[1].content
         assert answers[1].headers["idempotent-replayed"] == "true"
+        # Or it would not be in what is kept.
+        assert server.num_written == 0
+        del client.headers["idempotency-key"]
+        assert (await client.post(PATH, json=chat)).status_code == 200
+        assert (server.num_written > 0) == stream
     inference.pool.close()
 
 

@@ -190,7 +190,7 @@ async def test_an_engine_fault_is_told_of_once(
     """A stream that fails after its head keeps its status and says what ended it."""
     heard = Heard()
     # The fixture's application has no listener: the same service behind one that has.
-    app: Any = scripted_client._transport.app  # type: ignore[attr-defined]
+    app: Any = scripted_client._transport.app.app  # type: ignore[attr-defined]
     app._ended = heard.ended
     scripted.script = [((5,), None), ((), FinishReason.ERROR)]
     await scripted_client.post(PATH, json=BODY | {"stream": True})

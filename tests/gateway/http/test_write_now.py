@@ -10,7 +10,7 @@ import weakref
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.sse import WRITE_NOW
+from gateway.api.write_now import WRITE_NOW
 from tests.guarded_server import QUICK, serve_guarded
 
 pytestmark = pytest.mark.anyio
