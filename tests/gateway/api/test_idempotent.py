@@ -443,7 +443,7 @@ async def test_the_real_endpoint_generates_once(
         # Or it would not be in what is kept.
         assert server.num_written == 0
         del client.headers["idempotency-key"]
-        assert (await client.post(PATH, json=chat)).status_code == 200
+        assert (await client.post(PATH, json=chat | {"max_tokens": 48})).status_code == 200
         assert (server.num_written > 0) == stream
     inference.pool.close()
 

@@ -198,6 +198,21 @@ async def test_an_engine_fault_is_told_of_once(
     assert (timeline.status, timeline.code, timeline.outcome) == (200, "internal_error", "failed")
 
 
+async def test_what_is_written_at_once_is_counted(
+    scripted: ScriptedService, scripted_client: httpx.AsyncClient, words: list[int]
+) -> None:
+    """Events that are not sent but written are counted as events, with their bytes."""
+    heard = Heard()
+    server: Any = scripted_client._transport.app  # type: ignore[attr-defined]
+    server.app._ended = heard.ended
+    scripted.script = [*(((word,), None) for word in words[:6]), ((), FinishReason.STOP)]
+    response = await scripted_client.post(PATH, json=BODY | {"stream": True})
+    timeline = heard.one()
+    # All but the first, with the head, and the last.
+    assert (server.num_written, timeline.num_events) == (5, 7)
+    assert timeline.num_bytes == len(response.content)
+
+
 @asynccontextmanager
 async def real_app(model: ServedModel, heard: Heard) -> AsyncIterator[ASGIApp]:
     inference = InferenceService(salt_key=b"salt" * 8, pool=FairPool())
