@@ -116,7 +116,6 @@ def _look_before_use(engine: AsyncEngine, clock: Callable[[], float]) -> None:
     """
     pool, gone = engine.sync_engine, engine.dialect.loaded_dbapi.Error
 
-    @event.listens_for(pool, "connect")
     @event.listens_for(pool, "checkin")
     def note(connection: DBAPIConnection | None, entry: ConnectionPoolEntry) -> None:
         if connection is not None:
