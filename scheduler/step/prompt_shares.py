@@ -17,6 +17,8 @@ same bound on the loss of throughput takes (`scheduler.step.water_level`).
 - Rows that were promised a pace, or gaps, have it by `scheduler.step.budget`, and are nobody's
   reason to hold prompts. Nor are rows of a lower band.
 - A long prompt has a rule of its own (`scheduler.step.long_prompts`), and its steps are left alone.
+- Where rows cost more than the rest of a step, as on a CPU, tenants sit out for what their rows
+  bring (`scheduler.step.decode_shares`): held here as well, who brings prompts would be held twice.
 """
 
 from __future__ import annotations
@@ -143,6 +145,8 @@ class PromptShares:
         if not is_held.any():
             return math.inf
         fixed_s = max(0.0, alone_s - float(run_s.sum()))
+        if rows_s.sum() > fixed_s:
+            return math.inf
         # Rows that sit out ask for as much: it is the level of `decode_shares`.
         asked_s = rows_s + full_s * is_held
         level = fair_level(asked_s, weights, asked_s, fixed_s, self._max_loss)

@@ -227,6 +227,17 @@ def test_prompts_that_cost_nothing_are_whole() -> None:
     assert after_one(make_driver(cost=StepCost("flat", flat, flat)), 10, 20)[2:] == [ROOM] * 18
 
 
+def test_where_rows_are_what_steps_cost_prompts_are_whole() -> None:
+    """A row that costs less than the rest of its step cuts prompts, and a dearer one does not."""
+    for per_row_s, is_cut in ((0.0099, True), (0.0101, False)):
+        line = replace(LINE, per_decode_token_s=per_row_s)
+        driver = make_driver(cost=StepCost("line", line, line))
+        offer(driver, "light", 10)
+        for _ in range(100):
+            offer(driver, "flood", 5_000, 1)
+        assert (chunks(driver, 120)[-1] < ROOM - 1) == is_cut
+
+
 def test_what_is_left_of_a_part_is_kept_for_the_next_prompt() -> None:
     """After two steps without a prompt it has three parts, and after forty four."""
     line = replace(LINE, per_prefill_token_s=0.001)
