@@ -38,7 +38,7 @@ TICK_S: Final = 1.0
 STREAM_S: Final = 300.0
 MAX_CLIENTS: Final = 500
 # So many are told in a row, in about a millisecond, and then what else goes on has its turn:
-# all within half a tick. To wake for half as many each time costs a third more.
+# all within half a tick.
 _TOGETHER, _APART_S = 40, 0.01
 
 

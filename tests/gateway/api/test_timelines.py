@@ -189,7 +189,7 @@ async def test_an_engine_fault_is_told_of_once(
 ) -> None:
     """A stream that fails after its head keeps its status and says what ended it."""
     heard = Heard()
-    # The fixture's application has no listener: the same service behind one that has.
+    # The fixture's application, which httpx keeps to itself, has no listener: give it one.
     app: Any = scripted_client._transport.app.app  # type: ignore[attr-defined]
     app._ended = heard.ended
     scripted.script = [((5,), None), ((), FinishReason.ERROR)]
@@ -203,6 +203,7 @@ async def test_what_is_written_at_once_is_counted(
 ) -> None:
     """Events that are not sent but written are counted as events, with their bytes."""
     heard = Heard()
+    # httpx keeps what it was given to itself.
     server: Any = scripted_client._transport.app  # type: ignore[attr-defined]
     server.app._ended = heard.ended
     scripted.script = [*(((word,), None) for word in words[:6]), ((), FinishReason.STOP)]

@@ -17,6 +17,7 @@ class WritesNow:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         def write(data: bytes) -> bool:
             assert data, "an empty chunk ends the body"
+            # A coroutine, though typed as an awaitable: it ends at its first step.
             sending = send({"type": "http.response.body", "body": data, "more_body": True})
             try:
                 sending.send(None)  # type: ignore[attr-defined]

@@ -118,6 +118,7 @@ async def test_no_request_is_kept_by_it() -> None:
     cycles: list[weakref.ref[object]] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        # uvicorn's `send` is a method of the cycle, typed as a callable.
         cycles.append(weakref.ref(send.__self__))  # type: ignore[attr-defined]
         await begin(send)
         await end(send)

@@ -105,6 +105,7 @@ class Watched:
         return pid
 
     def _note(self, query: object) -> None:
+        # asyncpg's record of a query has no type.
         self.asked.append(query.query)  # type: ignore[attr-defined]
 
 
