@@ -39,6 +39,9 @@ class Hand:
         self._faults = faults
         page.on("console", self._told)
         page.on("pageerror", lambda error: faults.append(f"{page.url} throws {error}"))
+        # Who listens from the start has no race between asking to be told and the key: on a busy
+        # machine the browser took the key first, and the question for a file was nobody's.
+        page.on("filechooser", lambda _: None)
 
     def _told(self, said: ConsoleMessage) -> None:
         # That an answer is a 403 is what a journey may be about.
