@@ -45,8 +45,8 @@ class FairnessConfig:
     `best_effort_ttft_s`. So that tenants have their shares of the
     rows that decode, and promises are kept, rows sit out steps; that costs at most
     `max_throughput_loss` of what the machine does (0: all rows decode in every step; see
-    `scheduler.step.decode_shares`). With `levels_prompts` prompts are cut for others' rows within
-    the same bound (`scheduler.step.prompt_shares`).
+    `scheduler.step.decode_shares`). With `levels_prompts` prompts without a promise are cut for
+    others' rows within the same bound (`scheduler.step.prompt_shares`).
     """
 
     policy: str = "vtc"
@@ -57,7 +57,7 @@ class FairnessConfig:
     precharge_output: bool = False
     best_effort_ttft_s: float = 60.0
     max_throughput_loss: float = 0.2
-    levels_prompts: bool = False
+    levels_prompts: bool = True
     band_shares: Mapping[Band, float] = field(
         default_factory=lambda: MappingProxyType(
             {

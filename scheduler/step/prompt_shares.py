@@ -16,6 +16,8 @@ same bound on the loss of throughput takes (`scheduler.step.water_level`).
   few prompts would be cut to less than the many of another have.
 - Rows that were promised a pace, or gaps, have it by `scheduler.step.budget`, and are nobody's
   reason to hold prompts. Nor are rows of a lower band.
+- Prompts that were promised a first token are not held: a promise is not traded for a share, and
+  who was let in on one (`scheduler.admission`) was so for steps that are as long as there is room.
 - A long prompt has a rule of its own (`scheduler.step.long_prompts`), and its steps are left alone.
 - Where rows cost more than the rest of a step, as on a CPU, tenants sit out for what their rows
   bring (`scheduler.step.decode_shares`): held here as well, who brings prompts would be held twice.
@@ -59,14 +61,15 @@ class _Tenants(NamedTuple):
     """Hold columns of tenants, in seconds of a step.
 
     `rows_s` is what their rows ask for, `run_s` what those that run have, `prompts_s` what their
-    prompts want, and `levels` what all of theirs have had of a step lately, for their weights. Who
-    `is_waiting` has rows or a first token that wait for the step's end. `num_steps_since` counts
-    steps from their last prompt on.
+    prompts want and `promised_s` those with a promise, and `levels` what all of theirs have had of
+    a step lately, for their weights. Who `is_waiting` has rows or a first token that wait for the
+    step's end. `num_steps_since` counts steps from their last prompt on.
     """
 
     rows_s: Seconds
     run_s: Seconds
     prompts_s: Seconds
+    promised_s: Seconds
     weights: Seconds
     levels: Seconds
     is_waiting: NDArray[np.bool_]
@@ -116,18 +119,21 @@ class PromptShares:
         full_s = self._step_model.price_s(with_all) - alone_s
         if full_s <= 0.0:
             return room
-        wanted: dict[int, int] = {}
-        for prompt in under_way:
-            member, num_left = prompt.account[MEMBER], prompt.num_tokens - prompt.num_computed
-            wanted[member] = wanted.get(member, 0) + num_left
-        bands = [prompt.request.band for prompt in under_way]
+        prompts = [(prompt, prompt.num_tokens - prompt.num_computed) for prompt in under_way]
         if head is not None:
-            member = head.account[MEMBER]
-            num_waiting = int(self._tree.num_waiting_of(np.array([member]))[0])
-            wanted[member] = wanted.get(member, 0) + num_waiting * head.num_tokens
-            bands.append(head.request.band)
-        wanted_s = {member: full_s * min(1.0, num / room) for member, num in wanted.items()}
-        band = min(bands)
+            num_waiting = int(self._tree.num_waiting_of(np.array([head.account[MEMBER]]))[0])
+            prompts.append((head, num_waiting * head.num_tokens))
+        # What all want, and of it what is promised.
+        wanted: dict[int, list[int]] = {}
+        for prompt, num_left in prompts:
+            nums = wanted.setdefault(prompt.account[MEMBER], [0, 0])
+            nums[0] += num_left
+            nums[1] += num_left if prompt.request.slo.ttft_s is not None else 0
+        wanted_s = {
+            member: [full_s * min(1.0, num / room) for num in nums]
+            for member, nums in wanted.items()
+        }
+        band = min(prompt.request.band for prompt, _ in prompts)
         limit_s = self._limit_s(self._tenants(wanted_s, decoding, band), alone_s, full_s)
         return room if limit_s >= full_s else int(room * limit_s / full_s)
 
@@ -154,13 +160,16 @@ class PromptShares:
             return math.inf
         parts_s: Seconds = np.maximum(held_to(asked_s, weights, level) - run_s, 0.0)
         parts_s *= np.minimum(tenants.num_steps_since, _MAX_SAVED)
+        parts_s = np.maximum(parts_s, tenants.promised_s)
         return float(tenants.prompts_s[~is_held].sum() + parts_s[is_held].sum())
 
-    def _tenants(self, wanted_s: Mapping[int, float], decoding: Slots, band: Band) -> _Tenants:
+    def _tenants(
+        self, wanted_s: Mapping[int, Many[float]], decoding: Slots, band: Band
+    ) -> _Tenants:
         """Gather those who have something in the step, or had a prompt lately.
 
-        Args: `wanted_s`: what each tenant's prompts would take, by its entry in the tree, the
-        highest of `band`.
+        Args: `wanted_s`: what each tenant's prompts would take, and those with a promise, by its
+        entry in the tree, the highest of `band`.
         """
         rows, num_steps = self._running.decode_rows, self._running.num_steps
         lately, slots = self._prefills.lately(band, num_steps), rows.online()
@@ -175,8 +184,8 @@ class PromptShares:
         run_s = rows_s
         if len(decoding) < len(slots):
             run_s = np.bincount(members, weights=costs_s * runs, minlength=size).astype(np.float64)
-        prompts_s = np.zeros(size)
-        prompts_s[list(wanted_s)] = list(wanted_s.values())
+        prompts_s, promised_s = np.zeros((2, size))
+        prompts_s[list(wanted_s)], promised_s[list(wanted_s)] = zip(*wanted_s.values(), strict=True)
         waits = runs & (rows.bands[slots] <= band) & ~self._running.pace.has_promise(slots)
         is_waiting, comes = np.zeros((2, size), dtype=bool)
         is_waiting[members[waits]] = comes[lately] = True
@@ -187,7 +196,14 @@ class PromptShares:
         is_waiting = is_waiting[entries] | sends_few
         num_since = self._prefills.steps_since(entries, num_steps)
         return _Tenants(
-            rows_s, run_s[entries], prompts_s[entries], weights, levels, is_waiting, num_since
+            rows_s=rows_s,
+            run_s=run_s[entries],
+            prompts_s=prompts_s[entries],
+            promised_s=promised_s[entries],
+            weights=weights,
+            levels=levels,
+            is_waiting=is_waiting,
+            num_steps_since=num_since,
         )
 
 

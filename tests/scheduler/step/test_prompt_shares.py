@@ -206,6 +206,20 @@ def test_who_was_promised_something_or_is_below_shortens_no_step() -> None:
     assert after_one(make_driver(), 10, 20, band=Band.FLEX)[2:] == [ROOM] * 18
 
 
+def test_a_promised_prompt_is_not_cut() -> None:
+    """Ten of four hundred tokens have whole steps; when they are done the flood has its part."""
+    driver = make_driver()
+    offer(driver, "light", 10)
+    driver.turn()
+    for _ in range(10):
+        offer(driver, "flood", 5_000, 1)
+        offer(driver, "quick", 400, 1, slo=Slo(ttft_s=60.0))
+    chunks(driver, 2)
+    had = chunks(driver)
+    assert had[:2] == [ROOM - 1] * 2
+    assert had[2:] == pytest.approx([FAIR] * 10, abs=10)
+
+
 def test_who_sends_much_is_helped_by_whole_steps() -> None:
     """A tenant with an eighth of what the flood has needs the machine and no short steps."""
     assert after_one(make_driver(), 1_500, 6)[1:] == [ROOM] * 5
