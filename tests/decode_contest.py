@@ -32,7 +32,8 @@ class Flood:
 
     With `grant` each may draw so many tokens at first, and as many more a few steps after each
     time that it has drawn them. Outputs are of `output` tokens and up to an eighth more. With
-    `mask_s` they have a constraint whose masks take so long, the first one aside.
+    `mask_s` they have a constraint whose masks take so long, the first one aside. Those that come
+    `once` are not replaced.
     """
 
     tenant: str
@@ -45,6 +46,7 @@ class Flood:
     slo: Slo = fakes.NOTHING_PROMISED
     grant: int | None = None
     mask_s: float = 0.0
+    once: bool = False
 
 
 def config_of(max_throughput_loss: float = 0.2, policy: str = "vtc") -> SchedulerConfig:
@@ -155,7 +157,8 @@ class Contest:
                 self.facts.append(output.facts)
                 assert output.num_output_tokens == _length(flood, output.request_id)
                 del self.live[output.request_id]
-                self._offer(flood)
+                if not flood.once:
+                    self._offer(flood)
             elif flood.grant is not None and output.num_output_tokens % flood.grant == 0:
                 granted = output.num_output_tokens + flood.grant
                 self._grants.append((len(self.plans) + 3, output.request_id, granted))

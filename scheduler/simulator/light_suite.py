@@ -13,7 +13,8 @@ of some of the rows does better. Prompts come with either.
 
 Then beside endless prompts of 4,000 tokens, on an A100 with Llama-3-8B: in whole steps, and cut for
 the stream (`scheduler.step.prompt_shares`). And what the first token takes there of a tenant that
-sends eight tokens three times a second and draws one, so that it has nothing in most steps.
+sends eight tokens three times a second and draws one, so that it has nothing in most steps; on the
+CPU beside the rows, with all of them in each step and with some that sit out for it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _SHORT_EVERY_S = 0.31
 # Of a run, in which none is sent that might not begin.
 _LAST_S = 2.0
 _CUT_OF_WHOLE = 0.5
-NUM_RUNS = 2 + len(_LOSSES) + 3 + 2
+NUM_RUNS = 2 + len(_LOSSES) + 3 + 2 + 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,33 +136,54 @@ def _run_prompts(on_run: OnRun, options: LightSuiteOptions, result: SuiteResult)
 
 
 def _run_short(on_run: OnRun, options: LightSuiteOptions, result: SuiteResult) -> None:
-    """Send a short prompt now and then beside whole prompts on the larger machine, and cut ones."""
-    machine = load_machine("a100-llama-3-8b")
+    """Send a short prompt now and then beside prompts that are whole or cut, and beside rows."""
+    whole, cut = (_config(_PROMPT_LOSS, levels_prompts=levels) for levels in (False, True))
+    a100, cpu = load_machine("a100-llama-3-8b"), load_machine("cpu-demo")
+    for kind, machine, flood, configs in (
+        ("short", a100, _PROMPTS, {"whole": whole, "cut": cut}),
+        ("short_rows", cpu, _ROWS, {"all": _config(0.0), "held": _config(_PROMPT_LOSS)}),
+    ):
+        ttft_s, per_s = {}, {}
+        for name, config in configs.items():
+            done = simulate(machine, config, _visited(options, flood), until_s=options.duration_s)
+            ttft_s[name] = quantiles(_first_tokens_s(done))["p99"] or math.inf
+            per_s[name] = _flood_tokens_per_s(done)
+            shown = f"{kind} {name}".replace("_", " beside ")
+            result.samples[shown] = {"ttft_p99_s": ttft_s[name], "tokens_per_s": per_s[name]}
+            result.figures[f"{kind}_{name}_ttft_p99_s"] = Figure(ttft_s[name], "s")
+            first = f"first token {1e3 * ttft_s[name]:.0f} ms"
+            ratio = ttft_s[name] / next(iter(ttft_s.values()))
+            result.rows.append((shown, first, number(ratio), "", f"{per_s[name]:,.0f}"))
+            on_run(shown)
+        (before_s, after_s), (most, least) = ttft_s.values(), per_s.values()
+        ratio_name, tokens_name = f"{kind}_{name}_ttft_ratio", f"{kind}_{name}_tokens_per_s_ratio"
+        result.figures |= {
+            ratio_name: at_most(after_s / before_s, _CUT_OF_WHOLE, "ratio"),
+            tokens_name: at_least(least / most, 1.0 - _PROMPT_LOSS, "ratio"),
+        }
+
+
+def _visited(options: LightSuiteOptions, flood: _Flood) -> Workload:
+    """Have a short prompt come now and then beside a flood, and draw a token."""
     short = _request(_LIGHT, _SHORT_PROMPT, 1)
     num_short = int((options.duration_s - _SETTLED_S - _LAST_S) / _SHORT_EVERY_S)
-    workload = Workload(
+    return Workload(
         name=_FLOOD,
         arrivals=[short.at(_SETTLED_S + number * _SHORT_EVERY_S) for number in range(num_short)],
         duration_s=options.duration_s,
-        backlog=_endless(random.Random(options.seed), _PROMPTS),
-        backlog_depth=_PROMPTS.depth,
+        backlog=_endless(random.Random(options.seed), flood),
+        backlog_depth=flood.depth,
     )
-    ttft_s, per_s = [], []
-    for name, levels in (("short beside whole", False), ("short beside cut", True)):
-        config = _config(_PROMPT_LOSS, levels_prompts=levels)
-        done = simulate(machine, config, workload, until_s=options.duration_s)
-        ttft_s.append(quantiles(_first_tokens_s(done))["p99"] or math.inf)
-        per_s.append(_prompt_tokens_per_s(done))
-        result.samples[name] = {"ttft_p99_s": ttft_s[-1], "tokens_per_s": per_s[-1]}
-        first = f"first token {1e3 * ttft_s[-1]:.0f} ms"
-        result.rows.append((name, first, number(ttft_s[-1] / ttft_s[0]), "", f"{per_s[-1]:,.0f}"))
-        on_run(name)
-    result.figures |= {
-        "short_whole_ttft_p99_s": Figure(ttft_s[0], "s"),
-        "short_cut_ttft_p99_s": Figure(ttft_s[1], "s"),
-        "short_cut_ttft_ratio": at_most(ttft_s[1] / ttft_s[0], _CUT_OF_WHOLE, "ratio"),
-        "short_cut_tokens_per_s_ratio": at_least(per_s[1] / per_s[0], 1.0 - _PROMPT_LOSS, "ratio"),
-    }
+
+
+def _flood_tokens_per_s(done: Run) -> float:
+    """Return the tokens of all prompts that have begun, and drawn, per second."""
+    served = (
+        one.arrival.num_prompt_tokens + one.num_output_tokens
+        for one in done.records
+        if one.num_output_tokens
+    )
+    return sum(served) / done.end_s
 
 
 def _prompt_tokens_per_s(done: Run) -> float:

@@ -120,7 +120,7 @@ class Composer:
         if draft.num_tokens:
             running.num_steps += 1
             step = draft.finish(step_id, running)
-            self._shares.note(step, is_behind=self._is_behind(step, kept_by))
+            self._shares.note(step, now, is_behind=self._is_behind(step, kept_by))
             return step
         if not admits and self._num_steps_to_admission and len(self._waiting):
             # Rows run, but none may draw: looking at the queue only now and then is for others.
@@ -237,7 +237,7 @@ class Composer:
         prompts = [self._running.find(slot) for slot in under_way]
         head = self._waiting.peek(now)
         decoding = np.array(draft.rows.slots, dtype=np.intp)
-        return max(least, shares.num_tokens(prompts, head, decoding, step, room))
+        return max(least, shares.num_tokens(prompts, head, decoding, step, room, now))
 
     def _goes_on(self, sequence: Sequence, head: Sequence, now: float) -> bool:
         """Tell whether a prompt under way goes before the next request.

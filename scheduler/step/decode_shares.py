@@ -2,7 +2,7 @@
 
 All of them would give whoever has more requests more of the machine, as soon as all requests fit.
 So rows sit out of tenants that have more of a step's time than others of the same weight, by what
-the step model says that a row costs (`scheduler.step.water_level`), and run in turn
+the step model says that a row costs (`scheduler.step.row_parts`), and run in turn
 (`scheduler.running.rotation`). What a tenant's prompts cost lately counts as its rows do.
 
 What is held to is the present, not the tree's counters: those level who begins to wait with who
@@ -11,21 +11,19 @@ what it had while others wanted nothing.
 
 - A tenant of an organisation has no share of its own: all rows of the organisation count together,
   and run in turn by key.
-- Bands come first: a lower one has what higher ones leave of the least that must be done, and its
-  guaranteed share of it.
+- A tenant that had a prompt lately and has no row will soon send another, which waits for the step
+  under way and is in the next one. If it sends little beside what others have, these sit out for
+  it as they would for a row of it.
 - Where all rows were promised a pace, or gaps, none sits out for shares: faster is not better then.
 - Promises come before shares. A row runs that would be late if it sat out, and where a step with
   all would end too late for a row that can be in time, others sit out for it.
 - A row sits out `MAX_STEPS_OUT` steps in succession at most.
 - What a row costs cannot be told from what any step does while all steps are alike, and then the
   model that began as a guess says either. So where a tenant might be held, a step now and then has
-  a quarter of the rows,
-  or twice as many as run where these are less than half.
+  a quarter of the rows, or twice as many as run where these are less than half.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,16 +37,9 @@ from scheduler.running import PLACE_BITS, Rotation, RunningSet, Slots
 from scheduler.sequence import KEY, MEMBER
 from scheduler.step.budget import LEAST_TOKENS
 from scheduler.step.draft import Step
-from scheduler.step.recent_prefills import RecentPrefills
-from scheduler.step.water_level import (
-    Seconds,
-    fair_level,
-    held_to,
-    least_work_s,
-    level_for,
-    max_loss_for,
-    worthwhile_work_s,
-)
+from scheduler.step.recent_prefills import FEW, RecentPrefills
+from scheduler.step.row_parts import RowParts, TenantRows
+from scheduler.step.water_level import Seconds, least_work_s
 
 MAX_STEPS_OUT = 31
 # Parts are found anew after so many steps, or where a promise is tight or an eighth of rows is new.
@@ -60,28 +51,6 @@ _LEAST_HELD = 0.05
 _NUM_FIRST_SAMPLES = 8
 _SAMPLED_AFTER, _SAMPLED_AFTER_FIRST = 32, 128
 _LEAST_SAMPLED = 8
-
-
-class _Tenants(NamedTuple):
-    """Hold columns of the tenants that have rows: `asked_s` is what these cost in a step."""
-
-    entries: NDArray[np.intp]
-    asked_s: Seconds
-    weights: Seconds
-    prefilled_s: Seconds
-    wanted_s: Seconds
-    bands: NDArray[np.intc]
-
-    def of_band(self, band: int) -> _Tenants:
-        among = self.bands == band
-        return _Tenants(
-            self.entries[among],
-            self.asked_s[among],
-            self.weights[among],
-            self.prefilled_s[among],
-            self.wanted_s[among],
-            self.bands[among],
-        )
 
 
 class DecodeShares:
@@ -101,7 +70,6 @@ class DecodeShares:
     ) -> None:
         self.kept_s = 0.0
         self._max_loss = config.fairness.max_throughput_loss
-        self._band_shares = config.fairness.band_shares
         self._composer = config.composer
         # Who sits out may run in the next step, which ends so many from now; one is to spare.
         self._num_steps_ahead = depth + 2
@@ -110,6 +78,7 @@ class DecodeShares:
         self._has_shares = tree.has_shares
         self._step_model = step_model
         self.prefills = RecentPrefills(step_model)
+        self._parts = RowParts(config.fairness, running, self.prefills)
         self._rotation = Rotation()
         # What tenants that are held have of a step, by entry, or None where nobody is.
         self._part_of: Seconds | None = None
@@ -154,7 +123,7 @@ class DecodeShares:
         tenants = self._running.decode_rows.accounts[slots, MEMBER]
         if is_tight or not is_known:
             most_s = self._most_s(slots, costs_s, fixed_s, now) if is_tight else np.inf
-            self._part_of = self._find_parts(slots, tenants, costs_s, fixed_s, most_s)
+            self._part_of = self._find_parts(slots, tenants, costs_s, fixed_s, most_s, now)
             # What a tight promise takes is for this step alone.
             self._found_at_step = self._running.num_steps - _NUM_STEPS_KEPT * is_tight
             self._found_for_rows = len(slots)
@@ -166,10 +135,10 @@ class DecodeShares:
                 return picked
         return self._pick(slots, tenants, costs_s, now)
 
-    def note(self, step: Step, *, is_behind: bool) -> None:
+    def note(self, step: Step, now: float, *, is_behind: bool) -> None:
         """Learn what prompts a step computes, whose, and whether there are more than that."""
         if self._max_loss and step.slices:
-            self.prefills.note(step, self._running.num_steps, is_behind=is_behind)
+            self.prefills.note(step, self._running.num_steps, now, is_behind=is_behind)
 
     def _find_parts(
         self,
@@ -178,10 +147,13 @@ class DecodeShares:
         costs_s: Seconds,
         fixed_s: float,
         most_s: float,
+        now: float,
     ) -> Seconds | None:
         """Say by entry what tenants that are held have of a step; None where nobody is."""
         work_s = float(np.add.reduce(costs_s))
-        shares = self._has_shares and bool((tenants != tenants[0]).any())
+        shares = self._has_shares
+        comers = self._comers(slots, tenants, now) if shares else tenants[:0]
+        shares = bool(len(comers) or (tenants != tenants[0]).any()) and shares
         # Who is promised a pace has it and gains nothing by more.
         shares = shares and not self._running.pace.are_promised(slots)
         if shares and self._running.batch_decodes:
@@ -190,6 +162,10 @@ class DecodeShares:
         if not shares and most_s >= work_s:
             return None
         found = self._tenants(slots, tenants, costs_s)
+        num_with_rows = len(found.entries)
+        if shares and len(comers):
+            found = found.beside(self._expected(comers, found, work_s / len(slots)))
+            shares = len(found.entries) > 1
         if shares:
             levels = found.asked_s / found.weights
             # Between bands nothing is held for what rows cost.
@@ -200,8 +176,9 @@ class DecodeShares:
             shares = work_s > fixed_s
             if not shares and most_s >= work_s:
                 return None
-        parts_s = self._parts(found, fixed_s, most_s, shares=shares)
+        parts_s = self._parts.of(found, fixed_s, most_s, shares=shares)
         is_held = parts_s < (1.0 - _LEAST_HELD) * found.asked_s
+        is_held[num_with_rows:] = False
         if not is_held.any():
             return None
         held = found.entries[is_held]
@@ -238,7 +215,7 @@ class DecodeShares:
         batch_s = row_s * len(batch) + context_s * int(rows.num_tokens[batch].sum())
         return min(batch_s, self._composer.harvest_step_s)
 
-    def _tenants(self, slots: Slots, tenants: NDArray[np.intp], costs_s: Seconds) -> _Tenants:
+    def _tenants(self, slots: Slots, tenants: NDArray[np.intp], costs_s: Seconds) -> TenantRows:
         """Gather what each tenant asks for."""
         asked_s = np.bincount(tenants, weights=costs_s).astype(np.float64)
         entries = np.flatnonzero(asked_s)
@@ -253,7 +230,7 @@ class DecodeShares:
             had_s = np.minimum(asked_s, self._part_of.take(entries, mode="clip"))
         self.prefills.note_rows(entries, had_s, num_steps)
         wanted_s = (asked_s + prefilled_s) * (1.0 + self._tree.num_waiting_of(entries) / num_rows)
-        return _Tenants(
+        return TenantRows(
             entries,
             asked_s,
             self._tree.weights_of(entries),
@@ -262,71 +239,21 @@ class DecodeShares:
             bands[entries],
         )
 
-    def _parts(self, tenants: _Tenants, fixed_s: float, most_s: float, *, shares: bool) -> Seconds:
-        """Say what each tenant's rows have of the step."""
-        asked_s = tenants.asked_s
-        if shares:
-            asked_s = self._by_band(tenants, fixed_s)
-        if asked_s.sum() <= most_s:
-            return asked_s
-        return held_to(asked_s, tenants.weights, level_for(asked_s, tenants.weights, most_s))
+    def _comers(self, slots: Slots, tenants: NDArray[np.intp], now: float) -> NDArray[np.intp]:
+        """List those without a row who had a prompt lately, and so will soon want one."""
+        lowest = Band(int(self._running.decode_rows.bands[slots].max()))
+        lately = self.prefills.lately(lowest, self._running.num_steps, now)
+        return np.setdiff1d(lately, tenants)
 
-    def _by_band(self, tenants: _Tenants, fixed_s: float) -> Seconds:
-        """Let the highest band have what is fair between its tenants.
-
-        Those below have what it leaves of what must be done, or their shares of all.
-        """
-        bands = np.unique(tenants.bands).tolist()
-        top = tenants.of_band(bands[0]) if len(bands) > 1 else tenants
-        held_s = self._fair(top, fixed_s)
-        if len(bands) == 1:
-            return held_s
-        work_s, used_s = float(tenants.asked_s.sum()), float(held_s.sum())
-        loss = max_loss_for(self._max_loss, float(top.weights.sum() / tenants.weights.sum()))
-        needed_s = least_work_s(work_s, fixed_s, loss)
-        needed_s = max(needed_s, worthwhile_work_s(work_s, fixed_s))
-        needed_s = min(needed_s, float(self._fair(tenants, fixed_s, brings=False).sum()))
-        parts_s = np.zeros(len(tenants.entries))
-        parts_s[tenants.bands == bands[0]] = held_s
-        shares = [self._band_shares.get(Band(band), 0.0) for band in bands]
-        for number, band in enumerate(bands[1:], 1):
-            own = tenants.of_band(band)
-            left_s = (1.0 - sum(shares[number + 1 :])) * needed_s - used_s
-            part_s = max(left_s, used_s * shares[number] / (1.0 - shares[number]))
-            level = level_for(own.asked_s, own.weights, part_s)
-            held_s = held_to(own.asked_s, own.weights, level)
-            parts_s[tenants.bands == band] = held_s
-            used_s += float(held_s.sum())
-        return parts_s
-
-    def _fair(self, tenants: _Tenants, fixed_s: float, *, brings: bool = True) -> Seconds:
-        """Say what rows have where bands make no difference, with what they bring or without."""
-        asked_s = tenants.asked_s + tenants.prefilled_s
-        level = fair_level(asked_s, tenants.weights, tenants.wanted_s, fixed_s, self._max_loss)
-        parts_s = _part(tenants, level)
-        brought = np.zeros(len(parts_s))
-        if brings:
-            brought = self.prefills.per_decode(tenants.entries, self._running.num_steps)
-        return self._enough(tenants, parts_s, brought, fixed_s)
-
-    def _enough(
-        self, tenants: _Tenants, parts_s: Seconds, brought: Seconds, fixed_s: float
-    ) -> Seconds:
-        """Raise parts that are too small for what may be lost in tokens.
-
-        Prompts are work where rows that are held bring them, and who has most of those has no more
-        of what is left for them. Prompts of others come whoever decodes: were they to count, who
-        sends many would take rows from others.
-        """
-        with_prompts = np.where(parts_s < tenants.asked_s, 1.0 + brought, 1.0)
-        asked_s = tenants.asked_s * with_prompts
-        needed_s = least_work_s(float(asked_s.sum()), fixed_s, self._max_loss)
-        if float(parts_s @ with_prompts) >= needed_s:
-            return parts_s
-        level = level_for(asked_s, tenants.weights, needed_s)
-        enough_s = held_to(asked_s, tenants.weights, level) / with_prompts
-        raised_s: Seconds = np.maximum(parts_s, enough_s)
-        return raised_s
+    def _expected(self, comers: NDArray[np.intp], tenants: TenantRows, row_s: float) -> TenantRows:
+        """Gather those of the comers that send little beside what tenants with rows have."""
+        prefilled_s = self.prefills.of(comers, self._running.num_steps)
+        asked_s = np.full(len(comers), row_s)
+        weights, wanted_s = self._tree.weights_of(comers), asked_s + prefilled_s
+        bands = self.prefills.bands_of(comers).astype(np.intc)
+        most = ((tenants.asked_s + tenants.prefilled_s) / tenants.weights).max()
+        expected = TenantRows(comers, asked_s, weights, prefilled_s, wanted_s, bands)
+        return expected.among(wanted_s < FEW * most * weights)
 
     def _sample(self, slots: Slots, now: float) -> Slots:
         """Return more rows than most steps have, or fewer: those that ran least lately."""
@@ -407,12 +334,3 @@ class DecodeShares:
         rows.turns[out[picked]] += np.arange(len(picked))
         chosen: Slots = slots[runs]
         return chosen
-
-
-def _part(tenants: _Tenants, level: float) -> Seconds:
-    """Say what rows have at a level that their tenants' prompts count towards as well."""
-    if level == np.inf:
-        return tenants.asked_s
-    left_s = tenants.weights * level - tenants.prefilled_s
-    part_s: Seconds = np.minimum(np.maximum(left_s, 0.0), tenants.asked_s)
-    return part_s

@@ -41,7 +41,7 @@ from scheduler.order import FairTree
 from scheduler.request import Band
 from scheduler.running import RunningSet, Slots
 from scheduler.sequence import MEMBER, Sequence
-from scheduler.step.recent_prefills import RecentPrefills
+from scheduler.step.recent_prefills import FEW, RecentPrefills
 from scheduler.step.water_level import NO_LEVEL, Seconds, fair_level, held_to
 
 # Who has no more than so many times as much as another is not ahead of it: where all are alike,
@@ -49,9 +49,6 @@ from scheduler.step.water_level import NO_LEVEL, Seconds, fair_level, held_to
 _AHEAD = 2.0
 # Who had less than the one who had most has what it asks for before that one is served more.
 _NEAR = 0.9
-# Who has no more than this part of what another has is better off where steps are short; who has
-# more waits for the machine.
-_FEW = 0.125
 # Of steps in which a tenant had no prompt: so many parts are kept for its next one. A long prompt
 # rests for many.
 _MAX_SAVED = 4
@@ -105,6 +102,7 @@ class PromptShares:
         decoding: Slots,
         step: StepFeatures,
         room: int,
+        now: float,
     ) -> int:
         """Say how many tokens of prompts are fair, of the `room` that there is for them.
 
@@ -134,7 +132,7 @@ class PromptShares:
             for member, nums in wanted.items()
         }
         band = min(prompt.request.band for prompt, _ in prompts)
-        limit_s = self._limit_s(self._tenants(wanted_s, decoding, band), alone_s, full_s)
+        limit_s = self._limit_s(self._tenants(wanted_s, decoding, band, now), alone_s, full_s)
         return room if limit_s >= full_s else int(room * limit_s / full_s)
 
     def _limit_s(self, tenants: _Tenants, alone_s: float, full_s: float) -> float:
@@ -164,7 +162,7 @@ class PromptShares:
         return float(tenants.prompts_s[~is_held].sum() + parts_s[is_held].sum())
 
     def _tenants(
-        self, wanted_s: Mapping[int, Many[float]], decoding: Slots, band: Band
+        self, wanted_s: Mapping[int, Many[float]], decoding: Slots, band: Band, now: float
     ) -> _Tenants:
         """Gather those who have something in the step, or had a prompt lately.
 
@@ -172,7 +170,7 @@ class PromptShares:
         entry in the tree, the highest of `band`.
         """
         rows, num_steps = self._running.decode_rows, self._running.num_steps
-        lately, slots = self._prefills.lately(band, num_steps), rows.online()
+        lately, slots = self._prefills.lately(band, num_steps, now), rows.online()
         members = rows.accounts[slots, MEMBER]
         size = int(max(*wanted_s, members.max(initial=0), lately.max(initial=0))) + 1
         _, row_s, context_s = self._step_model.decode_costs(len(decoding))
@@ -192,7 +190,7 @@ class PromptShares:
         entries = np.flatnonzero(comes | (rows_s + prompts_s > 0.0))
         rows_s, weights = rows_s[entries], self._tree.weights_of(entries)
         levels = (rows_s + self._prefills.of(entries, num_steps)) / weights
-        sends_few = comes[entries] & (levels < _FEW * levels.max(initial=0.0))
+        sends_few = comes[entries] & (levels < FEW * levels.max(initial=0.0))
         is_waiting = is_waiting[entries] | sends_few
         num_since = self._prefills.steps_since(entries, num_steps)
         return _Tenants(

@@ -23,8 +23,13 @@ from scheduler.step.water_level import Seconds
 _NUM_STEPS = 256
 _KEPT = 1.0 - 1.0 / _NUM_STEPS
 _LEAST_S = 1e-9
-# Whose last prompt is no older will soon have another.
-_LATELY = 64
+# Whose last prompt is no older will soon have another: in steps, and in seconds where so many steps
+# take less. Steps that are cut for who comes take less, and were it for steps alone, whole ones
+# would be back before the next prompt is there.
+_LATELY, _LATELY_S = 64, 1.0
+# Who has no more than this part of what another has is better off where steps are short; who has
+# more waits for the machine.
+FEW = 0.125
 _COLUMNS = (
     "_mean_s",
     "_brought_s",
@@ -32,6 +37,7 @@ _COLUMNS = (
     "_at_step",
     "_decoded_at_step",
     "_unpromised_at_step",
+    "_lately_until_s",
     "_bands",
 )
 _NO_SLO = Slo()
@@ -47,8 +53,10 @@ class RecentPrefills:
         self._at_step, self._decoded_at_step = np.zeros((2, 64), dtype=np.int64)
         # The last step with a prompt that nothing was promised to, and of which band.
         self._unpromised_at_step, self._bands = np.zeros((2, 64), dtype=np.int64)
+        # When that is a second ago.
+        self._lately_until_s = np.zeros(64)
 
-    def note(self, step: Step, number: int, *, is_behind: bool) -> None:
+    def note(self, step: Step, number: int, now: float, *, is_behind: bool) -> None:
         """Take the prompts of a step in; one that `is_behind` has more of them than it computes."""
         for sequence, chunk in zip(step.slices, step.plan.slices, strict=True):
             tenant = sequence.account[MEMBER]
@@ -64,6 +72,7 @@ class RecentPrefills:
             self._at_step[tenant] = number
             if sequence.request.slo == _NO_SLO:
                 self._unpromised_at_step[tenant] = number
+                self._lately_until_s[tenant] = now + _LATELY_S
                 self._bands[tenant] = sequence.request.band
 
     def note_rows(self, tenants: NDArray[np.intp], decoded_s: Seconds, number: int) -> None:
@@ -88,13 +97,19 @@ class RecentPrefills:
         found: NDArray[np.int64] = number + 1 - self._at_step[tenants]
         return found
 
-    def lately(self, band: Band, number: int) -> NDArray[np.intp]:
-        """List those of a band, or of higher ones, who had prompts in the last steps.
+    def lately(self, band: Band, number: int, now: float) -> NDArray[np.intp]:
+        """List those of a band, or of higher ones, who had prompts in the last steps or second.
 
         Whose prompts were promised something are left out.
         """
         is_recent = self._unpromised_at_step > max(0, number - _LATELY)
+        is_recent |= self._lately_until_s > now
         return np.flatnonzero(is_recent & (self._bands <= band))
+
+    def bands_of(self, tenants: NDArray[np.intp]) -> NDArray[np.int64]:
+        """Return the bands of the last prompts of tenants that had one lately."""
+        found: NDArray[np.int64] = self._bands[tenants]
+        return found
 
     def per_decode(self, tenants: NDArray[np.intp], number: int) -> Seconds:
         """Return what the prompts cost that a second of decoding brings, of tenants with rows."""

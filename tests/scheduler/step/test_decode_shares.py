@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -216,6 +217,36 @@ def test_who_waits_for_slots_is_not_helped_by_rows_that_sit_out() -> None:
     contest.run(40)
     assert contest.scheduler.snapshot().queued == 26
     assert decoded(contest, 20) == pytest.approx(34, abs=2)
+
+
+def visited(**visit: Any) -> Contest:
+    """Have sixty rows beside which another tenant's prompts come once, and draw a token each."""
+    contest = Contest(Flood(tenant="b", streams=60, output=500)).run(20)
+    contest.join(Flood(tenant="a", output=1, once=True, **visit))
+    return contest.run(40)
+
+
+def test_rows_sit_out_for_who_came_lately() -> None:
+    """A tenant without a row soon comes again: for a second steps are short for its prompts."""
+    contest = visited(streams=1)
+    assert decoded(contest, 30) == pytest.approx(22, abs=2)
+    before_s = contest.now
+    while contest.now < before_s + 1.0:
+        contest.turn()
+    assert decoded(contest.run(20), 10) == 60
+
+
+def test_nobody_sits_out_for_who_is_not_helped_by_it() -> None:
+    """Who was promised something, is of a lower band or sends much has nothing of short steps."""
+    assert decoded(visited(streams=1, slo=Slo(ttft_s=9.0)), 30) == 60
+    assert decoded(visited(streams=1, band=Band.FLEX), 30) == 60
+    assert decoded(visited(streams=3, prompt=500), 30) < 60
+    assert decoded(visited(streams=5, prompt=500), 30) == 60
+
+
+def test_who_weighs_little_is_not_worth_the_whole_loss() -> None:
+    """Who has a fifth of all weight and came lately has others give up 0.08 of what they do."""
+    assert decoded(visited(streams=1, weight=0.25), 30) == pytest.approx(37, abs=2)
 
 
 def test_prompts_count_towards_a_share() -> None:

@@ -32,19 +32,36 @@ def step_of(tenant: int, band: Band = Band.DEFAULT) -> Step:
 
 def test_a_newcomer_had_no_prompts(prefills: RecentPrefills) -> None:
     """However many tenants come, what one had computed counts for it and for nobody else."""
-    prefills.note(step_of(3), 1, is_behind=False)
+    prefills.note(step_of(3), 1, 0.0, is_behind=False)
     everybody = np.arange(1_000)
     costs_s = prefills.of(everybody, 1)
     assert costs_s[3] == pytest.approx(0.001)
     assert np.flatnonzero(costs_s).tolist() == [3]
 
 
+def test_who_came_lately_is_known_for_steps_and_for_seconds(prefills: RecentPrefills) -> None:
+    """For 64 steps, however long, and for a second, however many steps that is."""
+    prefills.note(step_of(3), 10, 5.0, is_behind=False)
+    prefills.note(step_of(70, Band.FLEX), 10, 5.0, is_behind=False)
+
+    def lately(number: int, now: float, band: Band = Band.DEFAULT) -> list[int]:
+        found: list[int] = prefills.lately(band, number, now).tolist()
+        return found
+
+    assert lately(73, 99.0) == [3]
+    assert lately(74, 99.0) == []
+    assert lately(999, 5.9) == [3]
+    assert lately(999, 6.1) == []
+    assert lately(11, 5.1, Band.FLEX) == [3, 70]
+    assert prefills.bands_of(np.array([3, 70])).tolist() == [Band.DEFAULT, Band.FLEX]
+
+
 def test_rows_bring_what_steps_keep_up_with(prefills: RecentPrefills) -> None:
     """Prompts count by what their tenant's rows had, but not of a backlog nor of batch work."""
     behind, batch, brings, newcomer = range(4)
-    prefills.note(step_of(behind), 1, is_behind=True)
-    prefills.note(step_of(batch, Band.BATCH), 1, is_behind=False)
-    prefills.note(step_of(brings), 1, is_behind=False)
+    prefills.note(step_of(behind), 1, 0.0, is_behind=True)
+    prefills.note(step_of(batch, Band.BATCH), 1, 0.0, is_behind=False)
+    prefills.note(step_of(brings), 1, 0.0, is_behind=False)
     everybody = np.array([behind, batch, brings, newcomer])
     prefills.note_rows(everybody, np.full(4, 0.002), 1_000)
     assert prefills.per_decode(everybody, 1)[:2].tolist() == [0.0, 0.0]
@@ -55,7 +72,7 @@ def test_rows_bring_what_steps_keep_up_with(prefills: RecentPrefills) -> None:
 def test_what_rows_had_is_a_mean_over_steps(prefills: RecentPrefills) -> None:
     """A tenant whose rows are held to half has brought its prompts by what it had before."""
     tenant = np.array([70])
-    prefills.note(step_of(70), 2_000, is_behind=False)
+    prefills.note(step_of(70), 2_000, 0.0, is_behind=False)
     prefills.note_rows(tenant, np.array([0.004]), 2_000)
     prefills.note_rows(tenant, np.array([0.002]), 2_004)
     expected = 0.256 / 256 / 0.004
