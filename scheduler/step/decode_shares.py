@@ -152,7 +152,7 @@ class DecodeShares:
         """Say by entry what tenants that are held have of a step; None where nobody is."""
         work_s = float(np.add.reduce(costs_s))
         shares = self._has_shares
-        comers = self._comers(slots, tenants, now) if shares else tenants[:0]
+        comers = self._comers(tenants, now) if shares else tenants[:0]
         shares = bool(len(comers) or (tenants != tenants[0]).any()) and shares
         # Who is promised a pace has it and gains nothing by more.
         shares = shares and not self._running.pace.are_promised(slots)
@@ -165,7 +165,6 @@ class DecodeShares:
         num_with_rows = len(found.entries)
         if shares and len(comers):
             found = found.beside(self._expected(comers, found, work_s / len(slots)))
-            shares = len(found.entries) > 1
         if shares:
             levels = found.asked_s / found.weights
             # Between bands nothing is held for what rows cost.
@@ -239,10 +238,10 @@ class DecodeShares:
             bands[entries],
         )
 
-    def _comers(self, slots: Slots, tenants: NDArray[np.intp], now: float) -> NDArray[np.intp]:
+    def _comers(self, tenants: NDArray[np.intp], now: float) -> NDArray[np.intp]:
         """List those without a row who had a prompt lately, and so will soon want one."""
-        lowest = Band(int(self._running.decode_rows.bands[slots].max()))
-        lately = self.prefills.lately(lowest, self._running.num_steps, now)
+        # For those of a lower band than all rows nobody sits out in any case.
+        lately = self.prefills.lately(Band.BATCH, self._running.num_steps, now)
         return np.setdiff1d(lately, tenants)
 
     def _expected(self, comers: NDArray[np.intp], tenants: TenantRows, row_s: float) -> TenantRows:

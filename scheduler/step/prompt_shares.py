@@ -128,8 +128,7 @@ class PromptShares:
             nums[0] += num_left
             nums[1] += num_left if prompt.request.slo.ttft_s is not None else 0
         wanted_s = {
-            member: [full_s * min(1.0, num / room) for num in nums]
-            for member, nums in wanted.items()
+            member: [full_s * num / room for num in nums] for member, nums in wanted.items()
         }
         band = min(prompt.request.band for prompt, _ in prompts)
         limit_s = self._limit_s(self._tenants(wanted_s, decoding, band, now), alone_s, full_s)
