@@ -11,7 +11,7 @@ LOCKED := $(PIP) install --quiet --require-hashes --no-deps --requirement
 SLUICE := $(PIP) install --quiet --no-build-isolation --editable
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve observe test clients soak lint format audit lock clean
+.PHONY: help install serve observe test thorough clients soak lint format audit lock clean
 
 help:            ## List the targets
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/: *.*## */\t/' | expand -t 12
@@ -28,18 +28,22 @@ observe: $(VENV)/.installed  ## Start Debian's Prometheus beside a running `make
 # Bytecode is kept even where a machine's setting says otherwise: hundreds of servers and commands
 # are started, and each would compile all of Sluice anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --durations=50 --durations-min=0.5
-# Which files those are, so that the second run need not collect all the others again.
-ALONE   = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
+BESIDE := -n 2 --dist loadfile --no-loadscope-reorder
+# Which files have tests of a mark, so that a run of these need not collect all the others again.
+marked  = $(shell grep -rl --include='test_*.py' 'mark\.$(1)' tests)
 
-test: $(VENV)/.tested        ## Run every test that needs no GPU (ARGS="tests/engine -k kv")
+test: $(VENV)/.tested        ## Run what holds each promise at a small size, without a GPU (ARGS="tests/engine -k kv")
 ifdef ARGS
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(ARGS)
 else
 	@status=0; \
-	  $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not alone" || status=1; \
-	  $(PYTEST) -m alone $(ALONE) || status=1; \
+	  $(PYTEST) $(BESIDE) -m "not alone and not thorough" || status=1; \
+	  $(PYTEST) -m alone $(call marked,alone) || status=1; \
 	  exit $$status
 endif
+
+thorough: $(VENV)/.tested    ## Run the other tests: documents, charts, pages in a browser, compiled kernels, the suites
+	@$(PYTEST) $(BESIDE) -m thorough $(call marked,thorough)
 
 clients: $(VENV)/.tested     ## Run other projects' clients against Sluice (installs 3 GB into .venv/clients)
 	@$(PYTEST) -n 2 --dist loadfile --timeout 900 tests/clients $(ARGS)

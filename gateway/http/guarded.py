@@ -141,8 +141,8 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._check_size()
             version = self.parser.get_http_version()
             check_target(self.url)
-            check_headers(self.headers, version)
-            self._request_line.check(self.parser.get_method(), self.url, version, self.headers)
+            value_of = check_headers(self.headers, version)
+            self._request_line.check(self.parser.get_method(), self.url, version, value_of)
             if self.parser.should_upgrade():
                 raise MalformedRequest("This server upgrades to no other protocol.")
         except GatewayError as exc:

@@ -48,10 +48,12 @@ class RequestLine:
             self._from, self._is_exact = 0, True
         self._came = data
 
-    def check(self, method: bytes, target: bytes, version: str, headers: Sequence[Header]) -> None:
+    def check(
+        self, method: bytes, target: bytes, version: str, value_of: Mapping[bytes, bytes]
+    ) -> None:
         """Refuse the line of a head that is complete, unless it reads as it was understood.
 
-        Raises: `MalformedRequest`.
+        `value_of` are the values of its headers. Raises: `MalformedRequest`.
         """
         line = b"%b %b HTTP/%b\r\n" % (method, target, version.encode())
         came, at = self._came, self._from
@@ -63,9 +65,8 @@ class RequestLine:
         if not came.startswith(line, at):
             raise MalformedRequest("The request line is not 'METHOD target HTTP/1.1'.")
         end = came.find(b"\r\n\r\n", at + len(line) - 2) + 4
-        length = next((value for name, value in headers if name == b"content-length"), b"0")
-        self._from = end + int(length)
-        self._is_exact = all(name != b"transfer-encoding" for name, _ in headers)
+        self._from = end + int(value_of.get(b"content-length", b"0"))
+        self._is_exact = b"transfer-encoding" not in value_of
 
 
 def check_target(target: bytes) -> None:
@@ -81,8 +82,11 @@ def check_target(target: bytes) -> None:
         )
 
 
-def check_headers(headers: Sequence[Header], http_version: str) -> None:
-    """Refuse heads that say a thing twice or nonsense. Raises: `MalformedRequest`."""
+def check_headers(headers: Sequence[Header], http_version: str) -> Mapping[bytes, bytes]:
+    """Refuse heads that say a thing twice or nonsense; returns the values of the others by name.
+
+    Raises: `MalformedRequest`.
+    """
     # Of each name the last one: what may come once only is counted where names repeat.
     value_of = dict(headers)
     if len(value_of) < len(headers):
@@ -99,6 +103,7 @@ def check_headers(headers: Sequence[Header], http_version: str) -> None:
             raise MalformedRequest("A request has one 'host' header.")
     elif not _is_host(host):
         raise MalformedRequest("The 'host' header is not a host.")
+    return value_of
 
 
 @lru_cache(maxsize=256)

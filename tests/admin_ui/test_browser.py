@@ -11,6 +11,7 @@ from tests.admin_ui.world import fill, open_world
 
 pytestmark = [
     pytest.mark.anyio,
+    pytest.mark.thorough,
     pytest.mark.skipif(chromium() is None, reason="Chromium is not there (apt: chromium)"),
 ]
 

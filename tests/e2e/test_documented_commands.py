@@ -177,6 +177,7 @@ def _install(directory: Path) -> None:
         path.chmod(0o755)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("document", RUN, ids=lambda path: path.name)
 def test_every_command_of_a_document_runs(place: Place, document: Path) -> None:
     """What a page shows runs from its top to its end, in one shell that was just opened."""

@@ -23,7 +23,10 @@ from tests.live_server import Server, start_server
 from tests.made_stores import MadeStores
 from tests.passable import passable_directory
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason="Chromium is not there (apt: chromium)")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(chromium() is None, reason="Chromium is not there (apt: chromium)"),
+]
 
 PASSWORD = "correct horse battery"
 _MAX_TABS = 120

@@ -10,6 +10,7 @@ from tests.soak.upgrades import upgrade_beside
 
 pytestmark = [
     pytest.mark.history,
+    pytest.mark.thorough,
     pytest.mark.skipif(not is_in_history(), reason=f"{RELEASE_BEFORE} is not in this clone"),
 ]
 

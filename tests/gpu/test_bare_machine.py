@@ -21,6 +21,8 @@ from tests.gpu.asked import Asked
 from tests.gpu.deadline import Deadline
 from tests.gpu.stages import PARTS, list_stages
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 # The version of the first is the one that such a machine has.
 THERE = (

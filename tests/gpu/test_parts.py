@@ -26,6 +26,7 @@ def run(stage: str, out: Path, *options: str) -> int:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", ["correctness", "soak", "bench"])
 def test_part_holds_the_gpu_engine_to_its_goals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
@@ -51,6 +52,7 @@ def test_part_holds_the_gpu_engine_to_its_goals(
         assert set(figure) == {"value", "unit", "goal", "met"}
 
 
+@pytest.mark.thorough
 def test_eager_part_captures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without graphs every engine is opened so, whatever its part asks for."""
     opened = []

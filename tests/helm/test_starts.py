@@ -162,6 +162,7 @@ def valkey_by(chart: Rendered, parent: Path) -> Iterator[str]:
         process.wait(30)
 
 
+@pytest.mark.thorough
 def test_the_valkey_of_the_chart_forgets_nothing_and_lets_in_whom_it_knows(stores: Stores) -> None:
     """By the rendered file: no command without the password, refused writes and no evictions."""
     with Redis.from_url(stores.valkey) as redis:
@@ -331,6 +332,7 @@ def test_every_shape_is_started() -> None:
     assert set(ASKED) == set(SHAPES)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cluster", SHAPES, indirect=True)
 def test_a_rendered_gateway_starts_and_answers(cluster: Cluster) -> None:
     """With its rendered containers, variables, arguments and probes alone; its output has no

@@ -15,6 +15,8 @@ import torch
 from engine.kernels import tuned
 from tests.engine.kernels.launch_order import OPENS, PLAIN, WAITS
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[3]
 PROGRAM = Path(__file__).with_name("compile_for_hopper.py")
 # What a program may take on an H100 or H200, in bytes.

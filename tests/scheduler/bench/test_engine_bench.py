@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[3]
 SMALL = ["--shape", "demo", "--threads", "1", "--rounds", "1", "--scale", "0.01"]
 
 
+@pytest.mark.thorough
 def test_every_workload_beside_its_peer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The workloads run, what is printed as JSON is what is written, and it has the one shape."""
     # The sweep takes long; it has a test of its own, on a simulated engine.

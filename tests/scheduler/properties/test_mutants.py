@@ -24,6 +24,8 @@ from scheduler.sequence import Sequence
 from scheduler.step.composer import Composer
 from tenant_world import Burst, Machine, MakeScheduler, bursts, timed_scheduler
 
+pytestmark = pytest.mark.thorough
+
 _Property = Callable[[list[Burst], Machine, MakeScheduler], None]
 _LONG_PROMPTS = bursts(
     tenants="ab",

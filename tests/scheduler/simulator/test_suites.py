@@ -44,6 +44,7 @@ def test_suites_are_listed_by_name() -> None:
     assert set(suites()) >= {"vtc", "slo", "admission", "preemption", "harvest", "isolation"}
 
 
+@pytest.mark.thorough
 def test_admission_suite_keeps_what_it_promises() -> None:
     """In a minute, those taken in get their first token in time; without refusals few do."""
     told: list[str] = []
@@ -97,6 +98,7 @@ def test_preemption_suite_serves_the_urgent_first() -> None:
     assert figures["reserve_predicted_unfinished"].met
 
 
+@pytest.mark.thorough
 def test_isolation_suite_runs() -> None:
     """A flood leaves the victim's wait within the goal, which can be missed; keys gain nothing."""
     told: list[str] = []
@@ -164,6 +166,7 @@ def test_tenants_of_one_owner_leave_a_victim_its_share() -> None:
     assert shares[0] > 10 * shares[1]
 
 
+@pytest.mark.thorough
 def test_harvest_suite_runs() -> None:
     """The backlog takes a good part of what online work leaves, and a window forces work up."""
     told: list[str] = []
@@ -178,6 +181,7 @@ def test_harvest_suite_runs() -> None:
     assert figures["window_contested_service_share"] < 0.1
 
 
+@pytest.mark.thorough
 def test_slo_suite_runs() -> None:
     """Two rounds of bisection each, and one run with a bounded gap."""
     told: list[str] = []
