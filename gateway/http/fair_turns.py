@@ -30,6 +30,7 @@ class FairTurns:
         self._num_done = 0
         self._waiting: dict[str, deque[Thing]] = {}
         self._is_turning = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def take(self) -> bool:
         """Tell whether one more thing may be done in this turn, and count it."""
@@ -38,7 +39,10 @@ class FairTurns:
         self._num_done += 1
         if not self._is_turning:
             self._is_turning = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            if self._loop is None:
+                # Which is a call of the kernel each time that it is asked for.
+                self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._turn)
         return True
 
     def later(self, address: str, thing: Thing) -> None:

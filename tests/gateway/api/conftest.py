@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from typing import Any, cast
 from uuid import UUID
@@ -87,6 +88,22 @@ def demo_template() -> ChatTemplate | None:
 
 @pytest.fixture
 async def model(tokenizer: Tokenizer, words: list[int]) -> AsyncIterator[ServedModel]:
+    with serving(tokenizer, words) as model:
+        yield model
+
+
+@pytest.fixture
+async def paced_model(tokenizer: Tokenizer, words: list[int]) -> AsyncIterator[ServedModel]:
+    """The same in real time: tokens of a stream that come apart are events of their own."""
+    with serving(tokenizer, words, sleep=time.sleep) as model:
+        yield model
+
+
+@contextmanager
+def serving(
+    tokenizer: Tokenizer, words: list[int], sleep: Callable[[float], None] | None = None
+) -> Iterator[ServedModel]:
+    """Serve a simulated model, in virtual time unless it sleeps."""
     engine = SimulatedEngine(
         load_profile("cpu-demo"),
         vocab_size=tokenizer.vocab_size,
@@ -96,6 +113,7 @@ async def model(tokenizer: Tokenizer, words: list[int]) -> AsyncIterator[ServedM
         num_blocks=64,
         block_size=16,
         alphabet=words,
+        sleep=sleep,
     )
     service = EngineService(Scheduler(engine.info, first_come()), engine)
     service.start()

@@ -400,7 +400,7 @@ async def test_an_answer_outlives_a_short_absence_of_the_store(store: Store) -> 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_real_endpoint_generates_once(
-    store: Store, model: ServedModel, stream: bool
+    store: Store, paced_model: ServedModel, stream: bool
 ) -> None:
     """Through the whole public API: one id, one generation, the same bytes twice."""
     service = IdempotencyService(store.idempotency, SECRETS)
@@ -408,11 +408,11 @@ async def test_the_real_endpoint_generates_once(
 
     def app_of(leases: LeasedInference) -> ASGIApp:
         return public_app(
-            models=ModelRegistry([model]),
+            models=ModelRegistry([paced_model]),
             inference=leases,
             overload=OverloadWatch({}, memory_share=lambda: 0.0),
             auth=Keys(store),
-            health=serving_health([model]),
+            health=serving_health([paced_model]),
             version="test",
             idempotency=service,
         )
