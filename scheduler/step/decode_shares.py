@@ -152,7 +152,7 @@ class DecodeShares:
         """Say by entry what tenants that are held have of a step; None where nobody is."""
         work_s = float(np.add.reduce(costs_s))
         shares = self._has_shares
-        comers = self._comers(tenants, now) if shares else tenants[:0]
+        comers = self._comers(slots, tenants, now) if shares else tenants[:0]
         shares = bool(len(comers) or (tenants != tenants[0]).any()) and shares
         # Who is promised a pace has it and gains nothing by more.
         shares = shares and not self._running.pace.are_promised(slots)
@@ -168,7 +168,8 @@ class DecodeShares:
         if shares:
             levels = found.asked_s / found.weights
             # Between bands nothing is held for what rows cost.
-            is_one_band = found.bands.min() == found.bands.max()
+            bands = found.bands[:num_with_rows]
+            is_one_band = bands.min() == bands.max()
             is_uneven = levels.min() < (1.0 - _LEAST_HELD) * levels.max()
             # A profile was measured with steps of all sizes.
             self._is_uneven = bool(is_one_band and is_uneven and not self._step_model.has_prior)
@@ -238,10 +239,10 @@ class DecodeShares:
             bands[entries],
         )
 
-    def _comers(self, tenants: NDArray[np.intp], now: float) -> NDArray[np.intp]:
+    def _comers(self, slots: Slots, tenants: NDArray[np.intp], now: float) -> NDArray[np.intp]:
         """List those without a row who had a prompt lately, and so will soon want one."""
-        # For those of a lower band than all rows nobody sits out in any case.
-        lately = self.prefills.lately(Band.BATCH, self._running.num_steps, now)
+        lowest = Band(int(self._running.decode_rows.bands[slots].max()))
+        lately = self.prefills.lately(lowest, self._running.num_steps, now)
         return np.setdiff1d(lately, tenants)
 
     def _expected(self, comers: NDArray[np.intp], tenants: TenantRows, row_s: float) -> TenantRows:

@@ -244,6 +244,21 @@ def test_nobody_sits_out_for_who_is_not_helped_by_it() -> None:
     assert decoded(visited(streams=5, prompt=500), 30) == 60
 
 
+@pytest.mark.parametrize("band", [Band.PRIORITY, Band.FLEX])
+def test_who_comes_in_another_band_keeps_no_step_from_being_a_sample(band: Band) -> None:
+    """Whether there is anything to find out is asked of the rows that there are."""
+    contest = Contest(
+        Flood(tenant="b", streams=60, output=500),
+        Flood(tenant="c", streams=1, output=500),
+        prior=None,
+    ).run(100)
+    shares = contest.scheduler._composer._shares
+    assert shares._is_uneven
+    contest.join(Flood(tenant="a", streams=1, output=1, once=True, band=band))
+    contest.run(10)
+    assert shares._is_uneven
+
+
 def test_who_weighs_little_is_not_worth_the_whole_loss() -> None:
     """Who has a fifth of all weight and came lately has others give up 0.08 of what they do."""
     assert decoded(visited(streams=1, weight=0.25), 30) == pytest.approx(37, abs=2)
