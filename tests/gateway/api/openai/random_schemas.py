@@ -28,7 +28,9 @@ _LEAVES = st.one_of(
             *({"type": "string", "format": name} for name in ("date", "uuid", "ipv4")),
             {"type": "integer", "multipleOf": 5, "minimum": 0, "maximum": 500},
             {"type": ["boolean", "null"]},
-            {"not": {"type": "string"}},
+            # Of what is no string, a number may have any number of digits.
+            {"type": ["integer", "boolean"], "maximum": 99, "minimum": 0, "not": {"const": True}},
+            {"type": ["null", "boolean", "string"], "not": {"type": "string"}},
             {"type": "array", "items": {"type": "boolean"}, "maxItems": 3, "uniqueItems": True},
         ]
     ),
