@@ -243,7 +243,12 @@ class DecodeShares:
         """List those without a row who had a prompt lately, and so will soon want one."""
         lowest = Band(int(self._running.decode_rows.bands[slots].max()))
         lately = self.prefills.lately(lowest, self._running.num_steps, now)
-        return np.setdiff1d(lately, tenants)
+        if not len(lately):
+            return lately
+        have_rows = np.zeros(max(lately[-1], tenants.max()) + 1, dtype=bool)
+        have_rows[tenants] = True
+        comers: NDArray[np.intp] = lately[~have_rows[lately]]
+        return comers
 
     def _expected(self, comers: NDArray[np.intp], tenants: TenantRows, row_s: float) -> TenantRows:
         """Gather those of the comers that send little beside what tenants with rows have."""
