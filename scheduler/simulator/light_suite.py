@@ -118,7 +118,7 @@ def _run_prompts(on_run: OnRun, options: LightSuiteOptions, result: SuiteResult)
         config = _config(_PROMPT_LOSS, levels_prompts=levels)
         flood = _flooded(options, _PROMPTS)
         done = simulate(machine, config, flood, until_s=options.duration_s)
-        found[levels] = _measure(done)[0], _prompt_tokens_per_s(done)
+        found[levels] = _measure(done)[0], _tokens_per_s(done)
         whole_s = found[False][0]
         loss = _PROMPT_LOSS if levels else 0.0
         least = least_ratio(alone_s, whole_s, np.inf, loss)
@@ -147,7 +147,7 @@ def _run_short(on_run: OnRun, options: LightSuiteOptions, result: SuiteResult) -
         for name, config in configs.items():
             done = simulate(machine, config, _visited(options, flood), until_s=options.duration_s)
             ttft_s[name] = quantiles(_first_tokens_s(done))["p99"] or math.inf
-            per_s[name] = _flood_tokens_per_s(done)
+            per_s[name] = _tokens_per_s(done)
             shown = f"{kind} {name}".replace("_", " beside ")
             result.samples[shown] = {"ttft_p99_s": ttft_s[name], "tokens_per_s": per_s[name]}
             result.figures[f"{kind}_{name}_ttft_p99_s"] = Figure(ttft_s[name], "s")
@@ -176,18 +176,13 @@ def _visited(options: LightSuiteOptions, flood: _Flood) -> Workload:
     )
 
 
-def _flood_tokens_per_s(done: Run) -> float:
-    """Return the tokens of all prompts that have begun, and drawn, per second."""
+def _tokens_per_s(done: Run) -> float:
+    """Return the tokens per second of prompts that were computed, and of what was drawn."""
     served = (
         one.arrival.num_prompt_tokens + one.num_output_tokens
         for one in done.records
         if one.num_output_tokens
     )
-    return sum(served) / done.end_s
-
-
-def _prompt_tokens_per_s(done: Run) -> float:
-    served = (one.arrival.num_prompt_tokens for one in done.records if one.num_output_tokens)
     return sum(served) / done.end_s
 
 
