@@ -301,7 +301,8 @@ void rotate_and_write(const AttentionShape& shape, const Schedule& schedule, Ten
                       const Tensor& qk_norm, double eps, const Tensor& cos, const Tensor& sin,
                       const Tensor& key_cache, const Tensor& value_cache) {
   const int64_t dim = shape.head_dim, heads = shape.num_heads, kv_heads = shape.num_kv_heads;
-  const int64_t num_tokens = qkv.size(0), stride = qkv.size(1);
+  // Rows behind the last token only fill a product up.
+  const int64_t num_tokens = schedule.positions.size(), stride = qkv.size(1);
   by_type(qkv, [&](auto type) {
     using T = decltype(type);
     T* rows = data<T>(qkv);
@@ -609,6 +610,7 @@ class Decoder : public torch::CustomClassHolder {
       layers_.push_back({windows[i], t[0], Linear(t + 1, rows[0]), t[5], Linear(t + 6, rows[1]),
                          t[10], Linear(t + 11, rows[2]), Linear(t + 15, rows[3])});
     }
+    least_few_rows_ = find_least_few_rows();
     piece_rows_ = choose_piece_rows();
   }
 
@@ -622,23 +624,25 @@ class Decoder : public torch::CustomClassHolder {
     const Batch batch(query_lens, context_lens, block_tables);
     AttentionShape shape = shape_of(key_cache.select(0, 0), num_heads_, 0);
     const Schedule schedule(batch, shape.block_size, shape.tile_tokens());
-    Tensor x = embedding_.index_select(0, token_ids);
-    const int64_t num_tokens = x.size(0), piece = std::min(piece_rows_, num_tokens);
-    const at::TensorOptions& options = x.options();
-    Tensor attended = attended_.take(num_tokens, num_heads_ * shape.head_dim, options);
+    const at::TensorOptions& options = embedding_.options();
+    const int64_t num_tokens = token_ids.size(0), num_rows = pad(num_tokens);
+    const int64_t piece = std::min(piece_rows_, num_rows);
+    Tensor x = embed(token_ids, num_rows);
+    Tensor attended = attended_.take(num_rows, num_heads_ * shape.head_dim, options);
+    attended.narrow(0, num_tokens, num_rows - num_tokens).zero_();
     for (size_t i = 0; i < layers_.size(); ++i) {
       const Layer& layer = layers_[i];
       const Tensor keys = key_cache.select(0, i), values = value_cache.select(0, i);
       shape.window = layer.window;
-      Tensor qkv = qkv_.take(num_tokens, layer.qkv.num_outputs(), options);
-      for (int64_t row = 0; row < num_tokens; row += piece)
+      Tensor qkv = qkv_.take(num_rows, layer.qkv.num_outputs(), options);
+      for (int64_t row = 0; row < num_rows; row += piece)
         project(layer, part(x, row, piece), qkv, row);
       rotate_and_write(shape, schedule, qkv, layer.qk_norm, eps_, cos_, sin_, keys, values);
       attend(shape, batch, schedule, qkv, keys, values, attended);
-      for (int64_t row = 0; row < num_tokens; row += piece)
+      for (int64_t row = 0; row < num_rows; row += piece)
         finish(layer, part(attended, row, piece), x, row);
     }
-    if (logit_rows) x = x.index_select(0, *logit_rows);
+    x = logit_rows ? x.index_select(0, *logit_rows) : part(x, 0, num_tokens);
     Tensor logits = logits_.lend(x.size(0), embedding_.size(0), options.dtype(at::kFloat));
     head_.apply(rms_norm(x, norm_, eps_), logits);
     return logits;
@@ -650,6 +654,27 @@ class Decoder : public torch::CustomClassHolder {
   static Tensor part(const Tensor& rows, int64_t row, int64_t num_rows) {
     if (num_rows >= rows.size(0)) return rows;
     return rows.narrow(0, row, std::min(num_rows, rows.size(0) - row));
+  }
+
+  // oneDNN compiles a kernel for each number of rows that it sees, 0.2 to 0.5 ms each, and keeps a
+  // thousand: steps of all sizes would have them compiled for ever. So products that it serves have
+  // one of about eighty numbers of rows, more than there are tokens by seven or a sixteenth at most.
+  int64_t pad(int64_t num_tokens) const {
+    if (num_tokens <= least_few_rows_ || piece_rows_ == sluice::kRowBlock) return num_tokens;
+    int64_t unit = 8;
+    while (32 * unit <= num_tokens) unit *= 2;
+    return (num_tokens + unit - 1) / unit * unit;
+  }
+
+  // Look the tokens up; rows behind them are zeros.
+  Tensor embed(const Tensor& token_ids, int64_t num_rows) const {
+    const int64_t num_tokens = token_ids.size(0);
+    if (num_rows == num_tokens) return embedding_.index_select(0, token_ids);
+    Tensor x = at::empty({num_rows, embedding_.size(1)}, embedding_.options());
+    Tensor tokens = x.narrow(0, 0, num_tokens);
+    at::index_select_out(tokens, embedding_, 0, token_ids);
+    x.narrow(0, num_tokens, num_rows - num_tokens).zero_();
+    return x;
   }
 
   // Take over rows that a product has put into memory of its own; of a piece it never does.
@@ -683,12 +708,19 @@ class Decoder : public torch::CustomClassHolder {
     keep(to, x);
   }
 
-  // The products by panels are as fast for a piece; oneDNN's are faster for all rows at once.
-  int64_t choose_piece_rows() const {
+  // Up to how many rows panels serve all products of the layers.
+  int64_t find_least_few_rows() const {
+    int64_t least = std::numeric_limits<int64_t>::max();
     for (const Layer& layer : layers_)
       for (const Linear* linear : {&layer.qkv, &layer.out, &layer.gate_up, &layer.down})
-        if (linear->max_few_rows() < sluice::kRowBlock) return std::numeric_limits<int64_t>::max();
-    return sluice::kRowBlock;
+        least = std::min(least, linear->max_few_rows());
+    return least;
+  }
+
+  // The products by panels are as fast for a piece; oneDNN's are faster for all rows at once.
+  int64_t choose_piece_rows() const {
+    const bool are_panels = least_few_rows_ >= sluice::kRowBlock;
+    return are_panels ? sluice::kRowBlock : std::numeric_limits<int64_t>::max();
   }
 
   int64_t num_heads_;
@@ -698,7 +730,7 @@ class Decoder : public torch::CustomClassHolder {
   Tensor norm_;
   Linear head_;
   Tensor cos_, sin_;
-  int64_t piece_rows_;
+  int64_t least_few_rows_, piece_rows_;
   Rows attended_, qkv_, normed_, mixed_, gate_up_, gated_, logits_;
 };
 
