@@ -173,9 +173,9 @@ class StepModel:
         if step_s <= 0.0:
             return
         self._num_observed += 1
-        if not features.num_prefill_tokens:
-            num_rows, num_contexts = features.num_decode_tokens, features.decode_context_tokens
-            self._decode_line.observe(num_rows, num_contexts, step_s)
+        num_rows, num_contexts = features.num_decode_tokens, features.decode_context_tokens
+        decodes = not features.num_prefill_tokens
+        self._decode_line.observe(num_rows, num_contexts, step_s, decodes=decodes)
         if self._num_observed > _NUM_FIRST_STEPS:
             self._learn(features, step_s)
             return

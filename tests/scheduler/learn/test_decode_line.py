@@ -20,8 +20,14 @@ def seen(*sizes: int, each: int = 40, noise: float = 0.0) -> DecodeLine:
     for _ in range(each):
         for num_rows in sizes:
             slower = draw.uniform(1 - noise, 1 + noise)
-            line.observe(num_rows, 64 * num_rows, slower * took_s(num_rows, 64 * num_rows))
+            observe(line, num_rows, slower * took_s(num_rows, 64 * num_rows))
     return line
+
+
+def observe(line: DecodeLine, num_rows: int, took: float, *, contexts: int = 64) -> None:
+    """Let the line see a step after one of the same size, with prompts."""
+    line.observe(num_rows, 0, 1.0, decodes=False)
+    line.observe(num_rows, contexts * num_rows, took, decodes=True)
 
 
 def test_steps_that_are_alike_tell_nothing() -> None:
@@ -41,7 +47,7 @@ def test_each_size_counts_the_same() -> None:
     """A thousand noisy steps of a size move the line no more than forty do."""
     line = seen(35, 140)
     for _ in range(1_000):
-        line.observe(140, 64 * 140, 1.1 * took_s(140, 64 * 140))
+        observe(line, 140, 1.1 * took_s(140, 64 * 140))
     fixed_s, row_s, _ = line.costs(ROW_S, CONTEXT_S) or pytest.fail("it was told")
     assert fixed_s == pytest.approx(FIXED_S, rel=0.25)
     assert row_s == pytest.approx(1.1 * ROW_S, rel=0.1)
@@ -51,36 +57,60 @@ def test_noise_and_hiccups_are_borne() -> None:
     """Steps that are a fifth off, and one in twenty that takes a second, leave it about right."""
     line = seen(4, 35, 140, each=100, noise=0.2)
     for _ in range(5):
-        line.observe(35, 64 * 35, 1.0)
+        observe(line, 35, 1.0)
         for _ in range(19):
-            line.observe(35, 64 * 35, took_s(35, 64 * 35))
+            observe(line, 35, took_s(35, 64 * 35))
     fixed_s, row_s, _ = line.costs(ROW_S, CONTEXT_S) or pytest.fail("it was told")
     assert fixed_s == pytest.approx(FIXED_S, rel=0.3)
     assert row_s == pytest.approx(ROW_S, rel=0.3)
+
+
+def test_what_the_step_before_drew_is_not_charged_to_a_size() -> None:
+    """A step among larger ones hands out what those drew; only the ones after it count."""
+    line = DecodeLine()
+    for _ in range(40):
+        for num_rows, before in ((140, 35), (140, 140), (35, 140), (35, 35)):
+            handed_out_s = 40e-6 * before
+            took = took_s(num_rows, 64 * num_rows) + handed_out_s
+            line.observe(num_rows, 64 * num_rows, took, decodes=True)
+    costs = line.costs(ROW_S, CONTEXT_S) or pytest.fail("it was told")
+    # A row's part of it is in what a row and its contexts cost.
+    assert costs[0] == pytest.approx(FIXED_S)
+    assert costs[1] + 64 * costs[2] == pytest.approx(ROW_S + 64 * CONTEXT_S + 40e-6)
+
+
+def test_steps_with_prompts_say_nothing_of_rows() -> None:
+    """They only say how many rows the next step had before it."""
+    line = DecodeLine()
+    for _ in range(40):
+        for num_rows in (35, 140):
+            line.observe(num_rows, 64 * num_rows, 1.0, decodes=False)
+            line.observe(num_rows, 64 * num_rows, 1.0, decodes=False)
+    assert line.costs(ROW_S, CONTEXT_S) is None
 
 
 def test_what_was_long_ago_is_forgotten() -> None:
     """Small steps of a quiet hour ago say nothing of a machine that is busy now."""
     line = seen(1, 140)
     for _ in range(8_200):
-        line.observe(140, 64 * 140, took_s(140, 64 * 140))
+        observe(line, 140, took_s(140, 64 * 140))
     assert line.costs(ROW_S, CONTEXT_S) is None
-    line.observe(1, 64, 0.01)
+    observe(line, 1, 0.01)
     assert line._sizes[1].took_s == 0.01
 
 
 def test_nothing_is_negative() -> None:
     """Steps that get shorter with more rows cost the same each, and a row nothing."""
     line = DecodeLine()
-    line.observe(10, 0, 0.02)
-    line.observe(100, 0, 0.01)
+    observe(line, 10, 0.02, contexts=0)
+    observe(line, 100, 0.01, contexts=0)
     fixed_s, row_s, context_s = line.costs(ROW_S, -1.0) or pytest.fail("it was told")
     assert row_s == context_s == 0.0
     assert fixed_s > 0.0
     # Nor is a step without rows: they cost in proportion at the most.
     line = DecodeLine()
-    line.observe(10, 0, 0.001)
-    line.observe(100, 0, 0.1)
+    observe(line, 10, 0.001, contexts=0)
+    observe(line, 100, 0.1, contexts=0)
     assert (line.costs(ROW_S, 0.0) or (-1.0,))[0] >= 0.0
 
 

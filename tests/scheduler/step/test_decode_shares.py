@@ -72,7 +72,7 @@ def test_a_sample_leaves_out_nobody_who_must_run() -> None:
     contest = Contest(Flood(tenant="a", streams=16, output=500)).run(30)
     running, shares, now = contest.scheduler._running, contest.scheduler._composer._shares, 1e3
     slots, turns = running.decode_rows.online(), running.decode_rows.turns
-    shares._num_chosen = 1
+    shares._num_chosen = 8
     turns[slots] = (running.num_steps - 5 << PLACE_BITS) + np.arange(16)
     assert sorted(shares._sample(slots, now).tolist()) == slots[:2].tolist()
     turns[slots] = (running.num_steps - 5 << PLACE_BITS) + np.arange(16)
@@ -82,6 +82,40 @@ def test_a_sample_leaves_out_nobody_who_must_run() -> None:
     assert shares.kept_s > 0.0, "or the step might end when the other's is due"
     turns[slots[2:9]] = running.num_steps - MAX_STEPS_OUT - 1 << PLACE_BITS
     assert set(slots[2:9].tolist()) <= set(shares._sample(slots, now).tolist())
+
+
+@pytest.mark.parametrize(("num_chosen", "num_sampled"), [(40, 10), (4, 1), (3, 12), (1, 4)])
+def test_a_sample_has_a_quarter_of_the_rows_or_four_times_as_many(
+    num_chosen: int, num_sampled: int
+) -> None:
+    """What few rows take is found out by more of them, and the other way round."""
+    contest = Contest(Flood(tenant="a", streams=60, output=500)).run(60)
+    shares, slots = contest.scheduler._composer._shares, contest.scheduler._running.decode_rows
+    shares._num_chosen = num_chosen
+    assert len(shares._sample(slots.online(), 1e3)) == num_sampled
+
+
+def test_samples_are_of_three_steps_and_grow_rarer() -> None:
+    """Three in a row, 32 steps apart at first and 256 in the end, and anew after a rest."""
+    contest = Contest(Flood(tenant="a", streams=60, output=500)).run(60)
+    running, shares = contest.scheduler._running, contest.scheduler._composer._shares
+    slots = running.decode_rows.online()
+    found = []
+
+    def sample() -> None:
+        began = running.num_steps
+        for _ in range(3):
+            assert running.num_steps >= shares._next_sample
+            shares._sample(slots, 1e3)
+            running.num_steps += 1
+        found.append(shares._next_sample - began - 2)
+
+    for _ in range(6):
+        running.num_steps = max(running.num_steps, shares._next_sample)
+        sample()
+    running.num_steps = shares._next_sample + 257
+    sample()
+    assert found == [32, 64, 128, 256, 256, 256, 32]
 
 
 def test_time_that_the_engine_does_not_see_counts() -> None:
