@@ -27,7 +27,7 @@ _LEAST_SPREAD: Final = 1.5
 # Of the step before: so many times the rows at most, or as many times fewer.
 _MAX_CHANGE: Final = 1.25
 # A row costs at least what so many tokens of its context do.
-_MAX_CONTEXT: Final = 1 / 32
+_MAX_CONTEXT: Final = 1 / 128
 
 
 class _Size:

@@ -73,8 +73,9 @@ class MachineTime:
         num_rows = features.num_decode_tokens
         if not num_rows:
             return StepPrices(0.0, 0.0, held)
-        _, _, _, context_s, read_s, attended_s = model.coefficients(features)
-        context_s = max(0.0, context_s)
+        *_, read_s, attended_s = model.coefficients(features)
+        # As rows are told to sit out by; of contexts that are alike steps say nothing.
+        context_s = max(0.0, model.decode_costs(num_rows)[2])
         rows_s = (
             step_s
             - token_s * features.num_prefill_tokens
