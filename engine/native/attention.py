@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.models.attention import AttentionBatch, KVCacheShape
+from engine.native.pages_ahead import PagesAhead
 
 # The operators compute sixteen values at a time.
 LANES = 16
@@ -43,8 +44,10 @@ class NativeAttention:
         self.v_cache = torch.empty(*heads, shape.block_size, shape.head_dim, dtype=dtype)
         for cache in (self.k_cache, self.v_cache):
             torch.ops.sluice.use_huge_pages(cache)
+        self._pages = PagesAhead((self.k_cache, self.v_cache))
 
     def plan(self, batch: AttentionBatch) -> None:
+        self._pages.reach(int(batch.block_tables.max(initial=0)))
         self.batch = NativeBatch(
             _int32(batch.query_lens), _int32(batch.context_lens), _int32(batch.block_tables)
         )

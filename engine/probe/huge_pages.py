@@ -19,17 +19,17 @@ from typing import cast
 import torch
 from torch import Tensor
 
-_PAGE_BYTES = 2 << 20
+PAGE_BYTES = 2 << 20
 _MADV_COLLAPSE = 25
 
 
 def collapse(tensors: Iterable[Tensor]) -> int:
     """Move what tensors hold, packed ones included, into huge pages; says how many there are."""
-    madvise = _find_madvise()
+    madvise = find_madvise()
     if madvise is None:
         return 0
     pages = {page for tensor in tensors for page in _pages(tensor)}
-    done = [madvise(page * _PAGE_BYTES, _PAGE_BYTES, _MADV_COLLAPSE) == 0 for page in sorted(pages)]
+    done = [madvise(page * PAGE_BYTES, PAGE_BYTES, _MADV_COLLAPSE) == 0 for page in sorted(pages)]
     return sum(done)
 
 
@@ -44,10 +44,10 @@ def _pages(tensor: Tensor) -> range:
     # Private operators of torch.
     except (AttributeError, RuntimeError):
         return range(0)
-    return range(begin // _PAGE_BYTES, -(-(begin + size) // _PAGE_BYTES))
+    return range(begin // PAGE_BYTES, -(-(begin + size) // PAGE_BYTES))
 
 
-def _find_madvise() -> Callable[[int, int, int], int] | None:
+def find_madvise() -> Callable[[int, int, int], int] | None:
     """Find the call in the C library; it returns 0 where it has done what was asked."""
     if sys.platform != "linux":
         return None
