@@ -6,9 +6,10 @@ a thousand steps of 140 rows do not outweigh ten of 30, nor does a second in whi
 was slow. Sizes that were seen lately are enough where they differ: what a lone row took says little
 of a machine that is busy.
 
-Only steps without prompts count, and only where the step before was about as large. Handing out
-what that one drew takes its part of the time of this one: 35 rows that run once among 140 took as
-long as 90 do, and what any step costs came out five times too high.
+Only steps without prompts count, and only after three that were about as large. Handing out what
+those drew takes its part of the time of this one: 35 rows that run once among 140 took as long as
+90 do, 10 that run for the third time after 42 as long as 20, and what any step costs came out three
+to five times too high.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ _NUM_SIZES: Final = 20
 # An average is of about so many steps, and forgotten after so many in which there was none.
 _NUM_AVERAGED: Final = 32
 _FORGOTTEN_AFTER: Final = 8_192
-_LATELY: Final = 320
+_LATELY: Final = 640
 # A hiccup counts as a step that took so many times the average.
 _MAX_RATIO: Final = 3.0
 # Of the sizes that a line is drawn through, the largest is so many times the smallest.
 _LEAST_SPREAD: Final = 1.5
-# Of the step before: so many times the rows at most, or as many times fewer.
+# Steps before one that counts, each with so many times the rows of the last at most, or as many
+# times fewer.
+_NUM_ALIKE: Final = 3
 _MAX_CHANGE: Final = 1.25
 # A row costs at least what so many tokens of its context do.
 _MAX_CONTEXT: Final = 1 / 128
@@ -55,14 +58,15 @@ class DecodeLine:
     def __init__(self) -> None:
         self._sizes = [_Size() for _ in range(_NUM_SIZES)]
         self._number = 0
-        self._num_rows_before = 0
+        self._num_rows_before = self._num_alike = 0
 
     def observe(self, num_rows: int, num_contexts: int, took_s: float, *, decodes: bool) -> None:
         """Learn from the next step, if it only `decodes`; see the module for which."""
         self._number += 1
         before, self._num_rows_before = self._num_rows_before, num_rows
         least, most = sorted((before, num_rows))
-        if not decodes or most > _MAX_CHANGE * least:
+        self._num_alike = self._num_alike + 1 if most <= _MAX_CHANGE * least else 0
+        if not decodes or self._num_alike < _NUM_ALIKE:
             return
         size = self._sizes[min(num_rows.bit_length(), _NUM_SIZES - 1)]
         if self._number - size.seen_at > _FORGOTTEN_AFTER:

@@ -21,7 +21,7 @@ what it had while others wanted nothing.
 - What a row costs cannot be told from what any step does while all steps are alike, and then the
   model that began as a guess says either. So where a tenant might be held, a few steps now and then
   have a quarter of the rows that run, or four times as many where they are few. The first of them
-  pays for what the step before drew, the next ones show what steps of that size take.
+  pay for what the steps before drew, the last ones show what steps of that size take.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _LEAST_HELD = 0.05
 # Steps of a sample, which has this part of the rows of others; and those between two, which are
 # twice as many each time. Where steps cost the same with a quarter of the rows, the last of these
 # take 0.9 % of the throughput.
-_NUM_SAMPLED_STEPS = 3
+_NUM_SAMPLED_STEPS = 6
 _SAMPLED_PART = 4
-_LEAST_BETWEEN, _MOST_BETWEEN = 32, 256
+_LEAST_BETWEEN, _MOST_BETWEEN = 32, 512
 
 
 class DecodeShares:

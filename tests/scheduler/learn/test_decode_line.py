@@ -25,8 +25,9 @@ def seen(*sizes: int, each: int = 40, noise: float = 0.0) -> DecodeLine:
 
 
 def observe(line: DecodeLine, num_rows: int, took: float, *, contexts: int = 64) -> None:
-    """Let the line see a step after one of the same size, with prompts."""
-    line.observe(num_rows, 0, 1.0, decodes=False)
+    """Let the line see a step after some of the same size, with prompts."""
+    for _ in range(4):
+        line.observe(num_rows, 0, 1.0, decodes=False)
     line.observe(num_rows, contexts * num_rows, took, decodes=True)
 
 
@@ -65,14 +66,14 @@ def test_noise_and_hiccups_are_borne() -> None:
     assert row_s == pytest.approx(ROW_S, rel=0.3)
 
 
-def test_what_the_step_before_drew_is_not_charged_to_a_size() -> None:
-    """A step among larger ones hands out what those drew; only the ones after it count."""
-    line = DecodeLine()
-    for _ in range(40):
-        for num_rows, before in ((140, 35), (140, 140), (35, 140), (35, 35)):
-            handed_out_s = 40e-6 * before
-            took = took_s(num_rows, 64 * num_rows) + handed_out_s
-            line.observe(num_rows, 64 * num_rows, took, decodes=True)
+def test_what_steps_before_drew_is_not_charged_to_a_size() -> None:
+    """What the three before drew is handed out meanwhile: only steps after their like count."""
+    line, before = DecodeLine(), [140] * 3
+    for number in range(400):
+        num_rows = 140 if number % 10 < 5 else 35
+        took = took_s(num_rows, 64 * num_rows) + 40e-6 * max(before)
+        line.observe(num_rows, 64 * num_rows, took, decodes=True)
+        before = [*before[1:], num_rows]
     costs = line.costs(ROW_S, CONTEXT_S) or pytest.fail("it was told")
     # A row's part of it is in what a row and its contexts cost.
     assert costs[0] == pytest.approx(FIXED_S)
@@ -84,15 +85,15 @@ def test_steps_with_prompts_say_nothing_of_rows() -> None:
     line = DecodeLine()
     for _ in range(40):
         for num_rows in (35, 140):
-            line.observe(num_rows, 64 * num_rows, 1.0, decodes=False)
-            line.observe(num_rows, 64 * num_rows, 1.0, decodes=False)
+            for _ in range(5):
+                line.observe(num_rows, 64 * num_rows, 1.0, decodes=False)
     assert line.costs(ROW_S, CONTEXT_S) is None
 
 
 def test_what_was_long_ago_is_forgotten() -> None:
     """Small steps of a quiet hour ago say nothing of a machine that is busy now."""
     line = seen(1, 140)
-    for _ in range(8_200):
+    for _ in range(1_700):
         observe(line, 140, took_s(140, 64 * 140))
     assert line.costs(ROW_S, CONTEXT_S) is None
     observe(line, 1, 0.01)

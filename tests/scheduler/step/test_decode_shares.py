@@ -95,8 +95,8 @@ def test_a_sample_has_a_quarter_of_the_rows_or_four_times_as_many(
     assert len(shares._sample(slots.online(), 1e3)) == num_sampled
 
 
-def test_samples_are_of_three_steps_and_grow_rarer() -> None:
-    """Three in a row, 32 steps apart at first and 256 in the end, and anew after a rest."""
+def test_samples_are_of_six_steps_and_grow_rarer() -> None:
+    """Six in a row, 32 steps apart at first and 512 in the end, and anew after a rest."""
     contest = Contest(Flood(tenant="a", streams=60, output=500)).run(60)
     running, shares = contest.scheduler._running, contest.scheduler._composer._shares
     slots = running.decode_rows.online()
@@ -104,18 +104,18 @@ def test_samples_are_of_three_steps_and_grow_rarer() -> None:
 
     def sample() -> None:
         began = running.num_steps
-        for _ in range(3):
+        for _ in range(6):
             assert running.num_steps >= shares._next_sample
             shares._sample(slots, 1e3)
             running.num_steps += 1
-        found.append(shares._next_sample - began - 2)
+        found.append(shares._next_sample - began - 5)
 
     for _ in range(6):
         running.num_steps = max(running.num_steps, shares._next_sample)
         sample()
-    running.num_steps = shares._next_sample + 257
+    running.num_steps = shares._next_sample + 513
     sample()
-    assert found == [32, 64, 128, 256, 256, 256, 32]
+    assert found == [32, 64, 128, 256, 512, 512, 32]
 
 
 def test_time_that_the_engine_does_not_see_counts() -> None:
