@@ -21,7 +21,7 @@ from typing import Final
 
 from torch import Tensor
 
-from engine.probe.huge_pages import PAGE_BYTES, find_madvise
+from engine.native.madvise import PAGE_BYTES, find_madvise
 
 _POPULATE_WRITE: Final = 23
 # Of the smallest pages, which ranges are given in.

@@ -11,15 +11,13 @@ changes but the speed. The compiled operators allocate their layouts in huge pag
 
 from __future__ import annotations
 
-import ctypes
-import sys
-from collections.abc import Callable, Iterable
-from typing import cast
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-PAGE_BYTES = 2 << 20
+from engine.native.madvise import PAGE_BYTES, find_madvise
+
 _MADV_COLLAPSE = 25
 
 
@@ -45,15 +43,3 @@ def _pages(tensor: Tensor) -> range:
     except (AttributeError, RuntimeError):
         return range(0)
     return range(begin // PAGE_BYTES, -(-(begin + size) // PAGE_BYTES))
-
-
-def find_madvise() -> Callable[[int, int, int], int] | None:
-    """Find the call in the C library; it returns 0 where it has done what was asked."""
-    if sys.platform != "linux":
-        return None
-    try:
-        madvise = ctypes.CDLL(None).madvise
-    except (OSError, AttributeError):
-        return None
-    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    return cast("Callable[[int, int, int], int]", madvise)

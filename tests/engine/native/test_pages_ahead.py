@@ -6,8 +6,8 @@ import resource
 
 import torch
 
+from engine.native.madvise import PAGE_BYTES, find_madvise
 from engine.native.pages_ahead import PagesAhead
-from engine.probe.huge_pages import PAGE_BYTES, find_madvise
 
 # Of two layers; a block is a sixteenth of a page.
 BLOCK = PAGE_BYTES // 16
