@@ -57,6 +57,23 @@ def test_what_a_step_charges_is_what_it_takes(
     assert charged == pytest.approx(took, rel=1e-6, abs=slack + 1e-6)
 
 
+def test_contexts_are_charged_by_what_rows_sit_out_by() -> None:
+    """Where all contexts are alike, no regression's price of them makes one row dearer."""
+    model = StepModel()
+    for number in range(400):
+        num_rows = 16 if number % 20 < 10 else 64
+        # All that a row takes could be its context's, and to a regression it is.
+        step = StepFeatures(num_decode_tokens=num_rows, decode_context_tokens=50 * num_rows)
+        model.observe(step, 1e-3 + 60e-6 * num_rows)
+    step = StepFeatures(num_decode_tokens=64, decode_context_tokens=50 * 64)
+    coefficients = (1e-3, 1e-5, 1e-6, 1.2e-6, 0.0, 0.0)
+    model._small.coefficients = model._large.coefficients = coefficients
+    prices, (_, row_s, context_s) = MachineTime(INFO, model).step(step), model.decode_costs(64)
+    assert context_s == pytest.approx(row_s / 128)
+    token_s = model.price_s(StepFeatures(num_prefill_tokens=CHUNK)) / CHUNK
+    assert prices.context_token * token_s == pytest.approx(context_s)
+
+
 def test_context_is_paid_for() -> None:
     """A token over a long cached context costs what it takes, many times one over a short."""
     unit = _unit(load_profile("a100-llama-3-8b"))
