@@ -88,8 +88,9 @@ class DecodeShares:
         self._found_for_rows = 0
         # Whether a tenant has more than others of its weight, be it held or not.
         self._is_uneven = False
-        self._next_sample = 0
-        self._sampled_after = _LEAST_BETWEEN // 2
+        # So that the first one is as after a rest.
+        self._next_sample = -_MOST_BETWEEN - 1
+        self._sampled_after = _LEAST_BETWEEN
         self._is_sample = False
         # Of the sample under way: steps to come, and rows.
         self._num_steps_left = self._num_sampled = 0

@@ -629,7 +629,7 @@ class Decoder : public torch::CustomClassHolder {
     const int64_t piece = std::min(piece_rows_, num_rows);
     Tensor x = embed(token_ids, num_rows);
     Tensor attended = attended_.take(num_rows, num_heads_ * shape.head_dim, options);
-    attended.narrow(0, num_tokens, num_rows - num_tokens).zero_();
+    if (num_rows > num_tokens) attended.narrow(0, num_tokens, num_rows - num_tokens).zero_();
     for (size_t i = 0; i < layers_.size(); ++i) {
       const Layer& layer = layers_[i];
       const Tensor keys = key_cache.select(0, i), values = value_cache.select(0, i);
