@@ -224,6 +224,18 @@ class TokenLogprobs:
 
 
 @dataclass(frozen=True, slots=True)
+class MaskCosts:
+    """Say of rows that have a constraint how long a processor computed what each allows.
+
+    `slots`, each once, and `took_s`, [num_masked]; `all_s` is the sum of these.
+    """
+
+    slots: NDArray[np.int32]
+    took_s: NDArray[np.float64]
+    all_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """Report what one step produced.
 
@@ -238,7 +250,7 @@ class StepResult:
     slots that asked and computed a slice: of the prompt tokens `[start + 1, start + n_tokens]` of
     that slice, as far as the prompt goes. A prompt's first token has none.
 
-    `mask_s` has the rows that have a constraint: how long a processor computed what it allows.
+    `masks` has the rows that have a constraint, those that failed among them.
 
     An engine with `EngineInfo.pooling` draws no tokens: a slice that samples gives its slot a
     vector of length 1 in `pooled`, float32, and no place among `slots`.
@@ -252,7 +264,7 @@ class StepResult:
     unmet: Collection[int] = ()
     logprobs: Sequence[TokenLogprobs | None] | None = None
     prompt_logprobs: Mapping[int, Sequence[TokenLogprobs]] = field(default_factory=dict)
-    mask_s: Mapping[int, float] = field(default_factory=dict)
+    masks: MaskCosts | None = None
     accepted: Sequence[Sequence[int]] | None = None
     pooled: Mapping[int, Sequence[float]] = field(default_factory=dict)
 

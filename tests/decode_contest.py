@@ -11,8 +11,10 @@ from array import array
 from collections import Counter, deque
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 import fakes
-from engine.contract import SamplingParams, StepPlan, StepResult
+from engine.contract import MaskCosts, SamplingParams, StepPlan, StepResult
 from engine.step_cost import LinearCost, StepCost
 from fake_constraint import Spelled
 from scheduler.config import PRESETS, SchedulerConfig
@@ -173,7 +175,12 @@ class Contest:
             if flood is not None and flood.mask_s:
                 mask_s[slot] = flood.mask_s if slot in decodes else 0.0
         self.masks_s.append(sum(mask_s.values()))
-        return replace(result, mask_s=mask_s, step_s=max(result.step_s, self.masks_s[-1]))
+        masks = MaskCosts(
+            np.array(list(mask_s), np.int32),
+            np.array(list(mask_s.values()), np.float64),
+            self.masks_s[-1],
+        )
+        return replace(result, masks=masks, step_s=max(result.step_s, self.masks_s[-1]))
 
     def _may_draw(self) -> dict[tuple[int, int], None]:
         rows = self.scheduler._running.decode_rows

@@ -17,8 +17,7 @@ import math
 import os
 import time
 from array import array
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 # OpenMP reads this once, when torch loads it. Its threads spin at barriers by default, which on a
 # machine shared with a web server costs more than half of the throughput.
@@ -32,6 +31,7 @@ from engine.config import EngineConfig
 from engine.contract import (
     DecodeRows,
     EngineInfo,
+    MaskCosts,
     NewSequence,
     SamplingParams,
     SequenceSlice,
@@ -52,6 +52,7 @@ from engine.out_of_memory import told_as_out_of_memory
 from engine.probe import lay_out
 from engine.row_faults import RowFaults, refuse_failed_proof
 from engine.sampling.logprobs import PromptRows, score_tokens
+from engine.sampling.mask_maker import MaskMaker
 from engine.sampling.sampler import LogitEdits, sample
 
 
@@ -75,7 +76,7 @@ class TorchEngine:
         self._state = slots_for(self._info)
         self._row_faults = RowFaults(vocab_size=self._info.vocab_size)
         # Its thread begins with the first constraint.
-        self._mask_maker = ThreadPoolExecutor(1, thread_name_prefix="masks")
+        self._mask_maker = MaskMaker()
         # The first request does not pay for first calls.
         self._prove()
 
@@ -114,7 +115,7 @@ class TorchEngine:
             unmet=tuple(drawn.unmet),
             logprobs=logprobs,
             prompt_logprobs=drawn.prompt_logprobs,
-            mask_s=drawn.mask_s,
+            masks=drawn.masks,
         )
 
     def collect(self, handle: object) -> StepResult:
@@ -126,7 +127,7 @@ class TorchEngine:
         self._prove()
 
     def close(self) -> None:
-        self._mask_maker.shutdown()
+        self._mask_maker.close()
         del self._model, self._attention, self._state
 
     def _compute(self, batch: StepBatch) -> _Drawn:
@@ -134,7 +135,7 @@ class TorchEngine:
         self._attention.plan(batch.attention)
         if batch.masks is not None:
             # Just before the model, which leaves the interpreter to the thread.
-            batch.masks.begin(self._mask_maker)
+            self._mask_maker.begin(batch.masks)
         rows = batch.logit_rows
         logits = self._model.forward(
             torch.from_numpy(batch.token_ids),
@@ -153,8 +154,7 @@ class TorchEngine:
             raw = logits.index_select(0, torch.from_numpy(asked.rows))
         edits = batch.edits
         if batch.masks is not None:
-            masks = batch.masks.take()
-            edits = replace(edits or LogitEdits(None, None), masks=masks)
+            edits = LogitEdits.with_masks(edits, batch.masks.take())
         drawn.token_ids, failed = sample(logits, batch.sampling, edits, native=self.uses_native)
         if failed.any():
             drawn.failed_slots += batch.slots[failed].tolist()
@@ -162,7 +162,7 @@ class TorchEngine:
             batch.masks.accept(drawn.token_ids, failed)
             bias = None if edits is None else edits.bias
             drawn.unmet = batch.masks.unmet(batch.slots, failed, bias)
-            drawn.mask_s = batch.masks.costs_s(batch.slots)
+            drawn.masks = batch.masks.take().costs
         if asked is not None:
             drawn.logprobs = [None] * len(batch.slots)
             token_ids = drawn.token_ids[asked.rows]
@@ -201,7 +201,7 @@ class _Drawn:
     failed_slots: list[int] = field(default_factory=list)
     # Slot → why nothing was drawn that its constraint allows.
     unmet: dict[int, str] = field(default_factory=dict)
-    mask_s: dict[int, float] = field(default_factory=dict)
+    masks: MaskCosts | None = None
     logprobs: list[TokenLogprobs | None] | None = None
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
 

@@ -182,7 +182,7 @@ class GpuEngine:
         reasons |= dict.fromkeys(step.slots[token_ids < 0].tolist(), _NOT_FINITE)
         slots = step.slots
         unmet = {} if step.tail is None else step.tail.take_drawn(slots, token_ids)
-        mask_s = {} if step.tail is None else step.tail.mask_costs_s(slots)
+        masks = None if step.tail is None else step.tail.mask_costs()
         reasons |= unmet
         logprobs = None if step.tail is None else step.tail.read(token_ids)
         if reasons:
@@ -199,7 +199,7 @@ class GpuEngine:
             unmet=tuple(unmet),
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
-            mask_s=mask_s,
+            masks=masks,
         )
 
     def reset(self) -> None:

@@ -47,7 +47,7 @@ class SamplingColumns:
         self.penalties: PenaltyColumns | None = None
         self._penalised: set[int] = set()
         self._bias = BiasTable(eos_token_ids=eos_token_ids)
-        self._constraints = ConstraintTable(vocab_size=vocab_size)
+        self._constraints = ConstraintTable(vocab_size=vocab_size, num_slots=max_num_seqs)
         # Slot → how many alternatives.
         self._logprobs: dict[int, int] = {}
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.contract import TokenLogprobs
+from engine.contract import MaskCosts, TokenLogprobs
 from engine.gpu.program import Program
 from engine.gpu.sampling_columns import SamplingColumns
 from engine.gpu.staging import upload
@@ -45,9 +45,9 @@ class TailResult:
         self.masks.accept(token_ids, failed)
         return self.masks.unmet(slots, failed, self.bias)
 
-    def mask_costs_s(self, slots: NDArray[np.int32]) -> dict[int, float]:
-        """Say by slot what masks took of a processor."""
-        return {} if self.masks is None else self.masks.costs_s(slots)
+    def mask_costs(self) -> MaskCosts | None:
+        """Say what masks took of a processor."""
+        return None if self.masks is None else self.masks.take().costs
 
     def read(self, token_ids: NDArray[np.int32]) -> list[TokenLogprobs | None] | None:
         """Return the log-probabilities of the rows that asked."""

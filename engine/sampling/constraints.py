@@ -13,15 +13,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.contract import NewSequence, TokenConstraint
+from engine.contract import MaskCosts, NewSequence, TokenConstraint
 from engine.errors import ConstraintFailed
 from engine.sampling.logit_bias import BiasEntries
 
@@ -36,14 +36,14 @@ class TokenMasks:
     """Hold which tokens rows of a batch may draw.
 
     `rows`: [num_masked]. `words`: [num_masked, ceil(vocab_size / 32)], a bit a token from the
-    lowest. `failed`: rows whose constraint failed, and why; they are masked by nothing. `took_s`:
-    what each row took of a processor, [num_masked].
+    lowest. `failed`: rows whose constraint failed, and why; they are masked by nothing. `costs`:
+    what they took, None where that was not measured.
     """
 
     rows: NDArray[np.int64]
     words: NDArray[np.int32]
     failed: dict[int, str]
-    took_s: tuple[float, ...] = ()
+    costs: MaskCosts | None = None
 
     def emptied(self, bias: BiasEntries | None, vocab_size: int) -> set[int]:
         """Find the rows that are left no token, by their masks and by biases of minus infinity."""
@@ -74,43 +74,72 @@ def hide(logits: Tensor, masks: TokenMasks, *, native: bool = False) -> None:
 
 @dataclass(slots=True)
 class _Held:
-    """Hold a constraint, and the token that it has not been told of yet, or -1."""
+    """Hold a constraint, and the token that it is to be told of, or -1."""
 
     constraint: TokenConstraint
     failure: str | None = None
     newest: int = -1
 
 
-@dataclass(slots=True)
 class StepMasks:
-    """Hold the constrained rows of a step, from before its masks are made until it has drawn."""
+    """Hold the constrained rows of a step, from before its masks are made until it has drawn.
 
-    vocab_size: int
-    _held: list[tuple[int, _Held]]
-    _making: Future[TokenMasks] | None = None
-    _masks: TokenMasks | None = None
+    `rows` of the batch, which draw for `slots`, [num_masked].
+    """
 
-    def begin(self, pool: ThreadPoolExecutor) -> None:
-        """Make the masks on a thread."""
-        self._making = pool.submit(self._make)
+    def __init__(
+        self,
+        vocab_size: int,
+        rows: NDArray[np.int64],
+        slots: NDArray[np.int32],
+        held: list[_Held],
+    ) -> None:
+        self._vocab_size = vocab_size
+        self._rows = rows
+        self._slots = slots
+        self._held = held
+        self._made: TokenMasks | BaseException | None = None
+        # Held while a thread makes them.
+        self._making: Lock | None = None
+
+    def begin(self) -> None:
+        """Note that a thread is to `make` them, for which `take` waits."""
+        self._making = Lock()
+        self._making.acquire()
+
+    def make(self) -> None:
+        """Make the masks, on the thread."""
+        assert self._making is not None, "begun before"
+        try:
+            self._made = self._make()
+        except BaseException as error:
+            self._made = error
+        finally:
+            self._making.release()
 
     def take(self) -> TokenMasks:
         """Return the masks, made here or, if that was begun, on the thread."""
-        if self._masks is None:
-            self._masks = self._make() if self._making is None else self._making.result()
-        return self._masks
+        if self._made is None:
+            if self._making is None:
+                self._made = self._make()
+            else:
+                self._making.acquire()
+        assert self._made is not None, "made, or why not"
+        if isinstance(self._made, BaseException):
+            raise self._made
+        return self._made
 
     def accept(
         self, token_ids: NDArray[np.int64] | NDArray[np.int32], failed: NDArray[np.bool_]
     ) -> None:
-        """Note which tokens the rows of the step drew that did not fail.
+        """Note which tokens the rows of the batch drew, and which failed.
 
         Constraints are told of them where the next masks are made, beside the model.
         """
-        is_drawn, drawn = (~failed).tolist(), token_ids.tolist()
-        for row, held in self._held:
-            if is_drawn[row]:
-                held.newest = drawn[row]
+        drawn = token_ids[self._rows]
+        drawn[failed[self._rows]] = -1
+        for held, token_id in zip(self._held, drawn.tolist(), strict=True):
+            held.newest = token_id
 
     def unmet(
         self, slots: NDArray[np.int32], failed: NDArray[np.bool_], bias: BiasEntries | None
@@ -118,28 +147,25 @@ class StepMasks:
         """Say which slots have no token by their constraints, and why, of a step that has drawn."""
         masks = self.take()
         reasons = masks.failed
-        if any(failed[row] for row, _ in self._held):
-            emptied = dict.fromkeys(masks.emptied(bias, self.vocab_size), _EMPTIED)
+        if failed[self._rows].any():
+            emptied = dict.fromkeys(masks.emptied(bias, self._vocab_size), _EMPTIED)
             reasons = emptied | reasons
         return {slots.item(row): reason for row, reason in reasons.items()}
 
-    def costs_s(self, slots: NDArray[np.int32]) -> dict[int, float]:
-        """Say by slot what masks took of a processor, of a step that has drawn."""
-        masks = self.take()
-        return dict(zip(slots[masks.rows].tolist(), masks.took_s, strict=True))
-
     def _make(self) -> TokenMasks:
-        rows = np.array([row for row, _ in self._held], np.int64)
-        words = np.empty((len(rows), -(-self.vocab_size // 32)), np.int32)
+        words = np.empty((len(self._held), -(-self._vocab_size // 32)), np.int32)
         address, size = words.ctypes.data, words.strides[0]
         failed, meter = {}, _Meter()
-        for at, (row, held) in enumerate(self._held):
-            _fill(held, words[at], address + at * size)
+        for at, held in enumerate(self._held):
+            if held.failure is None:
+                _fill(held, words[at], address + at * size)
             if held.failure is not None:
-                failed[row] = held.failure
+                failed[self._rows.item(at)] = held.failure
                 words[at] = _ALL
             meter.next_row()
-        return TokenMasks(rows, words, failed, tuple(meter.took_s))
+        took_s = meter.took_s
+        costs = MaskCosts(self._slots, np.array(took_s), sum(took_s))
+        return TokenMasks(self._rows, words, failed, costs)
 
 
 class _Meter:
@@ -173,58 +199,58 @@ class _Meter:
 
 def _fill(held: _Held, words: NDArray[np.int32], address: int) -> None:
     """Tell a constraint of its newest token, and have it say what may come next."""
-    if held.newest >= 0 and held.failure is None:
-        _advance(held, (held.newest,))
-        held.newest = -1
-    if held.failure is None:
-        try:
-            held.constraint.fill_mask(words, address)
-        except Exception as error:
-            held.failure = _reason(error)
+    newest, held.newest = held.newest, -1
+    try:
+        if newest >= 0:
+            held.constraint.accept((newest,))
+        held.constraint.fill_mask(words, address)
+    except Exception as error:
+        held.failure = _reason(error)
 
 
 class ConstraintTable:
     """Keep the constraints of the slots that have one."""
 
-    def __init__(self, *, vocab_size: int) -> None:
+    def __init__(self, *, vocab_size: int, num_slots: int) -> None:
         self._vocab_size = vocab_size
         self._held: dict[int, _Held] = {}
+        self._is_held = np.zeros(num_slots, np.bool_)
 
     def admit(self, sequence: NewSequence) -> None:
         """Take a sequence's constraint to where its tokens are."""
+        self.release((sequence.slot,))
         constraint = sequence.params.constraint
         if constraint is None:
-            self._held.pop(sequence.slot, None)
             return
         held = self._held[sequence.slot] = _Held(constraint.copy())
+        self._is_held[sequence.slot] = True
         if drawn := sequence.token_ids[sequence.num_prompt_tokens :].tolist():
-            _advance(held, drawn)
+            try:
+                held.constraint.accept(drawn)
+            except Exception as error:
+                held.failure = _reason(error)
 
     def step(self, slots: NDArray[np.int32]) -> StepMasks | None:
         """Note the constrained rows of a batch that draws for `slots`; None where there is none."""
         if not self._held:
             return None
-        found = [
-            (row, self._held[slot]) for row, slot in enumerate(slots.tolist()) if slot in self._held
-        ]
-        return StepMasks(self._vocab_size, found) if found else None
+        rows = self._is_held[slots].nonzero()[0]
+        if not len(rows):
+            return None
+        masked = slots[rows]
+        held = [self._held[slot] for slot in masked.tolist()]
+        return StepMasks(self._vocab_size, rows, masked, held)
 
     def release(self, slots: Sequence[int]) -> None:
         """Forget the constraints of slots."""
         if self._held:
             for slot in slots:
-                self._held.pop(slot, None)
+                if self._held.pop(slot, None) is not None:
+                    self._is_held[slot] = False
 
     def clear(self) -> None:
         """Forget every slot."""
-        self._held.clear()
-
-
-def _advance(held: _Held, token_ids: Sequence[int]) -> None:
-    try:
-        held.constraint.accept(token_ids)
-    except Exception as error:
-        held.failure = _reason(error)
+        self.release(list(self._held))
 
 
 def _reason(error: Exception) -> str:

@@ -76,6 +76,13 @@ class LogitEdits:
     penalties: PenaltyEntries | None
     masks: TokenMasks | None = None
 
+    @staticmethod
+    def with_masks(edits: LogitEdits | None, masks: TokenMasks) -> LogitEdits:
+        """Add masks to what else changes the logits."""
+        if edits is None:
+            return LogitEdits(None, None, masks)
+        return LogitEdits(edits.bias, edits.penalties, masks)
+
     @property
     def masks_alone(self) -> TokenMasks | None:
         """Return the masks where nothing else changes the logits."""

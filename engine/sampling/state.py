@@ -37,7 +37,7 @@ class SamplingState:
         self._seeds = np.zeros(max_num_seqs, np.uint64)
         self._bias = BiasTable(eos_token_ids=eos_token_ids)
         self._penalties = PenaltyTable(max_num_seqs=max_num_seqs, max_num_tokens=max_num_tokens)
-        self._constraints = ConstraintTable(vocab_size=vocab_size)
+        self._constraints = ConstraintTable(vocab_size=vocab_size, num_slots=max_num_seqs)
         # Slot → how many alternatives.
         self._logprobs: dict[int, int] = {}
 

@@ -32,9 +32,13 @@ from scheduler.step.water_level import Seconds, held_to, level_for
 # that they are allowed a part of.
 _PART = 0.5
 _LEAST_S = 0.002
-# What is remembered of what went before, with each step of a row and of a tenant.
+# To learn takes longer than some masks of a schema: while no more than a part of what there is was
+# asked for and had, it is from one step of some.
+_LITTLE, _EVERY = 0.25, 8
+# What is remembered of what went before, with each of these steps of a row and of a tenant.
 _KEPT_OF_ROW, _KEPT_OF_TENANT, _KEPT_OF_STEPS = 0.5, 0.95, 0.95
 _LEAST_COST_S, _UNKNOWN_COST_S = 1e-9, 5e-4
+_NOBODY = -1
 
 
 class MaskTurns:
@@ -46,15 +50,20 @@ class MaskTurns:
         self._rotation, self._batch_rotation = Rotation(), Rotation()
         # By slot, and what of the slot's hands (`DecodingRows.epochs`) that is known for.
         self._cost_s = np.zeros(num_slots)
-        self._epochs = np.full(num_slots, -1, dtype=np.intc)
+        self._epochs = np.full(num_slots, _NOBODY, dtype=np.intc)
+        # Whose the slots were that decode in the step that is noted.
+        self._hands = np.full(num_slots, _NOBODY, dtype=np.intc)
         # By the entries of tenants; not a number where nothing was measured.
         self._dearest_s = np.full(64, np.nan)
         self._step_s = 0.0
-        self._left_s = 0.0
+        self._left_s = self._little_s = 0.0
+        self._asks_little = False
 
     def begin(self) -> None:
         """Begin a step."""
         self._left_s = max(_LEAST_S, _PART * self._step_s)
+        self._little_s = _LITTLE * self._left_s
+        self._asks_little = True
 
     def choose(self, slots: Slots) -> Slots:
         """Return those of the online rows at `slots`, all of which may draw, that do."""
@@ -70,41 +79,48 @@ class MaskTurns:
     def note(self, step: Step, result: StepResult) -> None:
         """Learn what a step took and its masks did, before its rows are taken in."""
         self._step_s += (1.0 - _KEPT_OF_STEPS) * (result.step_s - self._step_s)
-        if not result.mask_s:
+        if result.masks is None:
             return
+        is_little = self._asks_little and result.masks.all_s <= self._little_s
+        if is_little and step.plan.step_id % _EVERY:
+            return
+        slots, took_s = result.masks.slots, result.masks.took_s
         rows = self._running.decode_rows
-        # What a request begins with is computed before it is here, and tells nothing.
-        sampled = step.sampling[: len(step.decodes)]
-        sampled = sampled[step.epochs[: len(sampled)] == rows.epochs[sampled]]
-        asked_s = np.array([result.mask_s.get(slot, np.nan) for slot in sampled.tolist()])
-        is_masked = ~np.isnan(asked_s)
-        slots, took_s = sampled[is_masked], asked_s[is_masked]
-        if not len(slots):
-            return
-        is_known = self._epochs[slots] == rows.epochs[slots]
-        before_s = np.where(is_known, self._cost_s[slots], took_s)
-        self._cost_s[slots] = took_s + _KEPT_OF_ROW * (before_s - took_s)
-        self._epochs[slots] = rows.epochs[slots]
+        # What a request begins with is computed before it is here, and tells nothing; nor does
+        # what a slot's last hands had in this step.
+        decodes = step.sampling[: len(step.decodes)]
+        self._hands[decodes] = step.epochs[: len(decodes)]
+        is_same = self._hands[slots] == rows.epochs[slots]
+        if not is_same.all():
+            slots, took_s = slots[is_same], took_s[is_same]
+        epochs = rows.epochs[slots]
+        before_s = np.where(self._epochs[slots] == epochs, self._cost_s[slots], took_s)
+        cost_s = took_s + _KEPT_OF_ROW * (before_s - took_s)
+        self._cost_s[slots] = np.maximum(cost_s, _LEAST_COST_S)
+        self._epochs[slots] = epochs
         tenants = rows.accounts[slots, MEMBER]
-        self._make_room(int(tenants.max()) + 1)
-        self._dearest_s[np.unique(tenants)] *= _KEPT_OF_TENANT
+        self._make_room(tenants)
+        # Once a tenant, however many of its rows are named.
+        self._dearest_s[tenants] *= _KEPT_OF_TENANT
         np.fmax.at(self._dearest_s, tenants, took_s)
 
     def _choose(self, slots: Slots, rotation: Rotation, *, is_alone: bool) -> Slots:
         rows = self._running.decode_rows
         is_constrained = rows.is_constrained[slots]
-        if not is_constrained.any():
+        # Counted, as this and the next are in every step: `any` takes five times as long.
+        num_asking = np.count_nonzero(is_constrained)
+        if not num_asking:
             return slots
-        asking = slots[is_constrained]
-        tenants = rows.accounts[asking, MEMBER]
-        costs_s = self._price(asking, tenants)
-        asked_s = float(costs_s.sum())
+        asking = slots if num_asking == len(slots) else slots[is_constrained]
+        costs_s = self._price(asking)
+        asked_s = float(np.add.reduce(costs_s))
+        self._asks_little &= asked_s <= self._little_s
         if asked_s <= self._left_s:
             self._left_s -= asked_s
             rotation.clear()
             return slots
-        at = self._in_turn(asking, tenants, costs_s, rotation)
-        if not len(at) and is_alone and len(asking) == len(slots):
+        at = self._in_turn(asking, costs_s, rotation)
+        if not len(at) and is_alone and num_asking == len(slots):
             at = np.array([rows.turns[asking].argmin()])
         self._left_s -= float(costs_s[at].sum())
         runs = ~is_constrained
@@ -112,14 +128,10 @@ class MaskTurns:
         chosen: Slots = slots[runs]
         return chosen
 
-    def _in_turn(
-        self,
-        asking: Slots,
-        tenants: NDArray[np.intp],
-        costs_s: Seconds,
-        rotation: Rotation,
-    ) -> NDArray[np.intp]:
+    def _in_turn(self, asking: Slots, costs_s: Seconds, rotation: Rotation) -> NDArray[np.intp]:
         """Return the places of those that run, where not all can."""
+        rows = self._running.decode_rows
+        tenants = rows.accounts[asking, MEMBER]
         asked_s: Seconds = np.bincount(tenants, weights=costs_s).astype(np.float64)
         entries = np.flatnonzero(asked_s)
         weights = self._tree.weights_of(entries)
@@ -128,7 +140,6 @@ class MaskTurns:
         parts_s[entries] = held_to(asked_s[entries], weights, level)
         is_held = parts_s < asked_s
         held = np.flatnonzero(is_held[tenants])
-        rows = self._running.decode_rows
         picked = rotation.pick(
             tenants[held],
             rows.accounts[asking[held], KEY],
@@ -140,16 +151,20 @@ class MaskTurns:
         runs: Slots = np.concatenate((np.flatnonzero(~is_held[tenants]), held[picked]))
         return runs
 
-    def _price(self, asking: Slots, tenants: NDArray[np.intp]) -> Seconds:
-        self._make_room(int(tenants.max()) + 1)
-        is_known = self._epochs[asking] == self._running.decode_rows.epochs[asking]
-        dearest_s = self._dearest_s[tenants]
-        dearest_s[np.isnan(dearest_s)] = _UNKNOWN_COST_S
-        costs_s = np.where(is_known, self._cost_s[asking], dearest_s)
-        priced_s: Seconds = np.maximum(costs_s, _LEAST_COST_S)
-        return priced_s
+    def _price(self, asking: Slots) -> Seconds:
+        rows = self._running.decode_rows
+        costs_s: Seconds = self._cost_s[asking]
+        is_known = self._epochs[asking] == rows.epochs[asking]
+        if np.count_nonzero(is_known) < len(asking):
+            tenants = rows.accounts[asking[~is_known], MEMBER]
+            self._make_room(tenants)
+            dearest_s = self._dearest_s[tenants]
+            dearest_s[np.isnan(dearest_s)] = _UNKNOWN_COST_S
+            costs_s[~is_known] = np.maximum(dearest_s, _LEAST_COST_S)
+        return costs_s
 
-    def _make_room(self, size: int) -> None:
+    def _make_room(self, tenants: NDArray[np.intp]) -> None:
+        size = int(tenants.max(initial=0)) + 1
         if size > len(self._dearest_s):
             grown = np.full(2 * size, np.nan)
             grown[: len(self._dearest_s)] = self._dearest_s

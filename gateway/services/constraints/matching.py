@@ -91,8 +91,8 @@ class GrammarConstraint:
 
     def accept(self, token_ids: Sequence[int]) -> None:
         self._first = None
-        self._matcher.consume_tokens(list(token_ids))
-        self._check()
+        if not self._matcher.consume_tokens(list(token_ids)):
+            self._check()
 
     def copy(self) -> GrammarConstraint:
         return GrammarConstraint(self._matcher.deep_copy(), self._first)

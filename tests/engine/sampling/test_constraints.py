@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from engine.contract import NewSequence, SamplingParams
 from engine.sampling.constraints import ConstraintTable, StepMasks, TokenMasks, hide
 from engine.sampling.logit_bias import BiasEntries
+from engine.sampling.mask_maker import MaskMaker
 from engine.sampling.sampler import LogitEdits, SamplingRows, sample
 from fake_constraint import Spelled
 from tests.engine.sampling.test_compiled import rows_of
@@ -26,7 +26,7 @@ def admitted(
     constraint: Spelled, *, slot: int = 0, drawn: Sequence[int] = (), vocab_size: int = 70
 ) -> ConstraintTable:
     """A table with one sequence of two prompt tokens and what it has drawn."""
-    table = ConstraintTable(vocab_size=vocab_size)
+    table = ConstraintTable(vocab_size=vocab_size, num_slots=9)
     params = SamplingParams(max_tokens=9, constraint=constraint)
     tokens = array("i", [5, 6, *drawn])
     table.admit(NewSequence(slot, "r", tokens, 2, 0, (), params))
@@ -179,9 +179,10 @@ def test_a_constraint_that_breaks_ends_its_own_row() -> None:
     for slot, params in ((1, broken), (2, good)):
         table.admit(NewSequence(slot, "r", array("i", [5]), 1, 0, (), params))
     step = step_of(table, 0, 1, 2)
-    with ThreadPoolExecutor(1) as pool:
-        step.begin(pool)
-        masks = step.take()
+    maker = MaskMaker()
+    maker.begin(step)
+    masks = step.take()
+    maker.close()
     assert allowed(masks, 2) == [64]
     reasons = step.unmet(np.arange(3, dtype=np.int32), np.zeros(3, np.bool_), None)
     assert reasons == {
@@ -210,7 +211,7 @@ class Slow(Spelled):
 
 def test_a_row_costs_what_it_takes_of_a_processor() -> None:
     """Neither what quick rows before it took, nor for how long it did not have the processor."""
-    table = ConstraintTable(vocab_size=70)
+    table = ConstraintTable(vocab_size=70, num_slots=9)
     parts = [Slow(), Slow(), Slow(computes_s=0.02), Slow(waits_s=0.02), Slow(computes_s=0.04)]
     for slot, constraint in enumerate(parts):
         params = SamplingParams(max_tokens=9, constraint=constraint)
@@ -219,7 +220,9 @@ def test_a_row_costs_what_it_takes_of_a_processor() -> None:
     began_s = time.thread_time()
     step.take()
     whole_s = time.thread_time() - began_s
-    costs_s = step.costs_s(np.arange(5, dtype=np.int32))
+    costs = step.take().costs
+    assert costs is not None
+    costs_s = costs.took_s
     assert 0 < costs_s[0] < 0.01 > costs_s[3]
     assert 0.02 <= costs_s[2] < 0.04 <= costs_s[4]
-    assert sum(costs_s.values()) <= whole_s + 0.001
+    assert costs_s.sum() <= whole_s + 0.001

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -109,3 +111,24 @@ def test_rows_cost_what_their_own_masks_do() -> None:
     floods = Flood(tenant="a", streams=1, mask_s=5e-3), Flood(tenant="a", streams=20, mask_s=1e-5)
     contest = Contest(*floods, config=config_of(0.0)).run(300, settle=20)
     assert contest.tokens["a"] > 1000
+
+
+def test_what_masks_take_is_known_with_the_next_step() -> None:
+    """Of twenty rows whose masks take 10 µs, then 5 ms and then 10 µs again, all run in two steps
+    more at most, and not in eight, and then again once each has been tried some times.
+    """
+    floods = Flood(tenant="a", streams=1), Flood(tenant="b", streams=20, output=400, mask_s=1e-5)
+    contest = Contest(*floods, config=config_of(0.0)).run(101, settle=20)
+    have_masks_take(contest, 5e-3)
+    contest.run(40)
+    assert sum(each > 4 * 5e-3 for each in contest.masks_s[-40:]) <= 2
+    have_masks_take(contest, 1e-5)
+    contest.run(120)
+    num_rested = contest.num_rested
+    assert contest.run(20).num_rested == num_rested
+
+
+def have_masks_take(contest: Contest, mask_s: float) -> None:
+    for name, flood in contest.live.items():
+        if flood.mask_s:
+            contest.live[name] = replace(flood, mask_s=mask_s)

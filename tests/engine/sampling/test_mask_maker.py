@@ -1,0 +1,51 @@
+"""The thread that makes masks."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from engine.contract import NewSequence, SamplingParams
+from engine.sampling.constraints import ConstraintTable, StepMasks
+from engine.sampling.mask_maker import MaskMaker
+from fake_constraint import Spelled
+
+
+class Exhausted(Spelled):
+    """A constraint that ends whoever asks it, as want of memory does."""
+
+    def fill_mask(self, words: NDArray[np.int32], address: int) -> None:
+        raise KeyboardInterrupt
+
+    def copy(self) -> Exhausted:
+        return Exhausted(self.spelled, end=self.end)
+
+
+def step_of(constraint: Spelled) -> StepMasks:
+    table = ConstraintTable(vocab_size=70, num_slots=3)
+    params = SamplingParams(max_tokens=9, constraint=constraint)
+    table.admit(NewSequence(2, "r", array("i", [5]), 1, 0, (), params))
+    step = table.step(np.array([0, 2], np.int32))
+    assert step is not None
+    return step
+
+
+def test_what_ends_a_step_ends_no_other() -> None:
+    """What making masks raises is raised where they are taken, and the next step's are made."""
+    maker = MaskMaker()
+    bad, good = step_of(Exhausted([], end=1)), step_of(Spelled([[33]], end=1))
+    for step in (bad, good):
+        maker.begin(step)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            bad.take()
+    masks = good.take()
+    assert good.take() is masks
+    assert masks.rows.tolist() == [1]
+    assert masks.costs is not None
+    assert masks.costs.slots.tolist() == [2]
+    maker.close()
+    maker.close()
