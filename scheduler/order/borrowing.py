@@ -56,10 +56,18 @@ def first_with_loan(node: Node, first: Child, loan: float, now: float) -> Child:
     """Find the child that goes before `first`, whose turn it is; that one itself if none does."""
     assert node.urgent is not None, "only a node that lends knows who is urgent"
     for child in islice(node.urgent.in_turn(now), _MAX_BORROWERS):
-        is_saved = now <= _head_with_loan(child, loan, now).start_by_s < NEVER
-        if child is first or (is_saved and node.policy.lead(child, first) <= loan):
+        if child is first or not _is_saved(_soonest(child, now), now):
+            # Nor is anybody behind it: who is late, or was promised nothing, is last.
+            return first
+        is_saved = _is_saved(_head_with_loan(child, loan, now), now)
+        if is_saved and node.policy.lead(child, first) <= loan:
             return child
     return first
+
+
+def _is_saved(head: Sequence, now: float) -> bool:
+    """Tell whether a request was promised something that it has if it is next."""
+    return now <= head.start_by_s < NEVER
 
 
 def _soonest(child: Child, now: float) -> Sequence:

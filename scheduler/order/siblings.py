@@ -118,10 +118,14 @@ class Order:
                 if len(taken) == len(entry_of) - 1:
                     entry = self._last_but(taken)
                 else:
-                    self._settle(unsettled, now)
-                    top = self._top(now)
-                    assert top is not None, "who waits has an entry"
-                    entry = top
+                    if self._is_plain:
+                        self._first_plain(now)
+                        entry = heaps[0][0]
+                    else:
+                        self._settle(unsettled, now)
+                        top = self._top(now)
+                        assert top is not None, "who waits has an entry"
+                        entry = top
                     # Taken out for a moment, so that the next one surfaces.
                     heapq.heappop(heaps[entry[3]])
                     unsettled = [entry[3]]

@@ -108,10 +108,14 @@ class KvBudget:
 
     def is_kept_out(self, sequence: Sequence) -> bool:
         """Tell whether what is kept for others is not for a request, whose tenant has its share."""
-        num_needed = sequence.table.blocks_missing(sequence.num_tokens)
-        num_tokens = self._tokens_to_hold(sequence, num_needed)
         headroom = self.headroom
-        return headroom.slots(sequence) > 0 or not headroom.is_within_share(sequence, num_tokens)
+        if headroom.slots(sequence) > 0:
+            return True
+        num_needed = sequence.table.blocks_missing(sequence.num_tokens)
+        # Most that are kept out have no room for what they begin with; that is told in short.
+        if not headroom.is_within_share(sequence, num_needed * self._pool.block_size):
+            return True
+        return not headroom.is_within_share(sequence, self._tokens_to_hold(sequence, num_needed))
 
     def _fits_beside(
         self, sequence: Sequence, num_needed: int, reserve: int, num_kept: int
