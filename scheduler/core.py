@@ -360,6 +360,18 @@ class Scheduler:
         """Tell whether a sender has little waiting, whatever others have, as quickly."""
         return self._admission.is_light(sender, self.config.fairness.best_effort_ttft_s)
 
+    def refuse_many(
+        self, sender: Sender, num_requests: int, num_prompt_tokens: int
+    ) -> Reject | None:
+        """Say why requests of a sender would not all be taken in, as quickly; None: they may be.
+
+        They are offered all the same, one by one; this is for not beginning with what would be
+        taken back.
+        """
+        refusal = self._admission.refuse_many(sender, num_requests, num_prompt_tokens)
+        self._num_rejected += refusal is not None
+        return refusal
+
     def room(self) -> Room:
         """Say what there is for batch work to fill, as quickly."""
         return describe_room(self._limits.max_num_rows, self._pool, self._lifecycle)

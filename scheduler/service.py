@@ -57,6 +57,10 @@ _QUIET_S = 30.0
 _Command = Callable[[float], RequestOutput | None]
 
 
+def _rejected(answer: Reject) -> Rejected:
+    return Rejected(answer.reason, code=answer.code, retry_after_s=answer.retry_after_s)
+
+
 class EngineService:
     """Serve requests with one scheduler and one engine; see the module.
 
@@ -94,7 +98,7 @@ class EngineService:
         self._closed = False
         self._broken = False
         self._ready_from_s = -math.inf
-        self._idle = False
+        self._idle = self._is_roused = False
         self._progress_s = clock()
 
     @property
@@ -154,12 +158,22 @@ class EngineService:
                     "The engine is not serving.", code=RejectCode.UNAVAILABLE, retry_after_s=None
                 )
             answer = self._scheduler.offer(request, self._clock(), prepared)
-            self._wake.notify()
+            self._rouse()
         if isinstance(answer, Reject):
-            raise Rejected(answer.reason, code=answer.code, retry_after_s=answer.retry_after_s)
+            raise _rejected(answer)
         stream = TokenStream(request.request_id, self.cancel, is_promised=answer.is_promised)
         self._streams[request.request_id] = stream
         return stream
+
+    def check_room(self, sender: Sender, num_requests: int, num_prompt_tokens: int) -> None:
+        """Ask whether requests of a sender may all be taken in, which is not known surely before.
+
+        Raises: `Rejected`: they will not.
+        """
+        with self._wake:
+            answer = self._scheduler.refuse_many(sender, num_requests, num_prompt_tokens)
+        if answer is not None:
+            raise _rejected(answer)
 
     def cancel(self, request_id: str) -> None:
         """End a request now if it is live: its slot and blocks are free when this returns.
@@ -172,7 +186,7 @@ class EngineService:
             output = self._scheduler.cancel(request_id, self._clock())
             last = [output] if output is not None else self._overtake(request_id)
             # Its blocks may be what others wait for.
-            self._wake.notify()
+            self._rouse()
         self._deliver(Outputs(last))
 
     def extend(self, request_id: str, granted_tokens: int | None) -> None:
@@ -273,6 +287,23 @@ class EngineService:
     def _post(self, command: _Command) -> None:
         with self._wake:
             self._commands.append(command)
+            self._rouse()
+
+    def _rouse(self) -> None:
+        """Wake the engine's thread, if it sleeps, once the event loop has done what it has ready.
+
+        Woken at once it would take the interpreter from whoever brings the next request, and have a
+        step for each. Twice round, as what has come meanwhile is read in the first one. The lock is
+        held.
+        """
+        if self._idle and not self._is_roused:
+            assert self._loop is not None
+            self._is_roused = True
+            self._loop.call_soon(self._loop.call_soon, self._notify)
+
+    def _notify(self) -> None:
+        with self._wake:
+            self._is_roused = False
             self._wake.notify()
 
     def _run(self) -> None:

@@ -106,7 +106,7 @@ class Admission:
         """Say why a request is not taken in, or None; it is in no queue yet."""
         return (
             self._refuse_impossible(sequence, now)
-            or self._refuse_full(sequence)
+            or self._refuse_full(sequence.request, sequence.num_uncached)
             or self._refuse_late(sequence, now)
         )
 
@@ -232,8 +232,25 @@ class Admission:
         self._rejections["never_fits"] += 1
         return Reject(reason, RejectCode.CONTEXT_LENGTH_EXCEEDED, cause="never_fits")
 
-    def _refuse_full(self, sequence: Sequence) -> Reject | None:
-        excess = self._bounds.exceeded_by(sequence)
+    def refuse_many(
+        self, sender: Sender, num_requests: int, num_prompt_tokens: int
+    ) -> Reject | None:
+        """Say why requests of a sender would not all find room in the queue, or None.
+
+        Those do not wait that slots are free for, beyond those that wait already.
+        """
+        num_before = self._tree.num_live - len(self._running)
+        num_begun = max(0, self._running.num_free_slots - num_before)
+        num_waiting = num_requests - num_begun
+        if num_waiting < 1:
+            return None
+        num_tokens = num_prompt_tokens * num_waiting / num_requests
+        return self._refuse_full(sender, num_tokens, num_requests=num_waiting)
+
+    def _refuse_full(
+        self, sender: Sender | Request, num_tokens: float, *, num_requests: int = 1
+    ) -> Reject | None:
+        excess = self._bounds.exceeded_by(sender, num_tokens, num_requests=num_requests)
         if excess is None:
             return None
         retry_s = excess.num_tokens / self._tokens_per_s()

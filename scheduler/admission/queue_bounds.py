@@ -20,8 +20,8 @@ from typing import NamedTuple
 from scheduler.admission.queue_ahead import QueueAhead
 from scheduler.config import AdmissionConfig
 from scheduler.order import FairTree, Node
+from scheduler.request import Request, Sender
 from scheduler.running import RunningSet
-from scheduler.sequence import Sequence
 
 # What part of the places in the queue anybody may take.
 _SHARED_PLACES = 0.9
@@ -49,43 +49,54 @@ class QueueBounds:
         self._running = running
         self._queue = queue
 
-    def exceeded_by(self, sequence: Sequence) -> Excess | None:
-        """Say what a request that would join exceeds, if anything."""
-        request = sequence.request
-        tenant = self._tree.find_tenant(request)
-        organisation = self._tree.find_organisation(request)
-        return self._in_requests(sequence, organisation, tenant) or self._in_tokens(
-            sequence, organisation, tenant
+    def exceeded_by(
+        self, sender: Sender | Request, num_tokens: float, *, num_requests: int = 1
+    ) -> Excess | None:
+        """Say what requests of a sender exceed that would join, of so many tokens, if anything."""
+        tenant = self._tree.find_tenant(sender)
+        organisation = self._tree.find_organisation(sender)
+        return self._in_requests(sender, num_requests, organisation, tenant) or self._in_tokens(
+            sender, num_tokens, organisation, tenant
         )
 
     def _in_requests(
-        self, sequence: Sequence, organisation: Node | None, tenant: Node | None
+        self,
+        sender: Sender | Request,
+        num_requests: int,
+        organisation: Node | None,
+        tenant: Node | None,
     ) -> Excess | None:
         most = self._config.max_num_queued
-        num_queued = self._tree.num_live - len(self._running)
+        num_waiting = self._tree.num_live - len(self._running)
+        # When the last of them would join.
+        num_queued = num_waiting + num_requests - 1
         if num_queued < _SHARED_PLACES * most:
             return None
-        shares = self._queue.shares(sequence.request)
+        shares = self._queue.shares(sender)
         if num_queued >= most:
-            reason = f"The queue is full: {num_queued} requests wait, of at most {most}."
+            reason = f"The queue is full: {num_waiting} requests wait, of at most {most}."
             is_own = any(
                 node is not None and share < 1.0 and node.num_waiting > share * num_queued
                 for node, share in ((organisation, shares.organisation), (tenant, shares.tenant))
             )
-            return Excess("queue_requests", reason, 1.0, is_own)
+            return Excess("queue_requests", reason, num_requests, is_own)
         limits = [("tenant", tenant, shares.tenant)]
         if num_queued >= _TENANTS_PLACES * most:
             limits.append(("organisation", organisation, shares.organisation))
         for whose, node, share in limits:
             limit = share / (1.0 + share) * most
-            if node is not None and node.num_waiting + 1 > limit:
+            if node is not None and node.num_waiting + num_requests > limit:
                 reason = f"The queue is nearly full, and {node.num_waiting} requests of your "
                 reason += f"{whose} wait already, of at most {int(limit)} then."
-                return Excess("queue_requests", reason, 1.0, True)
+                return Excess("queue_requests", reason, num_requests, True)
         return None
 
     def _in_tokens(
-        self, sequence: Sequence, organisation: Node | None, tenant: Node | None
+        self,
+        sender: Sender | Request,
+        num_tokens: float,
+        organisation: Node | None,
+        tenant: Node | None,
     ) -> Excess | None:
         bound = self._config.max_queued_tokens
         if bound is None:
@@ -93,8 +104,7 @@ class QueueBounds:
         queued = sum(other.waiting_tokens for other in self._tree.bands.values())
         if not queued:
             return None
-        shares = self._queue.shares(sequence.request)
-        num_tokens = sequence.num_uncached
+        shares = self._queue.shares(sender)
         free = self._config.tenant_queue_alpha * max(0, bound - queued)
         for whose, node, share, limit in (
             ("tenant", tenant, shares.tenant, shares.tenant * free),

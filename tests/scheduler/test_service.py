@@ -18,7 +18,7 @@ from fakes import ManualClock, StepwiseEngine
 from scheduler.config import PRESETS, first_come
 from scheduler.core import Scheduler
 from scheduler.errors import Rejected
-from scheduler.request import FinishReason, RejectCode
+from scheduler.request import FinishReason, RejectCode, Sender
 from scheduler.service import EngineService
 from scheduler.stream import StreamDelta, TokenStream
 
@@ -178,6 +178,8 @@ async def test_refusal_does_not_wait_for_a_step() -> None:
 async def test_cancel_in_the_middle_leaves_others_alone(depth: int) -> None:
     """A stream that is cancelled between two tokens ends; its neighbour is complete."""
     engine = StepwiseEngine(fakes.make_engine(depth=depth, max_model_len=40_000, num_blocks=20_000))
+    # Steps that take no time leave the lock to nobody else, for all of a stream.
+    engine.engine._sleep = lambda step_s: time.sleep(1e-4)
     neighbour = fakes.make_request("neighbour", max_tokens=60)
     async with serving(engine) as service:
         leaver = service.submit(fakes.make_request("leaver", max_tokens=39_000))
@@ -327,3 +329,48 @@ def test_thread_ends_with_its_loop(caplog: pytest.LogCaptureFixture) -> None:
     service.stop()
     assert not service.healthy
     assert caplog.records == []
+
+
+async def test_what_comes_together_is_begun_together() -> None:
+    """Requests that the loop has ready are in the first step, however long each takes to bring."""
+    engine = StepwiseEngine(fakes.make_engine())
+    async with serving(engine) as service:
+        await until(lambda: service._idle)
+        streams = [service.submit(fakes.make_request("first", max_tokens=1))]
+
+        def bring(name: str) -> None:
+            time.sleep(0.01)
+            streams.append(service.submit(fakes.make_request(name, max_tokens=1)))
+
+        for number in range(3):
+            asyncio.get_running_loop().call_soon(bring, f"r{number}")
+        await asyncio.sleep(0)
+        await asyncio.gather(*(read_all(stream) for stream in streams))
+        assert (len(streams), service.snapshot().num_steps) == (4, 1)
+
+
+async def test_a_sleeping_engine_is_woken_each_time() -> None:
+    """By a request, by a cancellation and by a command, one after the other."""
+    engine = StepwiseEngine(fakes.make_engine())
+    engine.gate.set()
+    async with serving(engine) as service:
+        for number in range(3):
+            await until(lambda: service._idle)
+            stream = service.submit(fakes.make_request(f"r{number}", max_tokens=1))
+            async with asyncio.timeout(5):
+                await read_all(stream)
+            await until(lambda: service._idle)
+            service.configure(first_come())
+            await until(lambda: not service._commands)
+
+
+async def test_a_sender_is_told_of_room_before_it_begins() -> None:
+    """Many requests at once are refused as one of them would be, and nothing of them is kept."""
+    engine = StepwiseEngine(fakes.make_engine(max_num_seqs=2))
+    async with serving(engine, max_num_queued=10) as service:
+        sender = Sender(tenant_id="acme")
+        service.check_room(sender, 12, 120)
+        with pytest.raises(Rejected, match="queue is full") as refused:
+            service.check_room(sender, 13, 130)
+        assert refused.value.code is RejectCode.OVERLOADED
+        assert service.snapshot().queued == 0

@@ -172,6 +172,15 @@ class LeasedInference:
             is_batch=batch is not None,
             timeline=timeline,
         )
+        if len(prepared) > 1 and batch is None:
+            # To hand over a hundred and to take them back costs others as much as to serve them.
+            self._inference.check_room(
+                principal,
+                model,
+                tier,
+                num_requests=len(prepared),
+                num_prompt_tokens=terms.num_prompt_tokens,
+            )
         lease = await self._reserve(terms)
         generations = await self._submit(principal, model, prepared, tier, lease, batch)
         lease.attach(generations)

@@ -225,6 +225,24 @@ class InferenceService:
             reader=None if job.reading is None else job.reading.reader(prepared.prompt_tail),
         )
 
+    def check_room(
+        self,
+        principal: Principal,
+        model: ServedModel,
+        tier: Tier,
+        *,
+        num_requests: int,
+        num_prompt_tokens: int,
+    ) -> None:
+        """Refuse what `submit` would not take as a whole, before any of it is handed over.
+
+        Raises: `TenantLimited`, `Overloaded`.
+        """
+        try:
+            model.service.check_room(sender_of(principal, tier), num_requests, num_prompt_tokens)
+        except Rejected as exc:
+            raise _refusal(exc) from None
+
     def _hand_over(
         self,
         principal: Principal,

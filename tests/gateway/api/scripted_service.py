@@ -6,7 +6,7 @@ import asyncio
 
 from engine.contract import TokenLogprobs
 from scheduler.errors import Rejected
-from scheduler.request import FinishReason, Request, RequestOutput
+from scheduler.request import FinishReason, Request, RequestOutput, Sender
 from scheduler.stream import TokenStream
 
 
@@ -31,6 +31,9 @@ class ScriptedService:
         task = asyncio.create_task(self._play(stream, request.params.logprobs is not None))
         task.add_done_callback(lambda done: done.result())
         return stream
+
+    def check_room(self, sender: Sender, num_requests: int, num_prompt_tokens: int) -> None:
+        pass
 
     def extend(self, request_id: str, granted_tokens: int | None) -> None:
         pass
