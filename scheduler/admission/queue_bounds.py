@@ -56,7 +56,7 @@ class QueueBounds:
         tenant = self._tree.find_tenant(sender)
         organisation = self._tree.find_organisation(sender)
         return self._in_requests(sender, num_requests, organisation, tenant) or self._in_tokens(
-            sender, num_tokens, organisation, tenant
+            sender, num_tokens, num_requests, organisation, tenant
         )
 
     def _in_requests(
@@ -74,9 +74,10 @@ class QueueBounds:
             return None
         shares = self._queue.shares(sender)
         if num_queued >= most:
-            reason = f"The queue is full: {num_waiting} requests wait, of at most {most}."
+            what = "is full" if num_requests == 1 else f"has no room for {num_requests} more"
+            reason = f"The queue {what}: {num_waiting} requests wait, of at most {most}."
             is_own = any(
-                node is not None and share < 1.0 and node.num_waiting > share * num_queued
+                share < 1.0 and _num_waiting(node) + num_requests - 1 > share * num_queued
                 for node, share in ((organisation, shares.organisation), (tenant, shares.tenant))
             )
             return Excess("queue_requests", reason, num_requests, is_own)
@@ -85,8 +86,9 @@ class QueueBounds:
             limits.append(("organisation", organisation, shares.organisation))
         for whose, node, share in limits:
             limit = share / (1.0 + share) * most
-            if node is not None and node.num_waiting + num_requests > limit:
-                reason = f"The queue is nearly full, and {node.num_waiting} requests of your "
+            own = _num_waiting(node)
+            if (own or num_requests > 1) and own + num_requests > limit:
+                reason = f"The queue is nearly full, and {own} requests of your "
                 reason += f"{whose} wait already, of at most {int(limit)} then."
                 return Excess("queue_requests", reason, num_requests, True)
         return None
@@ -95,6 +97,7 @@ class QueueBounds:
         self,
         sender: Sender | Request,
         num_tokens: float,
+        num_requests: int,
         organisation: Node | None,
         tenant: Node | None,
     ) -> Excess | None:
@@ -111,7 +114,7 @@ class QueueBounds:
             ("organisation", organisation, shares.organisation, 2 * shares.organisation * free),
         ):
             own = 0 if node is None else node.waiting_tokens
-            if own and own + num_tokens > limit:
+            if (own or num_requests > 1) and own + num_tokens > limit:
                 reason = f"{own} tokens of your {whose} wait already, of at most "
                 reason += f"{round(limit)} now."
                 is_own = own + num_tokens > share * bound and share < 1.0
@@ -120,3 +123,7 @@ class QueueBounds:
             reason = f"The queue is full: {queued} tokens wait, of at most {bound}."
             return Excess("queue_tokens", reason, queued + num_tokens - bound, False)
         return None
+
+
+def _num_waiting(node: Node | None) -> int:
+    return 0 if node is None else node.num_waiting

@@ -369,8 +369,10 @@ async def test_a_sender_is_told_of_room_before_it_begins() -> None:
     engine = StepwiseEngine(fakes.make_engine(max_num_seqs=2))
     async with serving(engine, max_num_queued=10) as service:
         sender = Sender(tenant_id="acme")
-        service.check_room(sender, 12, 120)
-        with pytest.raises(Rejected, match="queue is full") as refused:
-            service.check_room(sender, 13, 130)
-        assert refused.value.code is RejectCode.OVERLOADED
+        service.check_room(sender, 11, 110)
+        with pytest.raises(Rejected, match="nearly full, and 0 requests of your") as refused:
+            service.check_room(sender, 12, 120)
+        assert refused.value.code is RejectCode.TENANT_LIMITED
+        with pytest.raises(Rejected, match="no room for 12 more: 0 requests wait"):
+            service.check_room(sender, 14, 140)
         assert service.snapshot().queued == 0

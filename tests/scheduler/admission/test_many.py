@@ -50,6 +50,19 @@ def test_the_last_of_them_is_what_counts(num_requests: int, fits: bool) -> None:
     assert scheduler.refuse_many(VICTIM, 31, 310) is None, "who has nothing there has its part"
 
 
+def test_who_has_nothing_there_finds_room_for_its_part() -> None:
+    """With ninety of others there ten places are left for who is new; what one asks for beyond a
+    third of all is its own doing, and one request is taken.
+    """
+    scheduler = queue(45, 45)
+    newcomer = Sender(tenant_id="newcomer")
+    assert scheduler.refuse_many(newcomer, 1, 10) is None
+    refusal = scheduler.refuse_many(newcomer, 60, 600)
+    assert refusal is not None
+    assert refusal.code is RejectCode.TENANT_LIMITED
+    assert scheduler.refuse_many(newcomer, 8, 80) is None
+
+
 def test_nobody_waits_for_slots_that_are_free() -> None:
     """With eight slots and nothing waiting, 97 requests find room where 108 do not."""
     scheduler = queue(0)
@@ -58,8 +71,8 @@ def test_nobody_waits_for_slots_that_are_free() -> None:
 
 
 @given(
-    num_flood=st.integers(0, 60),
-    num_victim=st.integers(0, 20),
+    num_flood=st.integers(0, 45),
+    num_victim=st.integers(0, 45),
     num_requests=st.integers(2, 120),
     max_tokens=st.sampled_from([None, 300, 1000]),
 )
