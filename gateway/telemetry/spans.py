@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, SpanFlags, Status
 
 from gateway.domain.timeline import Content, Detail, Phase, Timeline
@@ -49,7 +49,7 @@ class SpanMaker:
 
     def __init__(self, attributes: Mapping[str, Any]) -> None:
         resource = ExportTraceServiceRequest()
-        resource.resource_spans.add().resource.attributes.extend(_attributes(attributes))
+        _put(resource.resource_spans.add().resource.attributes, attributes)
         self._resource = resource
 
     def encode(self, timelines: Iterable[Timeline]) -> tuple[bytes, int]:
@@ -89,26 +89,27 @@ def add_spans(scope: ScopeSpans, timeline: Timeline) -> None:
                 tree.add(inner.name, span, inner.begin_s, inner.end_s, inner.detail)
 
 
-def _attributes(detail: Mapping[str, Any]) -> Iterator[KeyValue]:
+def _put(attributes: Any, detail: Mapping[str, Any]) -> None:
+    """Add attributes where they are to be: to copy them from messages takes three times as long."""
     for key, value in detail.items():
-        yield KeyValue(key=key, value=_any_value(value))
+        _set(attributes.add(key=key).value, value)
 
 
-def _any_value(value: Any) -> AnyValue:
+def _set(target: AnyValue, value: Any) -> None:
     # By the exact type: True is an integer too.
-    if (of_kind := _KINDS.get(type(value))) is not None:
-        return of_kind(value)
+    if (field := _FIELDS.get(type(value))) is not None:
+        setattr(target, field, value)
+        return
     assert isinstance(value, Sequence), value
-    many = AnyValue()
-    many.array_value.values.extend(_any_value(one) for one in value)
-    return many
+    for one in value:
+        _set(target.array_value.values.add(), one)
 
 
-_KINDS: Final[Mapping[type, Callable[..., AnyValue]]] = {
-    str: lambda value: AnyValue(string_value=value),
-    bool: lambda value: AnyValue(bool_value=value),
-    int: lambda value: AnyValue(int_value=value),
-    float: lambda value: AnyValue(double_value=value),
+_FIELDS: Final[Mapping[type, str]] = {
+    str: "string_value",
+    bool: "bool_value",
+    int: "int_value",
+    float: "double_value",
 }
 
 
@@ -182,11 +183,11 @@ class _Tree:
             end_time_unix_nano=self._ns(max(begin_s, end_s)),
         )
         if detail:
-            span.attributes.extend(_attributes(detail))
+            _put(span.attributes, detail)
         for event, at_s, said in events:
             told = span.events.add(name=event, time_unix_nano=self._ns(at_s))
             if said:
-                told.attributes.extend(_attributes(said))
+                _put(told.attributes, said)
         return span
 
     def _ns(self, at_s: float) -> int:
