@@ -42,6 +42,7 @@ from gateway.errors import (
     MalformedRequest,
     RequestTimedOut,
 )
+from gateway.http.answer_cycle import AnswerCycle
 from gateway.http.limits import HttpLimits, Place
 from gateway.http.request_head import RequestLine, check_headers, check_target
 from gateway.http.small_reads import READ_BYTES
@@ -156,7 +157,7 @@ class GuardedProtocol(HttpToolsProtocol):
         before = self.cycle
         super().on_headers_complete()
         # As ASGI's types have it, an extension is a dict.
-        extensions: dict[str, Any] = {WRITE_NOW: PartWriter(self.cycle)}
+        extensions: dict[str, Any] = {WRITE_NOW: PartWriter(AnswerCycle.of(self.cycle))}
         self.scope["extensions"] = extensions
         if before is not None and not before.response_complete:
             waiting = [cycle for cycle in self._overtaken if not cycle.response_complete]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from typing import Final
 
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from gateway.http.answer_cycle import AnswerCycle
 
 
 class PartWriter:
@@ -19,7 +19,7 @@ class PartWriter:
 
     __slots__ = ("_cycle",)
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
+    def __init__(self, cycle: AnswerCycle) -> None:
         # The scope holds this, and the cycle its scope: a circle, unless one of them lets go.
         self._cycle: Final = weakref.ref(cycle)
 
@@ -34,7 +34,7 @@ class PartWriter:
         if cycle.flow.write_paused:
             return False
         try:
-            cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            cycle.write_part(data)
         except (OSError, RuntimeError):
             # Its client has just closed: what `send` meets then is known to who waits for it.
             return False
