@@ -452,7 +452,7 @@ class RequestLease:
             told, told_s = self.told(), self._link.now_s()
             op = Extend(self.terms.request_id.hex, want, nano_usd, LEASE_US, told)
             try:
-                [answer] = await self._link.ask(op)
+                answer = await self._link.join(op)
                 if not isinstance(answer, Gone):
                     self.was_told(told, told_s)
                 if isinstance(answer, Extended):

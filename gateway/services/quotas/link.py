@@ -2,7 +2,7 @@
 
 An operation that nobody waits for (`post`) is sent with the next one that somebody does (`ask`),
 in front of it, or after a few milliseconds. It stays queued until it was answered, in its place:
-operations are safe to repeat.
+operations are safe to repeat. What requests ask for in one turn of the loop (`join`) is one call.
 
 After five failures in a row the breaker opens: `ask` fails at once, and only `probe` tries, once a
 second, until it succeeds. A reply also tells the counters' own time, which is the only clock that
@@ -35,10 +35,13 @@ LEASE_S: Final = 30.0
 _OPENS_AFTER: Final = 5
 _POST_WITHIN_S: Final = 0.01
 _MAX_RIDERS: Final = 50
+# In one call, as the counters do nothing else meanwhile.
+_MAX_JOINED: Final = 32
 
 OnAnswer = Callable[[Answer], None]
 # number, operation, who is told
 _Rider = tuple[int, Op, OnAnswer | None]
+_Answered = asyncio.Future[Answer | Exception]
 
 
 class CounterLink:
@@ -65,6 +68,8 @@ class CounterLink:
         self._build_s = build_s
         self._first_build_s = build_s if first_build_s is None else first_build_s
         self._posted: deque[_Rider] = deque()
+        self._joined: list[tuple[Op, _Answered]] = []
+        self._running: set[asyncio.Task[None]] = set()
         self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
@@ -108,13 +113,31 @@ class CounterLink:
 
     async def ask(self, *ops: Op) -> Sequence[Answer]:
         """Do operations now; return their answers. Raises: `CountersUnavailable`."""
-        if self.is_open:
-            raise CountersUnavailable(retry_after_s=1)
-        return await self._run(ops)
+        self._check_open()
+        return [_done(answer) for answer in await self._run(ops)]
+
+    async def join(self, op: Op) -> Answer:
+        """Do an operation in one call with those that come in the same turn of the loop.
+
+        Raises: `CountersUnavailable`.
+        """
+        self._check_open()
+        loop = asyncio.get_running_loop()
+        if not self._joined:
+            loop.call_soon(self._send_joined)
+        answered: _Answered = loop.create_future()
+        self._joined.append((op, answered))
+        answer = await answered
+        if isinstance(answer, CountersUnavailable):
+            # One for each: whoever raises an error adds to its traceback.
+            raise CountersUnavailable(detail=answer.detail, retry_after_s=1) from answer
+        if isinstance(answer, Exception):
+            raise InternalFailure(detail=f"the counters failed: {answer!r}") from answer
+        return _done(answer)
 
     async def probe(self, *ops: Op) -> Sequence[Answer]:
         """Do operations even though the breaker is open. Raises: `CountersUnavailable`."""
-        return await self._run(ops)
+        return [_done(answer) for answer in await self._run(ops)]
 
     def post(self, op: Op, on_answer: OnAnswer | None = None) -> None:
         """Have an operation done soon, once the counters answer; `on_answer` gets what they say."""
@@ -135,6 +158,36 @@ class CounterLink:
         if self._flushing is not None:
             await asyncio.gather(self._flushing, return_exceptions=True)
 
+    def _check_open(self) -> None:
+        if self.is_open:
+            raise CountersUnavailable(retry_after_s=1)
+
+    def _send_joined(self) -> None:
+        # Not of who has left: what undoes it may be posted already, and goes in front.
+        joined = [(op, answered) for op, answered in self._joined if not answered.done()]
+        self._joined.clear()
+        for first in range(0, len(joined), _MAX_JOINED):
+            task = asyncio.create_task(self._run_joined(joined[first : first + _MAX_JOINED]))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    async def _run_joined(self, joined: Sequence[tuple[Op, _Answered]]) -> None:
+        answers: Sequence[Answer | Exception]
+        try:
+            answers = await self._run([op for op, _ in joined], num_asking=len(joined))
+        except CountersUnavailable as exc:
+            answers = [exc] * len(joined)
+        except Exception as exc:
+            if len(joined) > 1:
+                # One of them is to blame, and fails alone.
+                for one in joined:
+                    await self._run_joined([one])
+                return
+            answers = [exc]
+        for (_, answered), answer in zip(joined, answers, strict=True):
+            if not answered.done():
+                answered.set_result(answer)
+
     def _start_flush(self) -> None:
         self._timer = None
         if self._flushing is None and self._posted:
@@ -150,7 +203,7 @@ class CounterLink:
         finally:
             self._flushing = None
 
-    async def _run(self, ops: Sequence[Op]) -> Sequence[Answer]:
+    async def _run(self, ops: Sequence[Op], *, num_asking: int = 1) -> Sequence[Answer]:
         posted = self._posted
         riders = [posted.popleft() for _ in range(min(len(posted), _MAX_RIDERS))]
         all_ops = [*(op for _, op, _ in riders), *ops]
@@ -165,7 +218,7 @@ class CounterLink:
                 # Others that were sent after them may have failed, and be back, before them.
                 self._posted = deque(merge(riders, self._posted, key=itemgetter(0)))
             if isinstance(exc, CountersUnavailable):
-                self._failed(exc)
+                self._failed(exc, num_asking)
             raise
         self._answered(reply, sent_s)
         answers = reply.answers
@@ -174,11 +227,7 @@ class CounterLink:
                 logger.error("the counters could not do %s: %s", type(op).__name__, answer.detail)
             elif on_answer is not None:
                 on_answer(answer)
-        asked = answers[len(riders) :]
-        for answer in asked:
-            if isinstance(answer, Failed):
-                raise InternalFailure(detail=f"the counters failed: {answer.detail}")
-        return asked
+        return answers[len(riders) :]
 
     async def _found(self) -> None:
         """Begin a new life of the counters, unless somebody else was quicker."""
@@ -206,12 +255,19 @@ class CounterLink:
             if known is not None:
                 self.on_epoch()
 
-    def _failed(self, exc: CountersUnavailable) -> None:
-        self._num_failures += 1
-        if self._num_failures == _OPENS_AFTER:
+    def _failed(self, exc: CountersUnavailable, num_asking: int) -> None:
+        was_open = self.is_open
+        self._num_failures += num_asking
+        if self.is_open and not was_open:
             self._metrics.quota_degraded.set(1)
             logger.error(
                 "the counters do not answer (%s): rates are kept by each process, hard quotas let "
                 "nothing through",
                 exc.detail,
             )
+
+
+def _done(answer: Answer) -> Answer:
+    if isinstance(answer, Failed):
+        raise InternalFailure(detail=f"the counters failed: {answer.detail}")
+    return answer

@@ -101,7 +101,7 @@ class QuotaService:
             if self.link.is_open:
                 return self._reserve_locally(ask)
             try:
-                [answer] = await self.link.ask(ask.op())
+                answer = await self.link.join(ask.op())
             except asyncio.CancelledError:
                 # It may have been held: nobody is left to use it.
                 self._take_back(terms)
