@@ -1,4 +1,7 @@
-"""Looking for old garbage when there is little to look through.
+"""Looking for garbage seldom, and for what is old when there is little to look through.
+
+A few requests at once are some thousand objects, all of which are gone with them. The interpreter
+looks at each seven hundred that come; here it waits until a burst is more than that.
 
 A full collection looks at every object that has come since the start, half a microsecond each, and
 nothing else runs meanwhile. Left to itself the interpreter does so while there are most of them: a
@@ -20,10 +23,13 @@ from gateway.background import Background
 _EVERY_S: Final = 1.0
 # So many are looked through in ten milliseconds.
 _FEW: Final = 20_000
-# Collections of younger objects between two full ones, each after some thousand that stayed: for
-# one at a good moment, as the interpreter has it, and for one at any.
-_DUE: Final = 10
-_OVERDUE: Final = 100
+# So many are new: 0.2 ms if they are all there still. Every other time those of before are looked
+# through as well.
+_YOUNG: Final = 10_000
+_YOUNGER: Final = 1
+# Of these, so many between two full ones: for one at a good moment, and for one at any.
+_DUE: Final = 3
+_OVERDUE: Final = 30
 
 
 class FullCollections:
@@ -49,7 +55,7 @@ class FullCollections:
 async def full_collections() -> AsyncGenerator[None]:
     """Have full collections done at good moments while the block runs."""
     before = gc.get_threshold()
-    gc.set_threshold(*before[:2], _OVERDUE)
+    gc.set_threshold(_YOUNG, _YOUNGER, _OVERDUE)
     try:
         async with Background("full collections", FullCollections().look, interval_s=_EVERY_S):
             yield
