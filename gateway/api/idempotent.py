@@ -20,6 +20,7 @@ from uuid import UUID
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api.body import SHORT_BODY_BYTES, ClientGone, read_body
+from gateway.api.client_left import CLIENT_LEFT
 from gateway.api.held_bytes import HeldBytes, Room
 from gateway.api.sse import ENDS
 from gateway.api.write_now import WRITE_NOW
@@ -67,7 +68,8 @@ class Idempotent:
                 return
             raise
         # What runs does not write to its client: it goes on when that has left.
-        scope["state"].pop(WRITE_NOW, None)
+        for extension in (WRITE_NOW, CLIENT_LEFT):
+            scope["state"].pop(extension, None)
         relay = _Relay(self._service.max_answer_bytes)
         self._service.run(charged(self._serve(scope, claim, body, relay, room)))
         await relay.pump(send)

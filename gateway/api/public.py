@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
@@ -19,6 +18,7 @@ from gateway.api.anthropic.messages import Messages
 from gateway.api.cors import with_cors
 from gateway.api.docs_page import PATH, DocsPage
 from gateway.api.entrance import Entrance
+from gateway.api.error_layer import Application
 from gateway.api.errors import (
     OnAuthenticationFailed,
     on_gateway_error,
@@ -184,7 +184,7 @@ def with_errors(
     }
     if failures is not None:
         handlers[AuthenticationFailed] = OnAuthenticationFailed(failures)
-    app = Starlette(routes=routes, exception_handlers=handlers)
+    app = Application(routes=routes, exception_handlers=handlers)
     # A redirect would be answered before the key is checked, to a place the Host header names.
     app.router.redirect_slashes = False
     return RequestId(with_cors(app, cors_origins), ended, traces)

@@ -15,6 +15,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.api.client_left import CLIENT_LEFT
 from gateway.api.dialect import speaks_anthropic
 from gateway.api.trace_heads import TraceHeads
 from gateway.api.write_now import WRITE_NOW, WriteNow
@@ -73,9 +74,11 @@ class RequestId:
             await send(message)
             _written(timeline, len(message.get("body", b"")), began_s)
 
-        now = scope.get("extensions", {}).get(WRITE_NOW)
+        extensions = scope.get("extensions", {})
+        now = extensions.get(WRITE_NOW)
         if now is not None:
             state[WRITE_NOW] = _counted(now, timeline)
+        state[CLIENT_LEFT] = extensions.get(CLIENT_LEFT)
         try:
             await self._app(scope, receive, send_with_id)
         finally:

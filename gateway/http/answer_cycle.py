@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -29,13 +30,31 @@ class AnswerCycle(RequestResponseCycle):
     # What was not written of a head, and who writes it if nothing comes behind it.
     _head: bytes = b""
     _writing: asyncio.Handle | None = None
+    _on_left: Callable[[], None] | None = None
+    _loop: asyncio.AbstractEventLoop
 
     @classmethod
-    def of(cls, cycle: RequestResponseCycle) -> AnswerCycle:
-        """Turn a request into one of these, before its task has taken a step."""
+    def of(cls, cycle: RequestResponseCycle, loop: asyncio.AbstractEventLoop) -> AnswerCycle:
+        """Turn a request into one of these, before its task has taken a step on `loop`."""
         cycle.__class__ = cls
         assert isinstance(cycle, AnswerCycle)
+        # The running loop is a call of the kernel each time that it is asked for.
+        cycle._loop = loop
         return cycle
+
+    def leave(self) -> None:
+        """Learn that its client has left, or is as good as gone."""
+        self.disconnected = True
+        self.message_event.set()
+        on_left, self._on_left = self._on_left, None
+        if on_left is not None:
+            on_left()
+
+    def on_left(self, call: Callable[[], None] | None) -> None:
+        """Call back when the client leaves, at once if it has."""
+        self._on_left = call
+        if call is not None and self.disconnected:
+            self.leave()
 
     async def send(self, message: Any) -> None:
         """Send a part of the answer, as ASGI has it."""
@@ -63,7 +82,7 @@ class AnswerCycle(RequestResponseCycle):
         self.response_started = True
         self.waiting_for_100_continue = False
         self._head = self._framed(status, [*self.default_headers, *headers])
-        self._writing = asyncio.get_running_loop().call_soon(self._write, b"")
+        self._writing = self._loop.call_soon(self._write, b"")
 
     def _framed(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
         """Frame a head, and learn of it how the body comes. Raises: `RuntimeError`."""
@@ -122,3 +141,18 @@ class AnswerCycle(RequestResponseCycle):
         else:
             data = head + data
         self.transport.write(data)
+
+
+class LeavingWatch:
+    """Tell an application when the client of one request leaves (`CLIENT_LEFT`)."""
+
+    __slots__ = ("_cycle",)
+
+    def __init__(self, cycle: AnswerCycle) -> None:
+        # The scope holds this, and the cycle its scope: a circle, unless one of them lets go.
+        self._cycle: Final = weakref.ref(cycle)
+
+    def __call__(self, call: Callable[[], None] | None) -> None:
+        cycle = self._cycle()
+        if cycle is not None:
+            cycle.on_left(call)

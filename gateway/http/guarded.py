@@ -30,10 +30,10 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
-    RequestResponseCycle,
 )
 from uvicorn.server import ServerState
 
+from gateway.api.client_left import CLIENT_LEFT
 from gateway.api.errors import refusal
 from gateway.api.write_now import WRITE_NOW
 from gateway.errors import (
@@ -42,7 +42,7 @@ from gateway.errors import (
     MalformedRequest,
     RequestTimedOut,
 )
-from gateway.http.answer_cycle import AnswerCycle
+from gateway.http.answer_cycle import AnswerCycle, LeavingWatch
 from gateway.http.limits import HttpLimits, Place
 from gateway.http.request_head import RequestLine, check_headers, check_target
 from gateway.http.small_reads import READ_BYTES
@@ -64,6 +64,8 @@ class _Refused(Exception):
 class GuardedProtocol(HttpToolsProtocol):
     """Serve one connection within `limits`; at its end it leaves its `place`."""
 
+    cycle: AnswerCycle
+
     def __init__(
         self,
         config: Config,
@@ -79,7 +81,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._place = place
         self._max_headers, self._max_head_bytes = limits.num_headers, limits.header_bytes
         # Requests that were not answered yet when another came behind them.
-        self._overtaken: list[RequestResponseCycle] = []
+        self._overtaken: list[AnswerCycle] = []
         self._refusal: GatewayError | None = None
         self._left_for: GatewayError | None = None
         # Of the request that is coming: the bytes since the last head, and when its body began.
@@ -107,11 +109,11 @@ class GuardedProtocol(HttpToolsProtocol):
         self._stop_sending_timer()
         if self._taking is not None:
             self._taking.cancel()
-        # uvicorn tells the newest request alone; of pipelined ones that is not who answers.
-        for cycle in self._overtaken:
-            cycle.disconnected = True
-            cycle.message_event.set()
         super().connection_lost(exc)
+        # uvicorn tells the newest request alone; of pipelined ones that is not who answers.
+        for cycle in (*self._overtaken, self.cycle):
+            if cycle is not None and not cycle.response_complete:
+                cycle.leave()
 
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None:
@@ -157,7 +159,11 @@ class GuardedProtocol(HttpToolsProtocol):
         before = self.cycle
         super().on_headers_complete()
         # As ASGI's types have it, an extension is a dict.
-        extensions: dict[str, Any] = {WRITE_NOW: PartWriter(AnswerCycle.of(self.cycle))}
+        AnswerCycle.of(self.cycle, self.loop)
+        extensions: dict[str, Any] = {
+            WRITE_NOW: PartWriter(self.cycle),
+            CLIENT_LEFT: LeavingWatch(self.cycle),
+        }
         self.scope["extensions"] = extensions
         if before is not None and not before.response_complete:
             waiting = [cycle for cycle in self._overtaken if not cycle.response_complete]
@@ -268,8 +274,7 @@ class GuardedProtocol(HttpToolsProtocol):
             cycle.on_response = end
         else:
             # What was being sent is what the application waits for: there is no more of it.
-            cycle.disconnected = True
-            cycle.message_event.set()
+            cycle.leave()
             self._end(None if cycle.response_started or self.pipeline else refusal)
 
     def _end(self, refusal: GatewayError | None) -> None:

@@ -68,8 +68,8 @@ class LoopShare:
         """Count what a tenant's work has just taken on a thread."""
         self.of(tenant_id).charge(seconds)
 
-    def note(self, seconds: float, now: float) -> None:
-        """Count what all use; for `LoopAccount`."""
+    def note(self, seconds: float, now: float) -> bool:
+        """Count what all use, and tell whether more than one is present; for `LoopAccount`."""
         self._used.add(seconds, now)
         if now >= self._count_at:
             self._count_at = now + _COUNT_EVERY_S
@@ -77,10 +77,6 @@ class LoopShare:
                 id_: one for id_, one in self._accounts.items() if one.is_present(now)
             }
             self._num_present = len(self._accounts)
-
-    @property
-    def is_shared(self) -> bool:
-        """Tell whether more than one tenant is present."""
         return self._num_present > 1
 
     def rate(self, own: float, now: float) -> float:
@@ -112,8 +108,7 @@ class LoopAccount:
         share = self._share
         self._seen_at = now
         self._used.add(seconds, now)
-        share.note(seconds, now)
-        if share.is_shared:
+        if share.note(seconds, now):
             rate = share.rate(self._used.rate(now), now)
             self._paid_at = max(self._paid_at, now - _BURST_S) + seconds / rate
 

@@ -1,8 +1,8 @@
 """What the two inference endpoints share: raw ASGI from the body to the last byte.
 
-A generation is closed when its client leaves, streaming or not: a task waits for
-`http.disconnect` and closes the scheduler's side, upon which the stream ends and the handler
-unwinds by itself. Nothing depends on a generator's `finally` or on task cancellation.
+A generation is closed when its client leaves, streaming or not: our server calls back, or a task
+waits for `http.disconnect`, and the scheduler's side is closed, upon which the stream ends and the
+handler unwinds by itself. Nothing depends on a generator's `finally` or on task cancellation.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Final, Generic
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.body import ClientGone, read_parts
+from gateway.api.client_left import CLIENT_LEFT, OnLeft
 from gateway.api.errors import standing_headers
 from gateway.api.held_bytes import HeldBytes, Room
 from gateway.api.openai.answer import (
@@ -110,7 +111,7 @@ class InferenceEndpoint(Generic[Body]):
                 timeline=timeline,
             )
         # From here on whatever goes wrong must let go of it.
-        async with ClientWatch(receive, run):
+        async with ClientWatch(receive, run, scope["state"].get(CLIENT_LEFT)):
             heads = answer_headers(run, scope["path"])
             scope["state"]["answer_headers"] = [*heads, *ignored.headers()]
             answer_id, created_s = f"{kind.id_prefix}{request_id}", int(time.time())
@@ -193,15 +194,21 @@ def wants_usage(body: RequestFields) -> bool:
 class ClientWatch:
     """Abort a run as soon as its client is gone, and close it in any case at the end.
 
-    Use as an async context manager around the answer; the body must have been read.
+    Use as an async context manager around the answer; the body must have been read. A server that
+    has no `on_left` is asked by a task.
     """
 
-    def __init__(self, receive: Receive, run: Run) -> None:
+    def __init__(self, receive: Receive, run: Run, on_left: OnLeft | None = None) -> None:
         self._receive = receive
         self._run = run
+        self._on_left = on_left
+        self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> ClientWatch:
-        self._task = asyncio.create_task(self._wait())
+        if self._on_left is not None:
+            self._on_left(self._run.abort)
+        else:
+            self._task = asyncio.create_task(self._wait())
         return self
 
     async def __aexit__(
@@ -210,9 +217,12 @@ class ClientWatch:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._task.cancel()
-        # It keeps the error it ends with, whose frame has this: a circle.
-        del self._task
+        if self._on_left is not None:
+            self._on_left(None)
+        if self._task is not None:
+            self._task.cancel()
+            # It keeps the error it ends with, whose frame has this: a circle.
+            self._task = None
         if isinstance(exc, GatewayError):
             self._run.fail(exc)
         self._run.close()

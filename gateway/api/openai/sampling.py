@@ -52,6 +52,8 @@ _FIELDS: Final = {
     Capability.PROMPT_LOGPROBS: ("prompt_logprobs",),
 }
 
+_PLAIN: Final = SamplingParams(max_tokens=1)
+
 
 def sampling_params(
     body: SamplingFields, info: EngineInfo, defaults: SamplingDefaults, *, max_tokens: int
@@ -189,20 +191,23 @@ def requested_tier(body: RequestFields) -> Tier | None:
 
 
 def _number(param: str, value: float | None, *, default: float) -> float:
+    if value is None:
+        return float(default)
     return in_range(param, value, *NUMBERS[param], default=default)
 
 
 def _integer(param: str, value: int | None, *, default: int) -> int:
+    if value is None:
+        return default
     return int_in_range(param, value, *INTEGERS[param], default=default)
 
 
 def _refuse_incapable(params: SamplingParams, info: EngineInfo) -> None:
-    plain = SamplingParams(max_tokens=1)
     for capability, fields in _FIELDS.items():
         if capability in info.capabilities:
             continue
         for field in fields:
-            if getattr(params, field) != getattr(plain, field):
+            if getattr(params, field) != getattr(_PLAIN, field):
                 raise UnsupportedParameter(
                     f"This engine cannot do what '{field}' asks; leave it out.", param=field
                 )

@@ -105,28 +105,39 @@ class Authenticator:
         Raises: `AuthenticationFailed`: any other token; `StoreUnavailable`: it is in no cache
         and the store does not answer.
         """
+        digest = token_digest(text)
+        now = self._clock.monotonic()
+        live = self._live.get(digest, now)
+        if live is None or self._is_stale(live, now) or self._refused.get(digest, now):
+            live = await self._look_up(text, digest, live, timeline)
+        elif timeline is not None:
+            # It was parsed when it was looked up.
+            timeline.note(names.AUTH_CACHE, "cache")
+        now_s = self._clock.time()
+        if now_s >= live.expires_at_s:
+            raise AuthenticationFailed(detail=f"not a live key: {live.principal.kid}")
+        self._used[live.principal.key_id] = datetime.fromtimestamp(now_s, UTC)
+        return live.principal
+
+    async def _look_up(
+        self, text: str, digest: bytes, live: _Live | None, timeline: Timeline | None
+    ) -> _Live:
+        """Find a key in the store that the cache does not have, or has for too long."""
         token = parse_token(text, KEY_PREFIX)
         if token is None:
             raise AuthenticationFailed(detail="malformed")
-        digest = token_digest(text)
-        now = self._clock.monotonic()
-        if self._refused.get(digest, now):
+        if self._refused.get(digest, self._clock.monotonic()):
             raise AuthenticationFailed(detail=f"refused before: {token.kid}")
-        live, known_by = self._live.get(digest, now), "cache"
         if live is None:
             self._require_issued(token)
-            known_by = "database"
             live = await self._load_once(digest, token)
-        elif self._is_stale(live, now):
-            known_by = "database"
+        else:
             live = await self._confirm(digest, token, live)
         if timeline is not None:
-            timeline.note(names.AUTH_CACHE, known_by)
-        now_s = self._clock.time()
-        if live is None or now_s >= live.expires_at_s:
+            timeline.note(names.AUTH_CACHE, "database")
+        if live is None:
             raise AuthenticationFailed(detail=f"not a live key: {token.kid}")
-        self._used[live.principal.key_id] = datetime.fromtimestamp(now_s, UTC)
-        return live.principal
+        return live
 
     def forget(self, kid: str) -> None:
         """Drop what the cache holds of a key, the answers to running queries included."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from functools import lru_cache
 
 
 def cache_salt(key: bytes, *, model: str, tenant_id: str, narrowed_by: str | None = None) -> bytes:
@@ -16,8 +17,16 @@ def cache_salt(key: bytes, *, model: str, tenant_id: str, narrowed_by: str | Non
 
     Requests `narrowed_by` a word of theirs share with those of the same tenant and word alone.
     """
-    fields = [b"kv1", model.encode(), tenant_id.encode()]
-    if narrowed_by is not None:
-        fields.append(narrowed_by.encode(errors="surrogatepass"))
+    if narrowed_by is None:
+        return _salt_of_tenant(key, model, tenant_id)
+    return _salt(key, model, tenant_id, narrowed_by)
+
+
+def _salt(key: bytes, *words: str) -> bytes:
+    fields = [b"kv1", *(word.encode(errors="surrogatepass") for word in words)]
     framed = b"".join(len(field).to_bytes(4, "big") + field for field in fields)
     return hmac.new(key, framed, hashlib.sha256).digest()
+
+
+# No request narrows it, so none can push another's out.
+_salt_of_tenant = lru_cache(maxsize=4096)(_salt)

@@ -357,11 +357,14 @@ class RequestLease:
     @property
     def is_covered(self) -> bool:
         """Tell whether all that was used can be billed without passing a limit."""
-        return self.is_local or not self.limits.has_hard or self._is_covered(self.used())
+        return self._can_bill(self.used())
+
+    def _can_bill(self, told: Told) -> bool:
+        return self.is_local or not self.limits.has_hard or self._is_covered(told)
 
     def _billed(self) -> Told:
         told = self.used()
-        if self.is_covered:
+        if self._can_bill(told):
             return told
         logger.warning(
             "request %s outlived its lease: %d tokens are billed, %d were used",

@@ -10,7 +10,7 @@ import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from gateway.http.answer_cycle import AnswerCycle
+from gateway.http.answer_cycle import AnswerCycle, LeavingWatch
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +58,7 @@ class Wire:
             keep_alive,
             self._ended,
         )
-        self.cycle = AnswerCycle.of(uvicorns)
+        self.cycle = AnswerCycle.of(uvicorns, asyncio.get_running_loop())
 
     def _ended(self) -> None:
         self.num_ended += 1
@@ -211,3 +211,24 @@ async def test_who_is_behind_is_waited_for() -> None:
     wire.flow.resume_writing()
     await begin
     assert wire.cycle.response_started
+
+
+async def test_an_application_is_told_once_that_its_client_left() -> None:
+    """At once if that was before it asked, and not once it asks for nothing any more."""
+    told: list[str] = []
+    wire = Wire()
+    watch = LeavingWatch(wire.cycle)
+    watch(lambda: told.append("first"))
+    wire.cycle.leave()
+    wire.cycle.leave()
+    assert told == ["first"]
+    assert wire.cycle.message_event.is_set()
+    watch(lambda: told.append("late"))
+    assert told == ["first", "late"]
+
+    other = Wire()
+    watch = LeavingWatch(other.cycle)
+    watch(lambda: told.append("never"))
+    watch(None)
+    other.cycle.leave()
+    assert told == ["first", "late"]

@@ -10,11 +10,15 @@ import time
 from dataclasses import replace
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
+from gateway.api.client_left import CLIENT_LEFT
 from gateway.http.limits import HttpLimits
 from tests.guarded_server import QUICK, Served, serve_guarded
 
 pytestmark = pytest.mark.anyio
+
+LENGTH = (b"content-length", b"1")
 
 OK = b"HTTP/1.1 200 OK"
 
@@ -277,6 +281,35 @@ async def test_who_answers_a_pipelined_request_hears_that_its_client_left() -> N
             while served.num_gone < 1:
                 await asyncio.sleep(0.01)
         assert len(served.bodies) == 1
+
+
+@pytest.mark.parametrize("num_requests", [1, 2])
+async def test_an_application_need_not_wait_to_hear_that_its_client_left(num_requests: int) -> None:
+    """The server calls whoever answers, though other requests may stand behind; of one that was
+    answered to its end it says nothing."""
+    told: list[str] = []
+    answering = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["extensions"][CLIENT_LEFT](lambda: told.append(scope["path"]))
+        await send({"type": "http.response.start", "status": 200, "headers": [LENGTH]})
+        if scope["path"] == "/done":
+            await send({"type": "http.response.body", "body": b"x"})
+            return
+        answering.set()
+        while "/open" not in told:
+            await asyncio.sleep(0.01)
+
+    async with serve_guarded(QUICK, app) as served:
+        _, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(b"GET /done HTTP/1.1\r\nHost: a\r\n\r\n")
+        writer.write(b"GET /open HTTP/1.1\r\nHost: a\r\n\r\n" * num_requests)
+        async with asyncio.timeout(5):
+            await answering.wait()
+            writer.transport.abort()
+            while not told:
+                await asyncio.sleep(0.01)
+    assert told == ["/open"]
 
 
 async def test_empty_lines_do_not_hold_a_kept_connection() -> None:
