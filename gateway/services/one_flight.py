@@ -18,12 +18,18 @@ class OneFlight(Generic[Key, Answer]):
 
     async def ask(self, key: Key, call: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
         """Wait for the call that runs for `key`, or make it. Raises: what the call raises."""
+        # Shielded: whoever leaves must not fail the others who wait for the same answer.
+        return await asyncio.shield(self.begin(key, call))
+
+    def begin(
+        self, key: Key, call: Callable[[], Coroutine[Any, Any, Answer]]
+    ) -> asyncio.Task[Answer]:
+        """Return the call that runs for `key`, or make it; nobody need wait for it."""
         task = self._running.get(key)
         if task is None:
             task = self._running[key] = asyncio.create_task(call())
             task.add_done_callback(lambda done: self._done(key, done))
-        # Shielded: whoever leaves must not fail the others who wait for the same answer.
-        return await asyncio.shield(task)
+        return task
 
     def forget(self) -> None:
         """Let whoever asks from now on make a new call; those who wait still get their answer."""

@@ -1,7 +1,8 @@
 """One connection to Redis on which calls follow each other without waiting for answers.
 
-What redis-py keeps well is used of it: the URL, TLS, authentication, the protocol and its parser.
-Its client is left out, because a pool, a retry and a lock for each call cost more than the call.
+What redis-py keeps well is used of it: the URL, TLS, authentication and the protocol. Its client is
+left out, because a pool, a retry and a lock for each call cost more than the call, and so are its
+streams (`redis_wire`).
 
 A call is given up after a short time. If the event loop itself was late, the answer may be in the
 socket already, so a timer that fires late looks once more. A connection that did not answer is
@@ -23,7 +24,9 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import RedisError
+
+from gateway.store.redis_wire import RedisWire
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +36,8 @@ _RECONNECT_S: Final = 0.1
 _LATE_S: Final = 0.01
 # What sending and connecting may raise; uvloop has a word of its own for a transport that closed.
 _FAILURES: Final = (RedisError, OSError, RuntimeError)
-# In so many the loop has read what is in the socket, and the reader has handed it on.
-_TURNS: Final = 4
+# In so many the loop has read what is in the socket.
+_TURNS: Final = 3
 
 Answer = asyncio.Future[Any]
 
@@ -52,25 +55,24 @@ class RedisPipe:
     def __init__(self, redis: Redis, *, timeout_s: float) -> None:
         self._pool = redis.connection_pool
         self._timeout_s = timeout_s
-        self._connection: AbstractConnection | None = None
+        self._wire: RedisWire | None = None
         self._waiting: deque[Answer] = deque()
         # When the most patient of those that wait on the connection gives up.
         self._patient_until_s = float("-inf")
         self._connecting: asyncio.Task[None] | None = None
-        self._reader: asyncio.Task[None] | None = None
         self._closed = False
         self._failed_s = float("-inf")
 
     async def call(self, *command: str | bytes | int, patience_s: float | None = None) -> Any:
         """Send a command and wait for its answer, for the time limit or `patience_s` at most.
 
-        Raises: `PipeClosed`: down, or no answer in time; `NoScriptError`, `ResponseError`.
+        Raises: `PipeClosed`: down, or no answer in time; `ResponseError`.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + (patience_s or self._timeout_s)
-        connection = self._connection
-        if connection is None:
-            connection = await self._connected(deadline_s, is_patient=patience_s is not None)
+        wire = self._wire
+        if wire is None:
+            wire = await self._connected(deadline_s, is_patient=patience_s is not None)
         if patience_s is not None:
             self._patient_until_s = max(self._patient_until_s, deadline_s)
         answer: Answer = loop.create_future()
@@ -78,11 +80,9 @@ class RedisPipe:
         drops = patience_s is not None
         timer = loop.call_at(deadline_s, self._check, answer, deadline_s, drops)
         try:
-            await connection.send_packed_command(
-                connection.pack_command(*command), check_health=False
-            )
+            wire.send(*command)
         except _FAILURES as exc:
-            self._drop(exc, connection)
+            self._drop(exc)
         try:
             return await answer
         finally:
@@ -95,10 +95,8 @@ class RedisPipe:
             self._connecting.cancel()
             await asyncio.gather(self._connecting, return_exceptions=True)
         self._drop(None)
-        if self._reader is not None:
-            await asyncio.gather(self._reader, return_exceptions=True)
 
-    async def _connected(self, deadline_s: float, *, is_patient: bool) -> AbstractConnection:
+    async def _connected(self, deadline_s: float, *, is_patient: bool) -> RedisWire:
         """Wait for a connection that is being made, for as long as a call may take."""
         loop = asyncio.get_running_loop()
         if self._closed:
@@ -108,9 +106,9 @@ class RedisPipe:
                 raise PipeClosed("not connected")
             self._connecting = loop.create_task(self._connect())
         await asyncio.wait([self._connecting], timeout=max(deadline_s - loop.time(), 0.001))
-        if self._connection is None:
+        if self._wire is None:
             raise PipeClosed("not connected")
-        return self._connection
+        return self._wire
 
     async def _connect(self) -> None:
         connection: AbstractConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]
@@ -122,35 +120,19 @@ class RedisPipe:
             logger.debug("no connection to Redis: %s", exc)
             await connection.disconnect(nowait=True)
         else:
-            self._connection = connection
-            self._reader = asyncio.create_task(self._read(connection))
+            self._wire = RedisWire(connection, self._answered, self._drop)
         finally:
             self._connecting = None
 
-    async def _read(self, connection: AbstractConnection) -> None:
-        """Hand answers to those who wait, in order, until the connection ends.
-
-        A reader of a protocol and no `Background`: a fault is the end of it.
-        """
-        waiting = self._waiting
-        try:
-            while True:
-                value: Any
-                try:
-                    value = await connection.read_response(disconnect_on_error=False)
-                except (NoScriptError, ResponseError) as exc:
-                    value = exc
-                answer = waiting.popleft()
-                if answer.done():
-                    continue
-                if isinstance(value, Exception):
-                    answer.set_exception(value)
-                else:
-                    answer.set_result(value)
-        except (RedisError, OSError, IndexError, asyncio.IncompleteReadError) as exc:
-            self._drop(exc, connection)
-        except asyncio.CancelledError:
-            pass
+    def _answered(self, value: Any) -> None:
+        """Hand an answer to who waited for it, the first of all. Raises: `IndexError`: nobody."""
+        answer = self._waiting.popleft()
+        if answer.done():
+            return
+        if isinstance(value, Exception):
+            answer.set_exception(value)
+        else:
+            answer.set_result(value)
 
     def _check(self, answer: Answer, deadline_s: float, drops: bool) -> None:
         """Give an answer up whose time has passed, unless it was the loop that was late.
@@ -183,19 +165,14 @@ class RedisPipe:
         self._failed_s = now_s
         self._drop(error)
 
-    def _drop(self, error: BaseException | None, only: AbstractConnection | None = None) -> None:
-        """End the connection, and with it every call that waits; `only` if it is that one."""
-        if only is not None and self._connection is not only:
-            return
-        connection, self._connection = self._connection, None
+    def _drop(self, error: BaseException | None) -> None:
+        """End the connection, and with it every call that waits."""
+        wire, self._wire = self._wire, None
         waiting, self._waiting = self._waiting, deque()
         self._patient_until_s = float("-inf")
         for answer in waiting:
             if not answer.done():
                 answer.set_exception(PipeClosed(str(error or "closed")))
                 answer.exception()  # retrieved: who waited may be gone
-        if connection is not None:
-            if self._reader is not None:
-                self._reader.cancel()
-            task = asyncio.ensure_future(connection.disconnect(nowait=True))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if wire is not None:
+            wire.close()

@@ -4,7 +4,8 @@ A token passes, in this order: form and checksum (no I/O), the cache of refused 
 cache of live ones, its tag (`issued`: what we never issued is asked of nobody), one query. Both
 caches are keyed by SHA-256 of the whole token, so tokens that differ in one byte never share an
 entry; they are separate, so a flood of wrong tokens cannot push out the live ones. Requests that
-miss together wait for one query. It all runs on the event loop's thread.
+miss together wait for one query; a key that is in use is asked for again before its life in the
+cache is over, for which nobody waits. It all runs on the event loop's thread.
 
 A revocation, or a change of a tenant, empties its entries at once here (`forget`), within a second
 in other processes (the epoch, see `upkeep`), and after the cache's life at the latest (less
@@ -45,6 +46,8 @@ from gateway.telemetry import names
 
 GRACE_S: Final = 300.0
 _LIVE_TTL_S, _LIVE_JITTER, _LIVE_ENTRIES = 8.5, 0.1, 50_000
+# Of its life, after which who uses a key has it asked for again.
+_AHEAD: Final = 0.7
 _REFUSED_TTL_S, _REFUSED_ENTRIES = 5.0, 50_000
 # Who has a live principal waits this long for its confirmation, less where the last one failed, and
 # after a failure not at all for this long: with a store that hangs, requests go on.
@@ -57,6 +60,7 @@ class _Live:
     principal: Principal
     expires_at_s: float
     changes_at_s: float
+    ask_ahead_at: float
     confirm_at: float
     num_doubts: int
 
@@ -110,9 +114,13 @@ class Authenticator:
         live = self._live.get(digest, now)
         if live is None or self._is_stale(live, now) or self._refused.get(digest, now):
             live = await self._look_up(text, digest, live, timeline)
-        elif timeline is not None:
+        else:
             # It was parsed when it was looked up.
-            timeline.note(names.AUTH_CACHE, "cache")
+            if timeline is not None:
+                timeline.note(names.AUTH_CACHE, "cache")
+            if now >= max(live.ask_ahead_at, self._ask_again_at):
+                token = Token(live.principal.kid, text)
+                self._loading.begin(digest, lambda: self._load_ahead(digest, token))
         now_s = self._clock.time()
         if now_s >= live.expires_at_s:
             raise AuthenticationFailed(detail=f"not a live key: {live.principal.kid}")
@@ -209,6 +217,14 @@ class Authenticator:
     async def _load_once(self, digest: bytes, token: Token) -> _Live | None:
         return await self._loading.ask(digest, lambda: self._load(digest, token))
 
+    async def _load_ahead(self, digest: bytes, token: Token) -> _Live | None:
+        """Ask for a cached principal before its life is over; soon again where that fails."""
+        try:
+            return await self._load(digest, token)
+        except StoreUnavailable:
+            self._ask_again_at = self._clock.monotonic() + _ASK_AGAIN_S
+            raise
+
     async def _load(self, digest: bytes, token: Token) -> _Live | None:
         generation, num_doubts = self._generation, self._num_doubts
         try:
@@ -237,11 +253,13 @@ class Authenticator:
         if secret.expires_at is not None:
             principal = replace(principal, secret_ends_at=secret.expires_at.timestamp())
         life_s = _LIVE_TTL_S * (1 + random.uniform(-_LIVE_JITTER, _LIVE_JITTER))
+        now = self._clock.monotonic()
         live = _Live(
             principal,
             expires_at_s=min(_seconds(record.expires_at), _seconds(secret.expires_at)),
             changes_at_s=_seconds(record.changes_at),
-            confirm_at=self._clock.monotonic() + life_s,
+            ask_ahead_at=now + _AHEAD * life_s,
+            confirm_at=now + life_s,
             num_doubts=num_doubts,
         )
         return live if self._clock.time() < live.expires_at_s else None

@@ -2,7 +2,11 @@
 
 An operation that nobody waits for (`post`) is sent with the next one that somebody does (`ask`),
 in front of it, or after a few milliseconds. It stays queued until it was answered, in its place:
-operations are safe to repeat. What requests ask for in one turn of the loop (`join`) is one call.
+operations are safe to repeat.
+
+What requests ask for (`join`) is done at once if it is the first in a turn of the loop; what else
+comes in that turn is one call in the next. So a burst costs few calls, and who comes alone does not
+wait for one.
 
 After five failures in a row the breaker opens: `ask` fails at once, and only `probe` tries, once a
 second, until it succeeds. A reply also tells the counters' own time, which is the only clock that
@@ -16,11 +20,11 @@ import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from heapq import merge
 from itertools import count
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
 from gateway.domain.counters import Answer, CounterReply, Failed, Found, Op
 from gateway.domain.limits import BASE_S
@@ -70,6 +74,7 @@ class CounterLink:
         self._posted: deque[_Rider] = deque()
         self._joined: list[tuple[Op, _Answered]] = []
         self._running: set[asyncio.Task[None]] = set()
+        self._is_turn_taken = False
         self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
@@ -117,15 +122,19 @@ class CounterLink:
         return [_done(answer) for answer in await self._run(ops)]
 
     async def join(self, op: Op) -> Answer:
-        """Do an operation in one call with those that come in the same turn of the loop.
+        """Do an operation: the first of a turn of the loop at once, the others of it in one call.
 
         Raises: `CountersUnavailable`.
         """
+        if not self._is_turn_taken:
+            self._is_turn_taken = True
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+            [first] = await self.ask(op)
+            return first
         self._check_open()
-        loop = asyncio.get_running_loop()
         if not self._joined:
-            loop.call_soon(self._send_joined)
-        answered: _Answered = loop.create_future()
+            self._start(self._send_joined())
+        answered: _Answered = asyncio.get_running_loop().create_future()
         self._joined.append((op, answered))
         answer = await answered
         if isinstance(answer, CountersUnavailable):
@@ -162,14 +171,23 @@ class CounterLink:
         if self.is_open:
             raise CountersUnavailable(retry_after_s=1)
 
-    def _send_joined(self) -> None:
+    def _begin_turn(self) -> None:
+        self._is_turn_taken = False
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _send_joined(self) -> None:
+        """Do what was asked for in the turn before."""
         # Not of who has left: what undoes it may be posted already, and goes in front.
         joined = [(op, answered) for op, answered in self._joined if not answered.done()]
         self._joined.clear()
-        for first in range(0, len(joined), _MAX_JOINED):
-            task = asyncio.create_task(self._run_joined(joined[first : first + _MAX_JOINED]))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+        for first in range(_MAX_JOINED, len(joined), _MAX_JOINED):
+            self._start(self._run_joined(joined[first : first + _MAX_JOINED]))
+        if joined:
+            await self._run_joined(joined[:_MAX_JOINED])
 
     async def _run_joined(self, joined: Sequence[tuple[Op, _Answered]]) -> None:
         answers: Sequence[Answer | Exception]

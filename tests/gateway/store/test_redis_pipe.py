@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import hiredis
 import pytest
 from redis.exceptions import ResponseError
 
 from gateway.store.redis import connect_for_pipe
 from gateway.store.redis_pipe import PipeClosed, RedisPipe
+from gateway.store.redis_wire import RedisWire
 from tests.faults.proxy import Fault, FaultProxy
-from tests.gateway.store.closed_unseen import ClosesUnseen, closing_client
 
 pytestmark = pytest.mark.anyio
 
@@ -110,17 +112,67 @@ async def test_a_connection_that_was_reset_is_made_again_at_once(redis_url: str)
         assert proxy.counts.accepted == 2
 
 
-async def test_a_transport_that_closed_unseen_is_a_closed_connection(redis_url: str) -> None:
+async def test_a_transport_that_closed_unseen_is_a_closed_connection(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Writing to it fails by an error of the event loop's own; the next call connects again."""
-    async with closing_client(redis_url) as client:
-        pipe = RedisPipe(client, timeout_s=PATIENCE_S)
+
+    def refuse(wire: RedisWire, *command: object) -> None:
+        raise RuntimeError("unable to perform operation on <UnixTransport closed=True>")
+
+    async with piped(redis_url) as (proxy, pipe):
         await pipe.call("PING")
-        ClosesUnseen.is_closed = True
-        with pytest.raises(PipeClosed):
-            await pipe.call("PING")
-        ClosesUnseen.is_closed = False
+        with monkeypatch.context() as closed:
+            closed.setattr(RedisWire, "send", refuse)
+            with pytest.raises(PipeClosed):
+                await pipe.call("PING")
         assert await pipe.call("ECHO", "again") == b"again"
-        await pipe.close()
+        assert proxy.counts.accepted == 2
+
+
+@pytest.mark.parametrize(
+    ("refusal", "is_end"),
+    [
+        (b"-ERR no such thing\r\n", False),
+        (b"-LOADING the dataset\r\n", True),
+        (b"-NOAUTH\r\n", True),
+        (b"?\r\n", True),
+    ],
+)
+async def test_what_a_server_refuses(refusal: bytes, is_end: bool) -> None:
+    """An answer is of its own call, in however many pieces it comes; what says that no other call
+    will be answered either, or is no answer at all, ends the connection."""
+
+    left = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        commands = hiredis.Reader()
+        with contextlib.suppress(ConnectionError), contextlib.closing(writer):
+            while data := await reader.read(4096):
+                commands.feed(data)
+                while command := commands.gets():
+                    answer = refusal if command[0] == b"ASK" else b"+OK\r\n"
+                    for at in range(len(answer)):
+                        writer.write(answer[at : at + 1])
+                        await writer.drain()
+                        await asyncio.sleep(0)
+        left.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, _direct(f"redis://127.0.0.1:{port}/?protocol=2", timeout_s=10) as pipe:
+        asked = asyncio.create_task(pipe.call("ASK"))
+        await asyncio.sleep(0)
+        behind = asyncio.create_task(pipe.call("ECHO", "b"))
+        with pytest.raises(PipeClosed if is_end else ResponseError):
+            await asked
+        if is_end:
+            with pytest.raises(PipeClosed):
+                await behind
+        else:
+            assert await behind == b"OK"
+            await pipe.close()
+        await asyncio.wait_for(left.wait(), PATIENCE_S)
 
 
 async def test_a_server_that_is_not_there_is_not_asked_by_every_call(tmp_path: Path) -> None:

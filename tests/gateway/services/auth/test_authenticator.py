@@ -407,6 +407,55 @@ async def test_a_live_key_is_looked_up_again_within_ten_seconds(rig: Rig) -> Non
     assert await rig.refuses(token.text)
 
 
+async def test_a_key_in_use_is_never_waited_for(rig: Rig) -> None:
+    """It is asked for before its life in the cache is over: one query, however many use it."""
+    token = rig.issue()
+    await rig.auth.authenticate(token.text)
+    rig.clock.now_s += 5
+    await rig.auth.authenticate(token.text)
+    await asyncio.sleep(0)
+    assert rig.keys.queries == 1
+    rig.keys.gate.clear()
+    rig.clock.now_s += 2
+    async with asyncio.timeout(1):
+        for _ in range(20):
+            await rig.auth.authenticate(token.text)
+            await asyncio.sleep(0)
+    assert rig.keys.queries == 2
+    rig.keys.gate.set()
+    await asyncio.sleep(0.01)
+    # As long again from the answer on.
+    rig.clock.now_s += 5
+    await rig.auth.authenticate(token.text)
+    assert rig.keys.queries == 2
+
+
+async def test_a_revocation_is_found_ahead_of_time(rig: Rig) -> None:
+    """What is asked for early counts early."""
+    token = rig.issue()
+    await rig.auth.authenticate(token.text)
+    rig.revoke(token)
+    rig.clock.now_s += 7
+    await rig.auth.authenticate(token.text)
+    await asyncio.sleep(0.01)
+    assert await rig.refuses(token.text)
+
+
+async def test_a_store_that_is_away_is_asked_ahead_once_a_second(rig: Rig) -> None:
+    """Nobody waits, nobody is refused, and no fault is left that nobody has looked at."""
+    token = rig.issue()
+    await rig.auth.authenticate(token.text)
+    rig.keys.away = True
+    rig.clock.now_s += 6.6
+    for second in range(2):
+        for _ in range(20):
+            await rig.auth.authenticate(token.text)
+            await asyncio.sleep(0.001)
+        assert rig.keys.queries == 2 + second
+        rig.clock.now_s += 1
+    assert rig.auth.degraded
+
+
 async def test_a_key_that_was_found_dead_is_dead_for_new_requests_too(rig: Rig) -> None:
     """Whoever looks at the keys of what runs has them forgotten, and those alone."""
     dead, live = rig.issue(), rig.issue()
