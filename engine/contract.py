@@ -227,12 +227,14 @@ class TokenLogprobs:
 class MaskCosts:
     """Say of rows that have a constraint how long a processor computed what each allows.
 
-    `slots`, each once, and `took_s`, [num_masked]; `all_s` is the sum of these.
+    `slots`, each once, and `took_s`, [num_masked]; `all_s` is the sum of these. The step waited for
+    them for `waited_s`, when all else that was needed to draw was there.
     """
 
     slots: NDArray[np.int32]
     took_s: NDArray[np.float64]
     all_s: float
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

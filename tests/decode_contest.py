@@ -101,6 +101,8 @@ class Contest:
         self._request_of_slot: dict[int, str] = {}
         # What masks took in each step that has come back, and where none was for long before.
         self.masks_s: list[float] = []
+        # How much longer they take than a processor computes them, as on a machine that is busy.
+        self.mask_stretch = 1.0
         for flood in floods:
             self.join(flood)
 
@@ -175,12 +177,14 @@ class Contest:
             if flood is not None and flood.mask_s:
                 mask_s[slot] = flood.mask_s if slot in decodes else 0.0
         self.masks_s.append(sum(mask_s.values()))
+        until_s = self.mask_stretch * self.masks_s[-1]
         masks = MaskCosts(
             np.array(list(mask_s), np.int32),
             np.array(list(mask_s.values()), np.float64),
             self.masks_s[-1],
+            waited_s=max(0.0, until_s - result.step_s),
         )
-        return replace(result, masks=masks, step_s=max(result.step_s, self.masks_s[-1]))
+        return replace(result, masks=masks, step_s=max(result.step_s, until_s))
 
     def _may_draw(self) -> dict[tuple[int, int], None]:
         rows = self.scheduler._running.decode_rows

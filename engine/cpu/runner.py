@@ -162,7 +162,7 @@ class TorchEngine:
             batch.masks.accept(drawn.token_ids, failed)
             bias = None if edits is None else edits.bias
             drawn.unmet = batch.masks.unmet(batch.slots, failed, bias)
-            drawn.masks = batch.masks.take().costs
+            drawn.masks = batch.masks.costs()
         if asked is not None:
             drawn.logprobs = [None] * len(batch.slots)
             token_ids = drawn.token_ids[asked.rows]

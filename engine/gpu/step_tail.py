@@ -47,7 +47,7 @@ class TailResult:
 
     def mask_costs(self) -> MaskCosts | None:
         """Say what masks took of a processor."""
-        return None if self.masks is None else self.masks.take().costs
+        return None if self.masks is None else self.masks.costs()
 
     def read(self, token_ids: NDArray[np.int32]) -> list[TokenLogprobs | None] | None:
         """Return the log-probabilities of the rows that asked."""

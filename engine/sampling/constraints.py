@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 
 import numpy as np
@@ -101,6 +101,7 @@ class StepMasks:
         self._made: TokenMasks | BaseException | None = None
         # Held while a thread makes them.
         self._making: Lock | None = None
+        self._waited_s = 0.0
 
     def begin(self) -> None:
         """Note that a thread is to `make` them, for which `take` waits."""
@@ -122,12 +123,21 @@ class StepMasks:
         if self._made is None:
             if self._making is None:
                 self._made = self._make()
-            else:
+            elif not self._making.acquire(blocking=False):
+                began_s = time.perf_counter()
                 self._making.acquire()
+                self._waited_s = time.perf_counter() - began_s
         assert self._made is not None, "made, or why not"
         if isinstance(self._made, BaseException):
             raise self._made
         return self._made
+
+    def costs(self) -> MaskCosts | None:
+        """Say what the masks took, and for how long they were waited for."""
+        costs = self.take().costs
+        if costs is None or not self._waited_s:
+            return costs
+        return replace(costs, waited_s=self._waited_s)
 
     def accept(
         self, token_ids: NDArray[np.int64] | NDArray[np.int32], failed: NDArray[np.bool_]

@@ -2,10 +2,13 @@
 
 A step ends when the last of its masks is made, and what one takes hangs on what its client wrote:
 microseconds for a schema, milliseconds for a grammar that was made for that. So the masks of a step
-may take about half of what steps take, beside which they are made, and no more. Who asks for more
-waits in turn: the tenants have parts of it by their weights, what one leaves is the others', and
-the rows of a tenant that has less than it asks for run in turn (`scheduler.running.rotation`, which
-is deficit round robin: Shreedhar and Varghese 1996).
+may take about half of what steps take, beside which they are made, and no more. What steps waited
+for masks is not of it: on a machine that has other work, masks take longer than they compute, and
+would earn themselves more with each step that they lengthen.
+
+Who asks for more waits in turn: the tenants have parts of it by their weights, what one leaves is
+the others', and the rows of a tenant that has less than it asks for run in turn
+(`scheduler.running.rotation`, which is deficit round robin: Shreedhar and Varghese 1996).
 
 What a mask will take is guessed from those of the row before it. One that has had none is taken for
 what the dearest of its tenant took lately, so that coming anew is no way around it; and where there
@@ -78,7 +81,8 @@ class MaskTurns:
 
     def note(self, step: Step, result: StepResult) -> None:
         """Learn what a step took and its masks did, before its rows are taken in."""
-        self._step_s += (1.0 - _KEPT_OF_STEPS) * (result.step_s - self._step_s)
+        waited_s = 0.0 if result.masks is None else result.masks.waited_s
+        self._step_s += (1.0 - _KEPT_OF_STEPS) * (result.step_s - waited_s - self._step_s)
         if result.masks is None:
             return
         is_little = self._asks_little and result.masks.all_s <= self._little_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from threading import Event, Timer
 
 import numpy as np
 import pytest
@@ -22,6 +23,19 @@ class Exhausted(Spelled):
 
     def copy(self) -> Exhausted:
         return Exhausted(self.spelled, end=self.end)
+
+
+class Gated(Spelled):
+    """A constraint that says what it allows once it may."""
+
+    gate = Event()
+
+    def fill_mask(self, words: NDArray[np.int32], address: int) -> None:
+        self.gate.wait()
+        super().fill_mask(words, address)
+
+    def copy(self) -> Gated:
+        return Gated(self.spelled, end=self.end)
 
 
 def step_of(constraint: Spelled) -> StepMasks:
@@ -49,3 +63,23 @@ def test_what_ends_a_step_ends_no_other() -> None:
     assert masks.costs.slots.tolist() == [2]
     maker.close()
     maker.close()
+
+
+def test_a_step_says_for_how_long_it_waited() -> None:
+    """What was made before it was asked for kept nobody waiting."""
+    maker = MaskMaker()
+    Gated.gate.clear()
+    step = step_of(Gated([[33]], end=1))
+    maker.begin(step)
+    Timer(0.05, Gated.gate.set).start()
+    costs = step.costs()
+    assert costs is not None
+    assert 0.01 < costs.waited_s < 10
+    assert costs.all_s < costs.waited_s
+
+    ready = step_of(Spelled([[33]], end=1))
+    maker.begin(ready)
+    maker.close()
+    costs = ready.costs()
+    assert costs is not None
+    assert costs.waited_s == 0

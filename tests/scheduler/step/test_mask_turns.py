@@ -32,6 +32,17 @@ def test_costly_masks_do_not_lengthen_steps(depth: int) -> None:
     assert made.mean() == pytest.approx(LEAST_S, rel=0.15), "what is allowed is also used"
 
 
+def test_a_busy_machine_gives_masks_no_more() -> None:
+    """Where masks take four times what they compute, steps wait for them, and get no longer for
+    having waited.
+    """
+    floods = Flood(tenant="a", streams=1), Flood(tenant="b", streams=40, mask_s=0.001)
+    contest = Contest(*floods, config=config_of(0.0))
+    contest.mask_stretch = 4.0
+    contest.run(200, settle=60)
+    assert np.mean(contest.masks_s[-100:]) == pytest.approx(LEAST_S, rel=0.15)
+
+
 def test_cheap_masks_are_all_made() -> None:
     """Sixty rows whose masks take 10 µs each, as those of schemas do, all draw in every step once
     that is known.
