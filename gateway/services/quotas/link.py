@@ -4,9 +4,9 @@ An operation that nobody waits for (`post`) is sent with the next one that someb
 in front of it, or after a few milliseconds. It stays queued until it was answered, in its place:
 operations are safe to repeat.
 
-What requests ask for (`join`) is done at once if it is the first in a turn of the loop; what else
-comes in that turn is one call in the next. So a burst costs few calls, and who comes alone does not
-wait for one.
+What requests ask for in one turn of the loop (`join`) is one call in the next. That costs a request
+a turn, and spares more than calls: requests that came together stay together, and reach the engine
+in one step. With the first of each turn sent at once, 16 clients cost half as much again.
 
 After five failures in a row the breaker opens: `ask` fails at once, and only `probe` tries, once a
 second, until it succeeds. A reply also tells the counters' own time, which is the only clock that
@@ -74,7 +74,6 @@ class CounterLink:
         self._posted: deque[_Rider] = deque()
         self._joined: list[tuple[Op, _Answered]] = []
         self._running: set[asyncio.Task[None]] = set()
-        self._is_turn_taken = False
         self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
@@ -122,15 +121,10 @@ class CounterLink:
         return [_done(answer) for answer in await self._run(ops)]
 
     async def join(self, op: Op) -> Answer:
-        """Do an operation: the first of a turn of the loop at once, the others of it in one call.
+        """Do an operation in one call with those that come in the same turn of the loop.
 
         Raises: `CountersUnavailable`.
         """
-        if not self._is_turn_taken:
-            self._is_turn_taken = True
-            asyncio.get_running_loop().call_soon(self._begin_turn)
-            [first] = await self.ask(op)
-            return first
         self._check_open()
         if not self._joined:
             self._start(self._send_joined())
@@ -170,9 +164,6 @@ class CounterLink:
     def _check_open(self) -> None:
         if self.is_open:
             raise CountersUnavailable(retry_after_s=1)
-
-    def _begin_turn(self) -> None:
-        self._is_turn_taken = False
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
