@@ -88,7 +88,7 @@ class AnswerCycle(RequestResponseCycle):
         """Frame a head, and learn of it how the body comes. Raises: `RuntimeError`."""
         names, values = zip(*headers, strict=True) if headers else ((), ())
         if _NO_NAME.search(b"".join(names)) or _NO_VALUE.search(b"".join(values)):
-            raise RuntimeError("a header is none")
+            raise RuntimeError("a header has what would end it")
         # ASGI has names in lower case.
         value_of = dict(headers)
         pairs = zip(names, values, strict=True)

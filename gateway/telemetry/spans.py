@@ -175,13 +175,14 @@ class _Tree:
             trace_id=self._trace_id,
             span_id=own,
             parent_span_id=parent,
-            trace_state=self._state,
             flags=_OURS,
             name=name,
             kind=Span.SPAN_KIND_INTERNAL,
             start_time_unix_nano=self._ns(begin_s),
             end_time_unix_nano=self._ns(max(begin_s, end_s)),
         )
+        if self._state:
+            span.trace_state = self._state
         if detail:
             _put(span.attributes, detail)
         for event, at_s, said in events:
