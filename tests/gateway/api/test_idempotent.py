@@ -13,10 +13,12 @@ from sqlalchemy import func, select, text, update
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.access import tenant_only
+from gateway.api.client_left import CLIENT_LEFT
 from gateway.api.held_bytes import HeldBytes
 from gateway.api.idempotent import Idempotent
 from gateway.api.public import public_app, with_errors
 from gateway.api.sse import MESSAGE_STOP
+from gateway.api.write_now import WRITE_NOW
 from gateway.credentials import Secrets
 from gateway.domain import Principal
 from gateway.domain.timeline import Timeline
@@ -115,6 +117,30 @@ async def served(
 
 def code_of(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, response.json()["error"]["code"]
+
+
+async def test_what_runs_does_not_end_with_its_client(store: Store) -> None:
+    """It has nothing by which our server tells of a client, or writes to it, past the relay."""
+    known: list[object] = []
+
+    async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
+        known.extend(scope["state"].get(name) for name in (CLIENT_LEFT, WRITE_NOW))
+        await Endpoint()(scope, receive, send)
+
+    service = IdempotencyService(store.idempotency, SECRETS)
+    kept = Idempotent(endpoint, service, HeldBytes())
+    app = with_errors([tenant_only(PATH, kept, Keys(store), method="POST")])
+
+    async def offering(scope: Scope, receive: Receive, send: Send) -> None:
+        extensions = {CLIENT_LEFT: lambda call: None, WRITE_NOW: lambda data: False}
+        await app({**scope, "extensions": extensions}, receive, send)
+
+    async with service.running(), client_of(offering) as client:
+        assert (await client.post(PATH, content=b"{}")).status_code == 200
+        del client.headers["idempotency-key"]
+        assert (await client.post(PATH, content=b"{}")).status_code == 200
+    assert known[:2] == [None, None]
+    assert None not in known[2:]
 
 
 @pytest.mark.parametrize("answer", [JSON, STREAM, MESSAGE], ids=["document", "stream", "message"])
