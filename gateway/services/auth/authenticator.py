@@ -112,7 +112,7 @@ class Authenticator:
         digest = token_digest(text)
         now = self._clock.monotonic()
         live = self._live.get(digest, now)
-        if live is None or self._is_stale(live, now) or self._refused.get(digest, now):
+        if live is None or self._is_stale(live, now):
             live = await self._look_up(text, digest, live, timeline)
         else:
             # It was parsed when it was looked up.

@@ -232,3 +232,23 @@ async def test_an_application_is_told_once_that_its_client_left() -> None:
     watch(None)
     other.cycle.leave()
     assert told == ["first", "late"]
+
+
+async def test_who_waits_for_more_hears_that_the_answer_is_over() -> None:
+    """As if the client had left: nothing more can be said to it."""
+    wire = Wire()
+    waits = asyncio.create_task(wire.cycle.receive())
+    await asyncio.sleep(0)
+    await wire.begin(sized(1))
+    await wire.body(b"x")
+    assert (await asyncio.wait_for(waits, 5))["type"] == "http.disconnect"
+
+
+async def test_a_client_that_is_answered_is_not_told_to_go_on() -> None:
+    """Its body is not wanted any more."""
+    wire = Wire()
+    wire.cycle.waiting_for_100_continue = True
+    await wire.begin(sized(1))
+    wire.cycle.message_event.set()
+    await wire.cycle.receive()
+    assert all(b"100 Continue" not in piece for piece in wire.pieces.written)
