@@ -1,9 +1,8 @@
 """Starlette's application with one layer of errors instead of two.
 
 Starlette turns exceptions into answers in two layers, one for those that have a handler and one for
-bugs, each of which stands in the way of every message: a tenth of what a request costs here before
-anything is done for it. Here one does both, and learns from the request's timeline whether an
-answer has begun.
+bugs, each of which stands in the way of every message of every answer. Here one does both, and
+learns from the request's timeline whether an answer has begun.
 """
 
 from __future__ import annotations

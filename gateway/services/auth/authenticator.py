@@ -1,11 +1,11 @@
 """From a token to a `Principal`: the first thing that happens to every request.
 
-A token passes, in this order: form and checksum (no I/O), the cache of refused tokens, the
-cache of live ones, its tag (`issued`: what we never issued is asked of nobody), one query. Both
-caches are keyed by SHA-256 of the whole token, so tokens that differ in one byte never share an
-entry; they are separate, so a flood of wrong tokens cannot push out the live ones. Requests that
-miss together wait for one query; a key that is in use is asked for again before its life in the
-cache is over, for which nobody waits. It all runs on the event loop's thread.
+A token passes, in this order: the cache of live ones, form and checksum (no I/O), the cache of
+refused tokens, its tag (`issued`: what we never issued is asked of nobody), one query. Both caches
+are keyed by SHA-256 of the whole token, so tokens that differ in one byte never share an entry;
+they are separate, so a flood of wrong tokens cannot push out the live ones. Requests that miss
+together wait for one query; a key that is in use is asked for again before its life in the cache is
+over, for which nobody waits. It all runs on the event loop's thread.
 
 A revocation, or a change of a tenant, empties its entries at once here (`forget`), within a second
 in other processes (the epoch, see `upkeep`), and after the cache's life at the latest (less
