@@ -63,7 +63,8 @@ def run_kernel_tests(
                 stderr=subprocess.STDOUT,
             )
         try:
-            size = 0
+            # The first is of no test yet: all of few tests may end between two looks.
+            size = -1
             while process.poll() is None and time.monotonic() < until_s:
                 if log.stat().st_size > size:
                     size = log.stat().st_size
