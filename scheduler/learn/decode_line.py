@@ -59,6 +59,9 @@ class DecodeLine:
         self._sizes = [_Size() for _ in range(_NUM_SIZES)]
         self._number = 0
         self._num_rows_before = self._num_alike = 0
+        # What was asked last, and found: a step asks several times.
+        self._asked = (0.0, 0.0, -1)
+        self._found: tuple[float, float, float] | None = None
 
     def observe(self, num_rows: int, num_contexts: int, took_s: float, *, decodes: bool) -> None:
         """Learn from the next step, if it only `decodes`; see the module for which."""
@@ -79,6 +82,12 @@ class DecodeLine:
         Args: what is known otherwise of a row and a token of its context, of which the proportion
         is taken. Returns: None where steps were too much alike to tell.
         """
+        asked = row_s, context_s, self._number
+        if asked != self._asked:
+            self._asked, self._found = asked, self._find(row_s, context_s)
+        return self._found
+
+    def _find(self, row_s: float, context_s: float) -> tuple[float, float, float] | None:
         context = _MAX_CONTEXT
         if context_s < _MAX_CONTEXT * row_s:
             context = max(0.0, context_s / row_s)
@@ -101,11 +110,17 @@ class DecodeLine:
 def _line(points: list[tuple[float, float]]) -> tuple[float, float]:
     """Draw a line through points; neither its start nor its slope is below zero."""
     # Relative errors count, so that short steps do as much as long ones.
-    weights = [took_s**-2 for _, took_s in points]
-    total = sum(weights)
-    mean = sum(w * at for w, (at, _) in zip(weights, points, strict=True)) / total
-    mean_s = sum(w * took_s for w, (_, took_s) in zip(weights, points, strict=True)) / total
-    spread = sum(w * (at - mean) ** 2 for w, (at, _) in zip(weights, points, strict=True))
-    both = sum(w * (at - mean) * y for w, (at, y) in zip(weights, points, strict=True))
+    total = at_sum = took_sum = 0.0
+    for at, took_s in points:
+        weight = took_s**-2
+        total += weight
+        at_sum += weight * at
+        took_sum += weight * took_s
+    mean, mean_s = at_sum / total, took_sum / total
+    spread = both = 0.0
+    for at, took_s in points:
+        away = took_s**-2 * (at - mean)
+        spread += away * (at - mean)
+        both += away * took_s
     slope_s = min(max(both / spread, 0.0), mean_s / mean)
     return mean_s - slope_s * mean, slope_s

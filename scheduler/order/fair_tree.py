@@ -37,6 +37,8 @@ class FairTree(Standings):
         # Which children of nodes are next, and for which time and version they were found.
         self._turns: dict[Node, Child | None] = {}
         self._turns_as_of = (math.nan, 0)
+        self._next: Sequence | None = None
+        self._next_as_of = self._turns_as_of
         self._waiting: set[Sequence] = set()
         self._carried: set[Child] = set()
 
@@ -137,11 +139,14 @@ class FairTree(Standings):
 
     def peek(self, now: float) -> Sequence | None:
         """Show who is next."""
-        child = self._first(self._root, now)
-        while isinstance(child, Node):
-            child = self._first(child, now)
-        assert child is None or isinstance(child, Sequence)
-        return child
+        as_of = now, self.version
+        if self._next_as_of != as_of:
+            child = self._first(self._root, now)
+            while isinstance(child, Node):
+                child = self._first(child, now)
+            assert child is None or isinstance(child, Sequence)
+            self._next, self._next_as_of = child, as_of
+        return self._next
 
     def others(self, num_requests: int, now: float) -> Iterator[Sequence]:
         """Go through the heads of those that come after the next one, in its band alone.

@@ -134,12 +134,12 @@ class DecodingRows:
 
     def online(self) -> Slots:
         """List the slots of rows that decode in every step."""
-        return np.flatnonzero(self._is_online)
+        return self._is_online.nonzero()[0]
 
     def batch(self) -> Slots:
         """List the slots of the batch band's rows, the oldest requests first."""
-        slots = np.flatnonzero(self._is_batch)
-        return slots[np.argsort(self._ordinals[slots])]
+        slots = self._is_batch.nonzero()[0]
+        return slots[self._ordinals[slots].argsort()]
 
     def unpaused(self, slots: Slots) -> Slots:
         """Keep those that may draw one more token.

@@ -55,7 +55,7 @@ class PrefillingRows:
 
     def online(self) -> Slots:
         """List the slots of all rows."""
-        return np.flatnonzero(self._is_online)
+        return self._is_online.nonzero()[0]
 
     def num_left(self) -> int:
         """Count the tokens of all rows that are still to be computed."""

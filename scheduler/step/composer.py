@@ -166,7 +166,7 @@ class Composer:
         rows = self._running.decode_rows
         positions = rows.num_tokens[slots] - 1
         block_ids = np.full(len(slots), -1, dtype=np.intc)
-        wants_block = np.flatnonzero(positions % self._pool.block_size == 0)
+        wants_block = (positions % self._pool.block_size == 0).nonzero()[0]
         if len(wants_block):
             sequences = rows.sequences(slots[wants_block])
             block_ids[wants_block] = [sequence.table.append_block() for sequence in sequences]

@@ -224,7 +224,7 @@ class DecodeShares:
     def _tenants(self, slots: Slots, tenants: NDArray[np.intp], costs_s: Seconds) -> TenantRows:
         """Gather what each tenant asks for."""
         asked_s = np.bincount(tenants, weights=costs_s).astype(np.float64)
-        entries = np.flatnonzero(asked_s)
+        entries = asked_s.nonzero()[0]
         num_rows = np.bincount(tenants)[entries]
         bands = np.zeros(len(asked_s), dtype=np.intc)
         bands[tenants] = self._running.decode_rows.bands[slots]
@@ -328,7 +328,7 @@ class DecodeShares:
         rows, num_steps = self._running.decode_rows, self._running.num_steps
         # The last one stands for those that have come since.
         parts_s = self._part_of.take(tenants, mode="clip")
-        among = np.flatnonzero(parts_s < np.inf)
+        among = (parts_s < np.inf).nonzero()[0]
         if not len(among):
             return slots
         out = slots[among]

@@ -70,7 +70,7 @@ class LongPrompts:
         contexts = rows.num_computed[slots]
         num_tokens = np.minimum(rows.num_tokens[slots] - contexts, room)
         are_long = self.are_long(num_tokens, contexts, step) & (contexts > 0)
-        places: list[int] = np.flatnonzero(are_long).tolist()
+        places: list[int] = are_long.nonzero()[0].tolist()
         return places
 
     def are_long(

@@ -113,6 +113,10 @@ class PromptShares:
         if not under_way and head is None:
             return room
         alone_s = self._step_model.price_s(step)
+        run_s = self._run_s(decoding)
+        if run_s > max(0.0, alone_s - run_s):
+            # Rows cost more than what is paid for any step: nobody is held, see `_limit_s`.
+            return room
         with_all = replace(step, num_prefill_tokens=room)
         full_s = self._step_model.price_s(with_all) - alone_s
         if full_s <= 0.0:
@@ -131,8 +135,15 @@ class PromptShares:
             member: [full_s * num / room for num in nums] for member, nums in wanted.items()
         }
         band = min(prompt.request.band for prompt, _ in prompts)
-        limit_s = self._limit_s(self._tenants(wanted_s, decoding, band, now), alone_s, full_s)
+        tenants = self._tenants(wanted_s, decoding, band, now)
+        limit_s = math.inf if tenants is None else self._limit_s(tenants, alone_s, full_s)
         return room if limit_s >= full_s else int(room * limit_s / full_s)
+
+    def _run_s(self, decoding: Slots) -> float:
+        """Price the rows that run."""
+        _, row_s, context_s = self._step_model.decode_costs(len(decoding))
+        num_contexts = int(np.add.reduce(self._running.decode_rows.num_tokens[decoding]))
+        return row_s * len(decoding) + context_s * num_contexts
 
     def _limit_s(self, tenants: _Tenants, alone_s: float, full_s: float) -> float:
         """Say how long the step may take for its prompts; infinity where nobody is held.
@@ -162,8 +173,10 @@ class PromptShares:
 
     def _tenants(
         self, wanted_s: Mapping[int, Many[float]], decoding: Slots, band: Band, now: float
-    ) -> _Tenants:
+    ) -> _Tenants | None:
         """Gather those who have something in the step, or had a prompt lately.
+
+        Returns: None where nobody who has a prompt has about as much as who has most.
 
         Args: `wanted_s`: what each tenant's prompts would take, and those with a promise, by its
         entry in the tree, the highest of `band`.
@@ -174,21 +187,24 @@ class PromptShares:
         size = int(max(*wanted_s, members.max(initial=0), lately.max(initial=0))) + 1
         _, row_s, context_s = self._step_model.decode_costs(len(decoding))
         costs_s = np.maximum(row_s + context_s * rows.num_tokens[slots], 1e-9)
+        all_rows_s = np.bincount(members, weights=costs_s, minlength=size).astype(np.float64)
+        prompts_s, promised_s = np.zeros((2, size))
+        prompts_s[list(wanted_s)], promised_s[list(wanted_s)] = zip(*wanted_s.values(), strict=True)
+        is_waiting, comes = np.zeros((2, size), dtype=bool)
+        comes[lately] = True
+        entries = (comes | (all_rows_s + prompts_s > 0.0)).nonzero()[0]
+        rows_s, weights = all_rows_s[entries], self._tree.weights_of(entries)
+        levels = (rows_s + self._prefills.of(entries, num_steps)) / weights
+        if not (_are_near_most(levels) & (prompts_s[entries] > 0.0)).any():
+            return None
         runs = np.zeros(len(rows.accounts), dtype=bool)
         runs[decoding] = True
         runs = runs[slots]
-        rows_s: Seconds = np.bincount(members, weights=costs_s, minlength=size).astype(np.float64)
-        run_s = rows_s
+        run_s = all_rows_s
         if len(decoding) < len(slots):
             run_s = np.bincount(members, weights=costs_s * runs, minlength=size).astype(np.float64)
-        prompts_s, promised_s = np.zeros((2, size))
-        prompts_s[list(wanted_s)], promised_s[list(wanted_s)] = zip(*wanted_s.values(), strict=True)
         waits = runs & (rows.bands[slots] <= band) & ~self._running.pace.has_promise(slots)
-        is_waiting, comes = np.zeros((2, size), dtype=bool)
-        is_waiting[members[waits]] = comes[lately] = True
-        entries = np.flatnonzero(comes | (rows_s + prompts_s > 0.0))
-        rows_s, weights = rows_s[entries], self._tree.weights_of(entries)
-        levels = (rows_s + self._prefills.of(entries, num_steps)) / weights
+        is_waiting[members[waits]] = True
         sends_few = comes[entries] & (levels < FEW * levels.max(initial=0.0))
         is_waiting = is_waiting[entries] | sends_few
         num_since = self._prefills.steps_since(entries, num_steps)
@@ -207,5 +223,10 @@ class PromptShares:
 def _are_ahead(levels: Seconds, is_waiting: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Tell who had most, and more than another one whose rows wait for the step's end."""
     least = levels[is_waiting].min() if is_waiting.any() else np.inf
-    ahead: NDArray[np.bool_] = (levels > _NEAR * levels.max()) & (levels > _AHEAD * least)
+    ahead: NDArray[np.bool_] = _are_near_most(levels) & (levels > _AHEAD * least)
     return ahead
+
+
+def _are_near_most(levels: Seconds) -> NDArray[np.bool_]:
+    near: NDArray[np.bool_] = levels > _NEAR * levels.max(initial=0.0)
+    return near

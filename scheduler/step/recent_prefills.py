@@ -104,7 +104,7 @@ class RecentPrefills:
         """
         is_recent = self._unpromised_at_step > max(0, number - _LATELY)
         is_recent |= self._lately_until_s > now
-        return np.flatnonzero(is_recent & (self._bands <= band))
+        return (is_recent & (self._bands <= band)).nonzero()[0]
 
     def bands_of(self, tenants: NDArray[np.intp]) -> NDArray[np.int64]:
         """Return the bands of the last prompts of tenants that had one lately."""

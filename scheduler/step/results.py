@@ -155,7 +155,7 @@ class Results:
             for i in np.flatnonzero(rows.has_own_ends[slots]).tolist():
                 (sequence,) = rows.sequences(slots[i : i + 1])
                 ends[i] |= token_ids.item(i) in sequence.end_token_ids
-        ended = np.flatnonzero(ends).tolist()
+        ended = ends.nonzero()[0].tolist()
         sequences = rows.sequences(slots[ended])
         if ended:
             slots, landed = slots[~ends], token_ids[~ends]

@@ -62,7 +62,7 @@ def fair_level(
     least = float((wanted_s / weights).min())
     if levels.max() <= least:
         return NO_LEVEL
-    order = np.argsort(levels)
+    order = levels.argsort()
     levels, heavy, asked, left = _steps(levels, weights, asked_s, order)
     # Of the level of each tenant in turn: the part by weight of those that run all of theirs.
     light = 1.0 - heavy / weights.sum()
@@ -83,9 +83,9 @@ def level_for(asked_s: Seconds, weights: Seconds, amount_s: float) -> float:
     if amount_s >= asked_s.sum():
         return NO_LEVEL
     levels = asked_s / weights
-    order = np.argsort(levels)
+    order = levels.argsort()
     levels, heavy, asked, left = _steps(levels, weights, asked_s, order)
-    at = int(np.searchsorted(left, amount_s))
+    at = int(left.searchsorted(amount_s))
     if at == 0:
         return amount_s / float(weights.sum())
     if at == len(levels):
