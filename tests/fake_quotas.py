@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
@@ -53,6 +53,11 @@ class OpenCounters:
         self.let_go.update(op.request_id for op in ops if isinstance(op, Settle))
         now_us = int((time.time() - BASE_S) * 1_000_000)
         return CounterReply("epoch", 0, now_us, [_answer(op, now_us) for op in ops])
+
+    def begin(
+        self, ops: Sequence[Op], on_reply: Callable[[CounterReply | Exception], None]
+    ) -> bool:
+        return False
 
 
 def _answer(op: Op, now_us: int) -> Answer:

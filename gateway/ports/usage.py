@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import (
     AsyncGenerator,
+    Callable,
     Collection,
     Mapping,
     Sequence,
@@ -138,6 +139,16 @@ class QuotaCounters(Protocol):
         """Do operations in their order; each is safe to repeat.
 
         Raises: `CountersUnavailable`: they may or may not have been done.
+        """
+        ...
+
+    def begin(
+        self, ops: Sequence[Op], on_reply: Callable[[CounterReply | Exception], None]
+    ) -> bool:
+        """Do as `run` does and call `on_reply` with what that would return or raise.
+
+        It is called where the answer is read, in a callback of the event loop, and may not raise.
+        Returns: False, and nothing is done, where there is no connection to send on now.
         """
         ...
 

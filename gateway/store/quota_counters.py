@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
@@ -55,16 +56,47 @@ class RedisQuotaCounters:
     def __init__(self, pipe: RedisPipe, *, patience_s: float = PATIENCE_S) -> None:
         self._pipe = pipe
         self._patience_s = patience_s
+        self._again: set[asyncio.Future[CounterReply]] = set()
 
     async def run(self, ops: Sequence[Op]) -> CounterReply:
         arguments = encode(ops)
         try:
-            try:
-                answer = await self._call(arguments)
-            except PipeClosed:
-                answer = await self._call(arguments, patience_s=self._patience_s)
+            answer = await self._call(arguments)
+        except PipeClosed:
+            return await self._run_again(ops, arguments)
+        except (RedisError, OSError) as exc:
+            raise _unavailable(exc) from exc
+        return decode(ops, answer)
+
+    def begin(
+        self, ops: Sequence[Op], on_reply: Callable[[CounterReply | Exception], None]
+    ) -> bool:
+        arguments = encode(ops)
+
+        def on_answer(answer: bytes | Exception) -> None:
+            if isinstance(answer, bytes):
+                try:
+                    reply = decode(ops, answer)
+                except Exception as exc:
+                    on_reply(exc)
+                else:
+                    on_reply(reply)
+                return
+            # A server that has answered may be asked at once.
+            is_refusal = isinstance(answer, ResponseError)
+            again = self.run(ops) if is_refusal else self._run_again(ops, arguments)
+            task = asyncio.ensure_future(again)
+            self._again.add(task)
+            task.add_done_callback(self._again.discard)
+            task.add_done_callback(lambda task: on_reply(_outcome(task)))
+
+        return self._pipe.begin(on_answer, "FCALL", _LIBRARY.name, 0, *arguments)
+
+    async def _run_again(self, ops: Sequence[Op], arguments: Sequence[bytes]) -> CounterReply:
+        try:
+            answer = await self._call(arguments, patience_s=self._patience_s)
         except (PipeClosed, RedisError, OSError) as exc:
-            raise CountersUnavailable(detail=str(exc), retry_after_s=1) from exc
+            raise _unavailable(exc) from exc
         return decode(ops, answer)
 
     async def _call(self, arguments: Sequence[bytes], *, patience_s: float | None = None) -> bytes:
@@ -77,3 +109,16 @@ class RedisQuotaCounters:
             await call("FUNCTION", "LOAD", "REPLACE", _LIBRARY.source)
             answer = await call("FCALL", _LIBRARY.name, 0, *arguments)
         return answer
+
+
+def _unavailable(exc: Exception) -> CountersUnavailable:
+    return CountersUnavailable(detail=str(exc), retry_after_s=1)
+
+
+def _outcome(done: asyncio.Future[CounterReply]) -> CounterReply | Exception:
+    if done.cancelled():
+        return _unavailable(PipeClosed("closed"))
+    exc = done.exception()
+    # What is no error of ours ends the loop itself.
+    assert exc is None or isinstance(exc, Exception)
+    return done.result() if exc is None else exc

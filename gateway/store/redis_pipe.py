@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from redis.asyncio import Redis
@@ -39,7 +40,35 @@ _FAILURES: Final = (RedisError, OSError, RuntimeError)
 # In so many the loop has read what is in the socket.
 _TURNS: Final = 3
 
-Answer = asyncio.Future[Any]
+
+class _Told:
+    """Stand for a future of which one is told at once, and not in another turn of the loop."""
+
+    __slots__ = ("_on_answer", "_timer")
+
+    def __init__(self, on_answer: Callable[[Any], None]) -> None:
+        self._on_answer = on_answer
+        self._timer: asyncio.TimerHandle | None = None
+
+    def give_up_with(self, timer: asyncio.TimerHandle) -> None:
+        self._timer = timer
+
+    def done(self) -> bool:
+        return self._timer is None
+
+    def set_result(self, value: Any) -> None:
+        assert self._timer is not None
+        self._timer.cancel()
+        self._timer = None
+        self._on_answer(value)
+
+    set_exception = set_result
+
+    def exception(self) -> None:
+        """Have nothing to be retrieved."""
+
+
+Answer = asyncio.Future[Any] | _Told
 
 
 class PipeClosed(Exception):
@@ -75,18 +104,36 @@ class RedisPipe:
             wire = await self._connected(deadline_s, is_patient=patience_s is not None)
         if patience_s is not None:
             self._patient_until_s = max(self._patient_until_s, deadline_s)
-        answer: Answer = loop.create_future()
-        self._waiting.append(answer)
+        answer: asyncio.Future[Any] = loop.create_future()
         drops = patience_s is not None
         timer = loop.call_at(deadline_s, self._check, answer, deadline_s, drops)
-        try:
-            wire.send(*command)
-        except _FAILURES as exc:
-            self._drop(exc)
+        self._send(wire, answer, command)
         try:
             return await answer
         finally:
             timer.cancel()
+
+    def begin(self, on_answer: Callable[[Any], None], *command: str | bytes | int) -> bool:
+        """Send a command as `call` does; `on_answer` gets what that would return or raise.
+
+        It is called where the answer is read, and may not raise.
+        Returns: False, and nothing is sent, where there is no connection now.
+        """
+        wire = self._wire
+        if wire is None:
+            return False
+        loop = asyncio.get_running_loop()
+        answer, deadline_s = _Told(on_answer), loop.time() + self._timeout_s
+        answer.give_up_with(loop.call_at(deadline_s, self._check, answer, deadline_s, False))
+        self._send(wire, answer, command)
+        return True
+
+    def _send(self, wire: RedisWire, answer: Answer, command: Sequence[str | bytes | int]) -> None:
+        self._waiting.append(answer)
+        try:
+            wire.send(*command)
+        except _FAILURES as exc:
+            self._drop(exc)
 
     async def close(self) -> None:
         """Close the connection; nothing can be called afterwards."""

@@ -138,8 +138,8 @@ class DecodingRows:
 
     def batch(self) -> Slots:
         """List the slots of the batch band's rows, the oldest requests first."""
-        slots = self._is_batch.nonzero()[0]
-        return slots[self._ordinals[slots].argsort()]
+        slots: Slots = self._is_batch.nonzero()[0]
+        return slots[np.argsort(self._ordinals[slots])]
 
     def unpaused(self, slots: Slots) -> Slots:
         """Keep those that may draw one more token.

@@ -8,8 +8,9 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from gateway.domain.counters import Found, Settle
+from gateway.domain.counters import CounterReply, Found, Settle
 from gateway.domain.limits import Amounts
+from gateway.errors import CountersUnavailable
 from gateway.store.quota_counters import RedisQuotaCounters
 from gateway.store.redis import connect_for_pipe
 from gateway.store.redis_pipe import RedisPipe
@@ -25,11 +26,19 @@ class Checked:
     """Counters behind a proxy; a first try has as long as a server's has by default."""
 
     def __init__(self, proxy: FaultProxy, pipe: RedisPipe) -> None:
-        self.proxy = proxy
+        self.proxy, self.pipe = proxy, pipe
         self.counters = RedisQuotaCounters(pipe, patience_s=10)
 
     async def check(self) -> object:
         return (await self.counters.run([SETTLE])).epoch
+
+    async def check_where_it_is_read(self) -> object:
+        told: asyncio.Future[CounterReply | Exception] = asyncio.Future()
+        if not self.counters.begin([SETTLE], told.set_result):
+            return await self.check()
+        reply = await told
+        assert not isinstance(reply, Exception), reply
+        return reply.epoch
 
 
 @pytest.fixture
@@ -49,7 +58,23 @@ async def test_a_redis_that_does_not_run_for_a_while_refuses_nobody(checked: Che
     checks = []
     checked.proxy.fault = Fault(blackhole=True)
     for _ in range(20):
-        checks += [asyncio.create_task(checked.check()) for _ in range(5)]
+        checks += [asyncio.create_task(checked.check()) for _ in range(3)]
+        checks += [asyncio.create_task(checked.check_where_it_is_read()) for _ in range(2)]
         await asyncio.sleep(STALL_S / 20)
     checked.proxy.fault = Fault()
     assert await asyncio.gather(*checks) == ["e"] * 100
+
+
+async def test_counters_that_say_nothing_are_no_answer(checked: Checked) -> None:
+    """Who does not wait for them is told so, once patience has ended."""
+    checked.counters = RedisQuotaCounters(checked.pipe, patience_s=0.05)
+    checked.proxy.fault = Fault(blackhole=True)
+    told: asyncio.Future[CounterReply | Exception] = asyncio.Future()
+    assert checked.counters.begin([SETTLE], told.set_result)
+    assert isinstance(await told, CountersUnavailable)
+
+
+async def test_a_server_that_lost_its_functions_is_given_them(checked: Checked) -> None:
+    """The call that met it is answered."""
+    await checked.pipe.call("FUNCTION", "FLUSH")
+    assert await checked.check_where_it_is_read() == "e"

@@ -45,6 +45,42 @@ async def test_answers_go_to_those_who_asked(redis_url: str) -> None:
         assert proxy.counts.accepted == 1
 
 
+async def test_who_began_a_call_is_told_where_its_answer_is_read(redis_url: str) -> None:
+    """In the order of all calls, and before those who wait for theirs come to run."""
+    async with piped(redis_url) as (proxy, pipe):
+        told: list[object] = []
+        assert not pipe.begin(told.append, "ECHO", "unconnected")
+        await pipe.call("PING")
+        waiting = asyncio.create_task(pipe.call("ECHO", "1"))
+        waiting.add_done_callback(lambda done: told.append(done.result()))
+        await asyncio.sleep(0)
+        assert pipe.begin(told.append, "ECHO", "2")
+        assert pipe.begin(told.append, "NONSENSE")
+        assert await pipe.call("ECHO", "3") == b"3"
+        await asyncio.sleep(0)
+        assert told[0] == b"2"
+        assert isinstance(told[1], ResponseError)
+        assert told[2:] == [b"1"]
+        assert proxy.counts.accepted == 1
+
+
+async def test_who_began_a_call_is_told_once_that_nothing_comes(redis_url: str) -> None:
+    """After a silence, on a connection that goes with it, and at the end."""
+    async with piped(redis_url, timeout_s=0.05) as (proxy, pipe):
+        await _eventually(pipe, "warm")
+        proxy.fault = Fault(blackhole=True)
+        told: list[object] = []
+        for _ in range(2):
+            assert pipe.begin(told.append, "ECHO", "late")
+        with pytest.raises(PipeClosed):
+            await pipe.call("PING")
+        proxy.fault = Fault()
+        await _eventually(pipe, "fresh")
+        assert [type(answer) for answer in told] == [PipeClosed] * 2
+        assert pipe.begin(told.append, "ECHO", "unread")
+    assert [type(answer) for answer in told] == [PipeClosed] * 3
+
+
 async def test_an_error_is_of_its_own_call(redis_url: str) -> None:
     """What Redis refuses is raised to who asked; the connection and the others go on."""
     async with piped(redis_url) as (proxy, pipe):
@@ -190,10 +226,13 @@ async def test_a_late_event_loop_is_no_silence(redis_url: str, busy_s: float) ->
     # Without the proxy, which would be as late: it lives in this loop.
     async with _direct(redis_url, timeout_s=0.05) as pipe:
         await _eventually(pipe, "warm")
+        told: list[object] = []
         call = asyncio.create_task(pipe.call("ECHO", "there"))
         await asyncio.sleep(0)
+        assert pipe.begin(told.append, "ECHO", "too")
         time.sleep(busy_s)  # noqa: ASYNC251 - it is the point
         assert await call == b"there"
+        assert told == [b"too"]
 
 
 async def test_a_call_with_patience_outwaits_a_silence(redis_url: str) -> None:

@@ -62,7 +62,8 @@ class Clock:
 class ScriptedCounters:
     """Answer operations by `answers`, fail the next `num_failures` calls, note every call.
 
-    Without an `epoch` they are empty until somebody founds them. Calls wait for the `gate`.
+    Without an `epoch` they are empty until somebody founds them. Calls wait for the `gate`. While
+    they are not `is_connected` a call has to be waited for.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -70,6 +71,7 @@ class ScriptedCounters:
         self.calls: list[list[Op]] = []
         self.epoch: str | None = "first"
         self.num_failures = 0
+        self.is_connected = True
         self.gate = asyncio.Event()
         self.gate.set()
         self.answers: dict[type[Op], Callable[[Any], Answer]] = {
@@ -84,9 +86,25 @@ class ScriptedCounters:
         return int((self.clock.now_s - BASE_S) * 1_000_000)
 
     async def run(self, ops: Sequence[Op]) -> CounterReply:
+        return await self._reply(ops, fails=self._note(ops))
+
+    def begin(
+        self, ops: Sequence[Op], on_reply: Callable[[CounterReply | Exception], None]
+    ) -> bool:
+        if not self.is_connected:
+            return False
+        reply = asyncio.ensure_future(self._reply(ops, fails=self._note(ops)))
+        reply.add_done_callback(lambda reply: on_reply(reply.exception() or reply.result()))
+        return True
+
+    def _note(self, ops: Sequence[Op]) -> bool:
+        """Note a call, and tell whether it is to fail."""
         self.calls.append(list(ops))
         fails = self.num_failures > 0
         self.num_failures -= fails
+        return fails
+
+    async def _reply(self, ops: Sequence[Op], *, fails: bool) -> CounterReply:
         await self.gate.wait()
         if fails:
             raise CountersUnavailable(detail="as told")

@@ -22,10 +22,12 @@ from tests.gateway.services.quotas.scripted import BUILD_S, LOOK, Rig, until
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def rig() -> Rig:
+@pytest.fixture(params=[True, False], ids=["connected", "not connected"])
+async def rig(request: pytest.FixtureRequest) -> Rig:
     """Build a rig inside the test's loop."""
-    return Rig()
+    rig = Rig()
+    rig.counters.is_connected = request.param
+    return rig
 
 
 async def test_the_breaker_opens_after_five_failures(rig: Rig) -> None:
@@ -218,8 +220,8 @@ async def test_a_turn_waits_for_no_answer_to_the_one_before(rig: Rig) -> None:
     asked = []
     for number in range(3):
         asked.append(asyncio.create_task(rig.link.join(settle(number))))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        for _ in range(2 if rig.counters.is_connected else 3):
+            await asyncio.sleep(0)
         assert rig.counters.calls == [[settle(before)] for before in range(number + 1)]
     rig.counters.gate.set()
     await asyncio.gather(*asked)
@@ -268,3 +270,36 @@ async def test_who_leaves_before_the_call_is_not_in_it(rig: Rig) -> None:
     await stays
     assert rig.counters.calls == [[settle("stays")]]
     assert left.cancelled()
+
+
+async def test_counters_that_are_empty_are_founded_for_a_call_of_many(rig: Rig) -> None:
+    """What rode along is done once, in front, and nobody learns of it."""
+    rig.counters.epoch = None
+    told: list[object] = []
+    rig.counters.answers[Settle] = lambda op: Waiting([op.request_id])
+    rig.link.post(settle("before"), told.append)
+    answers = await asyncio.gather(*(rig.link.join(settle(name)) for name in "ab"))
+    assert answers == [Waiting(["a"]), Waiting(["b"])]
+    assert told == [Waiting(["before"])]
+    assert rig.counters.calls[-1] == [settle("before"), settle("a"), settle("b")]
+
+
+async def test_who_rides_with_a_call_of_many_that_fails_rides_with_the_next(rig: Rig) -> None:
+    """In its place."""
+    rig.counters.num_failures = 1
+    rig.link.post(settle("before"))
+    with pytest.raises(CountersUnavailable):
+        await rig.link.join(settle("a"))
+    rig.link.post(settle("later"))
+    await rig.link.join(settle("b"))
+    assert rig.counters.calls[-1] == [settle("before"), settle("later"), settle("b")]
+
+
+async def test_a_rider_that_cannot_bear_its_answer_leaves_nobody_waiting(rig: Rig) -> None:
+    """Those who asked are answered by a call of their own each."""
+
+    def fail(answer: object) -> None:
+        raise ValueError("not what was expected")
+
+    rig.link.post(settle("before"), fail)
+    assert await asyncio.gather(*(rig.link.join(LOOK) for _ in range(2))) == [Done()] * 2
