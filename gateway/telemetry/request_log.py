@@ -15,7 +15,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TextIO
+from typing import Final, Literal, TextIO
+from uuid import UUID
 
 import msgspec
 
@@ -98,11 +99,10 @@ class RequestLog:
         lines = []
         for timeline in timelines:
             line = request_line(timeline, has_trace=self._has_traces)
-            if cause := self._cause(timeline):
-                line["cause"] = cause
+            line.cause = self._cause(timeline)
             if self._num_left_out:
                 # Another may be left out meanwhile: it is told of a line later, or not at all.
-                line["left_out"], self._num_left_out = self._num_left_out, 0
+                line.left_out, self._num_left_out = self._num_left_out, 0
             lines.append(self._spell(line))
         stream = self._stream or sys.stderr
         try:
@@ -113,67 +113,95 @@ class RequestLog:
             self.num_dropped += len(lines)
 
 
-def request_line(timeline: Timeline, *, has_trace: bool = False) -> dict[str, Any]:
-    """Return what a line says; what is empty is left out."""
+class RequestLine(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Hold what a line says; what is empty has its default, and is left out."""
+
+    at: str
+    level: str
+    event: str
+    request_id: str
+    trace_id: str = ""
+    status: int
+    method: str = ""
+    route: str = ""
+    batch_id: UUID | None = None
+    tenant_id: UUID | None = None
+    key_id: UUID | None = None
+    tier: str = ""
+    model: str = ""
+    stream: bool = False
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    took_ms: float
+    ttft_ms: float | None = None
+    queued_ms: float | None = None
+    stalled_ms: float | None = None
+    preemptions: int = 0
+    outcome: str = ""
+    code: str = ""
+    limit: str = ""
+    degraded: bool = False
+    cause: str = ""
+    left_out: int = 0
+
+
+def request_line(timeline: Timeline, *, has_trace: bool = False) -> RequestLine:
+    """Return what a line says."""
     ended_s = timeline.ended_s
     assert ended_s is not None
     first_s, facts = timeline.first_token_s, timeline.facts
     ended_at = datetime.fromtimestamp(
         timeline.began_ns / 1e9 + ended_s - timeline.began_s, UTC
     ).isoformat(timespec="milliseconds")
-    waited_s = max(((one.admitted_s or one.ended_s) - one.queued_s for one in facts), default=None)
-    line: dict[str, Any] = {
-        "at": ended_at.replace("+00:00", "Z"),
-        "request_id": f"req_{timeline.request_id}",
-        "trace_id": f"{timeline.trace_id:032x}" if has_trace else "",
-        "status": timeline.status,
-        "method": timeline.method,
-        "route": timeline.route,
-        "batch_id": _text(timeline.batch_id),
-        "tenant_id": _text(timeline.tenant_id),
-        "key_id": _text(timeline.key_id),
-        "tier": timeline.tier,
-        "model": timeline.model,
-        "stream": timeline.is_stream,
-        "input_tokens": timeline.input_tokens,
-        "cached_tokens": timeline.cached_tokens,
-        "output_tokens": timeline.output_tokens,
-        "took_ms": _ms(ended_s - timeline.began_s),
-        "ttft_ms": None if first_s is None else _ms(first_s - timeline.began_s),
-        "queued_ms": None if waited_s is None else _ms(waited_s),
-        "stalled_ms": _ms(timeline.stall_s),
-        "preemptions": sum(len(one.preemptions) for one in facts),
-        "outcome": timeline.outcome,
-        "code": timeline.code,
-        "limit": timeline.limit,
-        "degraded": timeline.is_degraded,
-    }
-    return {
-        name: value
-        for name, value in line.items()
-        if value or (name == "status" or name == "took_ms")
-    }
+    waited_s = max(((one.admitted_s or one.ended_s) - one.queued_s for one in facts), default=0.0)
+    return RequestLine(
+        at=ended_at.replace("+00:00", "Z"),
+        level="error" if timeline.status >= 500 else "info",
+        event="request",
+        request_id=f"req_{timeline.request_id}",
+        trace_id=f"{timeline.trace_id:032x}" if has_trace else "",
+        status=timeline.status,
+        method=timeline.method,
+        route=timeline.route,
+        batch_id=timeline.batch_id,
+        tenant_id=timeline.tenant_id,
+        key_id=timeline.key_id,
+        tier=timeline.tier,
+        model=timeline.model,
+        stream=timeline.is_stream,
+        input_tokens=timeline.input_tokens,
+        cached_tokens=timeline.cached_tokens,
+        output_tokens=timeline.output_tokens,
+        took_ms=_ms(ended_s - timeline.began_s),
+        ttft_ms=None if first_s is None else _ms(first_s - timeline.began_s) or None,
+        queued_ms=_ms(waited_s) or None,
+        stalled_ms=_ms(timeline.stall_s) or None,
+        preemptions=sum(len(one.preemptions) for one in facts),
+        outcome=timeline.outcome,
+        code=timeline.code,
+        limit=timeline.limit,
+        degraded=timeline.is_degraded,
+    )
 
 
-def _json_line(line: dict[str, Any]) -> str:
-    level = "error" if line["status"] >= 500 else "info"
-    document = {"at": line.pop("at"), "level": level, "event": "request", **line}
-    return _encode(document).decode() + "\n"
+def _json_line(line: RequestLine) -> str:
+    return _encode(line).decode() + "\n"
 
 
-def _human_line(line: dict[str, Any]) -> str:
-    at, status, request_id = line.pop("at"), line.pop("status"), line.pop("request_id")
-    what = f"{line.pop('method', 'ITEM')} {line.pop('route', '?')}"
-    rest = " ".join(f"{name}={_shown(value)}" for name, value in line.items())
-    return f"{at} {status:03} {what} {request_id} {rest}\n"
+# The level is what the status says.
+_APART: Final = frozenset({"at", "status", "request_id", "level", "event", "method", "route"})
+
+
+def _human_line(line: RequestLine) -> str:
+    what = f"{line.method or 'ITEM'} {line.route or '?'}"
+    said = msgspec.to_builtins(line).items()
+    rest = " ".join(f"{name}={_shown(value)}" for name, value in said if name not in _APART)
+    return f"{line.at} {line.status:03} {what} {line.request_id} {rest}\n"
 
 
 def _shown(value: object) -> str:
     return "yes" if value is True else str(value)
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
 
 
 def _ms(seconds: float) -> float:

@@ -64,10 +64,8 @@ def sampling_params(
     Raises: `InvalidRequest` for a value out of range, `UnsupportedParameter` for a feature that
     the engine does not list among its capabilities.
     """
-    temperature, top_p, min_p, repetition_penalty = (
-        _number(name, getattr(body, name), default=getattr(defaults, name))
-        for name in ("temperature", "top_p", "min_p", "repetition_penalty")
-    )
+    temperature = _number("temperature", body.temperature, default=defaults.temperature)
+    top_p = _number("top_p", body.top_p, default=defaults.top_p)
     if top_p == 0.0:
         # The nucleus of 0 holds the likeliest token alone, which is greedy decoding.
         temperature, top_p = 0.0, 1.0
@@ -78,14 +76,16 @@ def sampling_params(
         temperature=temperature,
         top_k=_top_k(body.top_k, info.vocab_size, defaults.top_k),
         top_p=top_p,
-        min_p=min_p,
+        min_p=_number("min_p", body.min_p, default=defaults.min_p),
         seed=_seed(body.seed),
         stop_token_ids=_stop_token_ids(body.stop_token_ids, info.vocab_size),
         ignore_eos=bool(body.ignore_eos),
         min_tokens=int_in_range("min_tokens", body.min_tokens, 0, max_tokens, default=0),
         presence_penalty=_number("presence_penalty", body.presence_penalty, default=0),
         frequency_penalty=_number("frequency_penalty", body.frequency_penalty, default=0),
-        repetition_penalty=repetition_penalty,
+        repetition_penalty=_number(
+            "repetition_penalty", body.repetition_penalty, default=defaults.repetition_penalty
+        ),
         logit_bias=_logit_bias(body.logit_bias, info.vocab_size),
         logprobs=logprobs,
         prompt_logprobs=logprobs if echo else None,
@@ -203,6 +203,8 @@ def _integer(param: str, value: int | None, *, default: int) -> int:
 
 
 def _refuse_incapable(params: SamplingParams, info: EngineInfo) -> None:
+    if info.capabilities >= _FIELDS.keys():
+        return
     for capability, fields in _FIELDS.items():
         if capability in info.capabilities:
             continue
