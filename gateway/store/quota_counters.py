@@ -82,10 +82,7 @@ class RedisQuotaCounters:
                 else:
                     on_reply(reply)
                 return
-            # A server that has answered may be asked at once.
-            is_refusal = isinstance(answer, ResponseError)
-            again = self.run(ops) if is_refusal else self._run_again(ops, arguments)
-            task = asyncio.ensure_future(again)
+            task = asyncio.ensure_future(self._run_again(ops, arguments))
             self._again.add(task)
             task.add_done_callback(self._again.discard)
             task.add_done_callback(lambda task: on_reply(_outcome(task)))

@@ -203,7 +203,13 @@ class CounterLink:
                 else:
                     _tell(joined, answers)
 
-        if not self._counters.begin(ops, on_reply):
+        try:
+            is_begun = self._counters.begin(ops, on_reply)
+        except Exception as exc:
+            self._put_back(riders)
+            self._joined_failed(joined, exc)
+            return
+        if not is_begun:
             self._put_back(riders)
             self._start(self._run_joined(joined))
 

@@ -303,3 +303,19 @@ async def test_a_rider_that_cannot_bear_its_answer_leaves_nobody_waiting(rig: Ri
 
     rig.link.post(settle("before"), fail)
     assert await asyncio.gather(*(rig.link.join(LOOK) for _ in range(2))) == [Done()] * 2
+
+
+async def test_a_call_that_cannot_be_spelled_leaves_nobody_waiting(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many each is asked for by itself, and who is to blame is told; riders ride on."""
+
+    def refuse(ops: object, on_reply: object) -> bool:
+        raise ValueError("no such operation")
+
+    monkeypatch.setattr(rig.counters, "begin", refuse)
+    rig.link.post(settle("before"))
+    assert await asyncio.gather(*(rig.link.join(LOOK) for _ in range(2))) == [Done()] * 2
+    assert rig.counters.calls == [[settle("before"), LOOK], [LOOK]]
+    with pytest.raises(InternalFailure, match="no such operation"):
+        await rig.link.join(LOOK)
