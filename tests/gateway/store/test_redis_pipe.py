@@ -233,6 +233,9 @@ async def test_a_late_event_loop_is_no_silence(redis_url: str, busy_s: float) ->
         time.sleep(busy_s)  # noqa: ASYNC251 - it is the point
         assert await call == b"there"
         assert told == [b"too"]
+        # What looked late looks once more, and finds it answered.
+        await asyncio.sleep(0.04)
+        assert await pipe.call("ECHO", "later") == b"later"
 
 
 async def test_a_call_with_patience_outwaits_a_silence(redis_url: str) -> None:
@@ -261,6 +264,10 @@ async def test_who_has_no_patience_takes_nothing_from_who_has(redis_url: str) ->
         for _ in range(3):
             with pytest.raises(PipeClosed):
                 await pipe.call("ECHO", "impatient")
+        told: list[object] = []
+        assert pipe.begin(told.append, "ECHO", "impatient")
+        await asyncio.sleep(0.07)
+        assert [type(answer) for answer in told] == [PipeClosed]
         later = asyncio.create_task(pipe.call("ECHO", "later", patience_s=PATIENCE_S))
         await asyncio.sleep(0)
         proxy.fault = Fault()
