@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -153,6 +154,10 @@ async def _roll(
     await fleet.admin("POST", "/tenants", {"name": "batcher"})
     batcher = (await fleet.admin("POST", "/keys", {"tenant": "batcher"}))["key"]
     answered = balancer.balanced.answered
+
+    async def has_new_answered() -> bool:
+        return answered[new.port] > 0
+
     async with asyncio.TaskGroup() as batches:
         await asyncio.sleep(phase_s)
         await _begin_batch(batches, fleet, batcher, done, submitted_at=OLD, watched_at=NEW)
@@ -173,6 +178,9 @@ async def _roll(
             await _restart(old)
             done.has_restarted_old = True
             await asyncio.sleep(phase_s)
+        # At a small size its phase may be over before the first answer is.
+        with suppress(TimeoutError):
+            await until(has_new_answered, timeout_s=_NEWS_S)
         done.answered_by = {"old": answered[old.port], "new": answered[new.port]}
 
         old.tree = None
