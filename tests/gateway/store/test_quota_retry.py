@@ -78,3 +78,18 @@ async def test_a_server_that_lost_its_functions_is_given_them(checked: Checked) 
     """The call that met it is answered."""
     await checked.pipe.call("FUNCTION", "FLUSH")
     assert await checked.check_where_it_is_read() == "e"
+
+
+async def test_an_answer_that_cannot_be_read_is_told(
+    checked: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever began the call does not wait for ever, and the connection stays."""
+
+    def refuse(ops: object, answer: object) -> CounterReply:
+        raise ValueError("not of this form")
+
+    monkeypatch.setattr("gateway.store.quota_counters.decode", refuse)
+    told: asyncio.Future[CounterReply | Exception] = asyncio.Future()
+    assert checked.counters.begin([SETTLE], told.set_result)
+    assert isinstance(await asyncio.wait_for(told, 10), ValueError)
+    assert await checked.pipe.call("PING")
