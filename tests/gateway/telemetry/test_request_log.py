@@ -94,3 +94,9 @@ def test_a_log_that_was_closed_harms_nobody() -> None:
     log.start()
     log.close()
     assert log.num_dropped == 1
+
+
+def test_what_is_our_fault_is_an_error() -> None:
+    """From 500 on, and nothing below."""
+    levels = [json.loads(line)["level"] for line in lines_of(over(499), over(500), over(503))]
+    assert levels == ["info", "error", "error"]

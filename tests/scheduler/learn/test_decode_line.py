@@ -119,3 +119,13 @@ def test_a_row_is_worth_some_context_at_least() -> None:
     """Where a row is thought to cost nothing, 128 tokens of context are as much."""
     _, row_s, context_s = seen(35, 140).costs(-1e-5, 1e-7) or pytest.fail("it was told")
     assert context_s == pytest.approx(row_s / 128)
+
+
+def test_what_was_found_is_found_anew_with_what_it_hangs_on() -> None:
+    """The same question after another step, and another question after the same one."""
+    line = seen(8, 140)
+    first = line.costs(ROW_S, CONTEXT_S)
+    assert line.costs(ROW_S, CONTEXT_S) == first
+    assert line.costs(ROW_S, 0.0) != first
+    observe(line, 140, 2 * took_s(140, 64 * 140))
+    assert line.costs(ROW_S, CONTEXT_S) != first
