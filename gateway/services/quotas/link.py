@@ -191,6 +191,8 @@ class CounterLink:
         def on_reply(reply: CounterReply | Exception) -> None:
             if isinstance(reply, Exception):
                 self._put_back(riders)
+                if isinstance(reply, CountersUnavailable):
+                    self._failed(reply, len(joined))
                 self._joined_failed(joined, reply)
             elif reply.epoch is None:
                 self._put_back(riders)
@@ -199,7 +201,7 @@ class CounterLink:
                 try:
                     answers = self._read(reply, riders, sent_s)
                 except Exception as exc:
-                    self._joined_failed(joined, exc, is_new=False)
+                    self._joined_failed(joined, exc)
                 else:
                     _tell(joined, answers)
 
@@ -217,17 +219,12 @@ class CounterLink:
         try:
             answers = await self._run([op for op, _ in joined], num_asking=len(joined))
         except Exception as exc:
-            self._joined_failed(joined, exc, is_new=False)
+            self._joined_failed(joined, exc)
         else:
             _tell(joined, answers)
 
-    def _joined_failed(self, joined: _Joined, exc: Exception, *, is_new: bool = True) -> None:
-        """Tell who asked; where one of many is to blame, ask for each again.
-
-        One that `is_new` was not counted yet.
-        """
-        if isinstance(exc, CountersUnavailable) and is_new:
-            self._failed(exc, len(joined))
+    def _joined_failed(self, joined: _Joined, exc: Exception) -> None:
+        """Tell who asked; where one of many is to blame, ask for each again."""
         if isinstance(exc, CountersUnavailable) or len(joined) == 1:
             _tell(joined, [exc] * len(joined))
         else:
