@@ -8,7 +8,10 @@ that a short step counts as much as a long one, with these guards:
 - A hiccup of a second counts as a step that took twice its prediction, as does all beyond that.
 - Sixteen steps in a row that are all too long, or all too short, by more than a tenth at the median
   say that the machine has changed: both models are scaled at once. The first eight steps do the
-  same to the prior, whose proportions are worth more than its unit.
+  same to the prior, whose proportions are worth more than its unit. Sixteen without a prompt say
+  nothing of prompts, and leave what these add as it is; and so many with prompts, whatever is
+  between them, scale that alone. Where few steps had prompts, each swing of the machine had taken
+  theirs with it: a step that took 10 ms was priced at 6 for as long as a flood went on.
 - A prompt token never makes a step cheaper within a regime.
 
 It has no clock and is not for several threads.
@@ -49,6 +52,8 @@ _ERROR_WEIGHT = 0.005
 _MAX_ERROR = 10.0
 _RUN_LOG_RATIO = log(1.1)
 _MAX_RATIO = 2.0
+# Of a step's price, what its prompts are taken for at least.
+_LEAST_PART = 0.05
 # How wrong a coefficient may be, in its own size, over the noise of a step.
 _DOUBT_OF_PRIOR = 5.0
 _DOUBT_OF_GUESS = 50.0
@@ -78,8 +83,11 @@ class StepModel:
         self._margin = min(max(margin, MARGIN_BOUNDS[0]), MARGIN_BOUNDS[1])
         self._ratios: deque[float] = deque()
         self._sorted_ratios: list[float] = []
-        # Ratios of the last steps, as long as all were on one side of 1.
+        # Ratios of the last steps, as long as all were on one side of 1, and whether one had
+        # prompts; and of the last with prompts, with their part of the price.
         self._run: deque[float] = deque(maxlen=_RUN_STEPS)
+        self._num_without_prompts = 0
+        self._prompts_run: deque[tuple[float, float]] = deque(maxlen=_RUN_STEPS)
         self._error = self._bias = 0.0
 
     @property
@@ -181,7 +189,8 @@ class StepModel:
             return
         self._first.append((features, step_s))
         if self._num_observed == _NUM_FIRST_STEPS:
-            self._scale(median(took_s / self._positive_s(seen) for seen, took_s in self._first))
+            factor = median(took_s / self._positive_s(seen) for seen, took_s in self._first)
+            self._scale(factor, prompts=factor)
             for seen, took_s in self._first:
                 self._learn(seen, took_s)
             self._first.clear()
@@ -267,18 +276,55 @@ class StepModel:
         (self._small if is_small else self._large).learn(
             features, price_s, min(max(ratio, 1 / _MAX_RATIO), _MAX_RATIO)
         )
+        has_prompts = features.num_prefill_tokens > 0
+        self._note_run(ratio, has_prompts=has_prompts)
+        if has_prompts:
+            self._note_prompts(ratio, self._prompts_s(features) / price_s)
+
+    def _note_run(self, ratio: float, *, has_prompts: bool) -> None:
+        """Scale the model, or all but prompts, where the last steps were off to one side."""
         if self._run and (self._run[-1] > 1.0) != (ratio > 1.0):
             self._run.clear()
         self._run.append(ratio)
+        self._num_without_prompts = 0 if has_prompts else self._num_without_prompts + 1
         if len(self._run) == _RUN_STEPS:
             factor = median(self._run)
             if abs(log(factor)) > _RUN_LOG_RATIO:
-                self._scale(factor)
+                says_nothing = self._num_without_prompts >= _RUN_STEPS
+                self._scale(factor, prompts=1.0 if says_nothing else factor)
 
-    def _scale(self, factor: float) -> None:
-        """Make the whole machine slower by `factor`, and what was too slow lately, as expected."""
-        self._small.scale(factor)
-        self._large.scale(factor)
+    def _note_prompts(self, ratio: float, part: float) -> None:
+        """Scale what prompts add, where the last steps with prompts were off to one side."""
+        run = self._prompts_run
+        if run and (run[-1][0] > 1.0) != (ratio > 1.0):
+            run.clear()
+        run.append((ratio, part))
+        if len(run) == _RUN_STEPS:
+            off, parts = (median(values) for values in zip(*run, strict=True))
+            if abs(log(off)) > _RUN_LOG_RATIO:
+                factor = 1.0 + (off - 1.0) / max(parts, _LEAST_PART)
+                self._scale(1.0, prompts=min(max(factor, 1 / _MAX_RATIO), _MAX_RATIO))
+
+    def _prompts_s(self, features: StepFeatures) -> float:
+        """Price what the prompts of a step add to it."""
+        _, prefill, _, _, prefill_context, attended = self.coefficients(features)
+        return (
+            prefill * features.num_prefill_tokens
+            + prefill_context * features.prefill_context_tokens
+            + attended * features.prefill_attended_tokens
+        )
+
+    def _scale(self, factor: float, *, prompts: float) -> None:
+        """Make the whole machine slower by `factor`, and what was too slow lately, as expected.
+
+        What prompts add is made slower by `prompts`.
+        """
+        self._small.scale(factor, prompts)
+        self._large.scale(factor, prompts)
+        if prompts != 1.0:
+            self._prompts_run.clear()
+        if factor == 1.0:
+            return
         for index in range(len(self._run)):
             self._ratios[-1 - index] /= factor
         self._sorted_ratios = sorted(self._ratios)

@@ -25,6 +25,8 @@ _SMALLEST_SHARE = 0.2
 # Counts in a typical step bring the features to one scale: 1, prefill and decode tokens, the
 # contexts of decodes and of prefills, what prompt tokens attend to.
 _TYPICAL = (1.0, 256.0, 64.0, 32768.0, 8192.0, 262144.0)
+# Those of prompts.
+_PROMPTS = (1, 4, 5)
 
 
 class Regime:
@@ -76,7 +78,12 @@ class Regime:
         if doubt < 1e-12:
             return
         move = (ratio - _dot(row, self._shares)) / (1 + doubt)
-        self._shares = [share + move * d for share, d in zip(self._shares, direction, strict=True)]
+        moved = direction
+        if not step.num_prefill_tokens:
+            # That another step would now take longer is no word of what prompts add to one.
+            any_step, _, row, context, _, _ = direction
+            moved = [any_step, 0.0, row, context, 0.0, 0.0]
+        self._shares = [share + move * by for share, by in zip(self._shares, moved, strict=True)]
         kept = self._forgetting
         shrink = (kept - (1 - kept) / doubt) / (kept * (1 + doubt))
         a, b, c, d, e, f = direction
@@ -106,9 +113,15 @@ class Regime:
             self._shares = [s + lift * c for s, c in zip(self._shares, line, strict=True)]
         self._shares = list(map(max, self._shares, self._lowest))
 
-    def scale(self, factor: float) -> None:
-        """Make every step slower by `factor`."""
+    def scale(self, factor: float, prompts: float) -> None:
+        """Make every step slower by `factor`, but what its prompts add to it by `prompts`."""
         self._unit_s *= factor
+        by = prompts / factor
+        for index in _PROMPTS if by != 1.0 else ():
+            self._shares[index] *= by
+            self._covariance[index] = [by * value for value in self._covariance[index]]
+            for line in self._covariance:
+                line[index] *= by
         self._publish()
 
     def max_prefill_tokens(

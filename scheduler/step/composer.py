@@ -254,11 +254,15 @@ class Composer:
         long_prompts, find = self._long_prompts, self._running.find
         long_prompts.begin()
         resting: list[Sequence] = []
+        # Who has one that rests has more behind it: these are not weighed, as there may be many.
+        having: set[tuple[str, Band]] = set()
         step = draft.features()
         for place in reversed(long_prompts.find_long(slots, room, step)):
             sequence, first = find(under_way[place]), find(under_way[-1])
+            whose = sequence.request.tenant_id, sequence.request.band
             goes_first = first.request.tenant_id == sequence.request.tenant_id
-            if long_prompts.rests(sequence, room, goes_first=goes_first):
+            if whose in having or long_prompts.rests(sequence, room, goes_first=goes_first):
+                having.add(whose)
                 resting.append(sequence)
                 del under_way[place]
         return resting

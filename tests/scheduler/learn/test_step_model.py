@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 from engine.step_cost import LinearCost, StepCost, StepFeatures, attended_tokens, load_profile
 from scheduler.learn.step_model import StepModel
 
-A100 = load_profile("a100-llama-3-8b")
+A100, CPU = load_profile("a100-llama-3-8b"), load_profile("cpu-demo")
 DECODE_ONLY = StepFeatures(num_decode_tokens=8, decode_context_tokens=800)
+DECODES = StepFeatures(num_decode_tokens=20, decode_context_tokens=10_000)
+PROMPT = replace(DECODES, num_prefill_tokens=192, prefill_attended_tokens=attended_tokens(0, 192))
 
 
 def steps(seed: int, count: int) -> Iterator[StepFeatures]:
@@ -139,6 +142,34 @@ def test_hiccup_in_the_first_step() -> None:
     model.observe(DECODE_ONLY, 2.0)
     teach(model, A100, count=50, noise=0.05)
     assert error_of(model, A100) < 0.1
+
+
+def test_swings_of_steps_without_prompts_leave_what_prompts_cost() -> None:
+    """A machine that grows slower by and by and is suddenly fast again takes no prompts along."""
+    model = StepModel()
+    beside_s = CPU.price_s(PROMPT) - CPU.price_s(DECODES)
+    for _ in range(100):
+        model.observe(PROMPT, CPU.price_s(PROMPT))
+        model.observe(DECODES, CPU.price_s(DECODES))
+    for number in range(6_000):
+        model.observe(DECODES, CPU.price_s(DECODES) * (1.0 + number % 600 / 2_000))
+    adds_s = model.price_s(PROMPT) - model.price_s(DECODES)
+    assert adds_s == pytest.approx(beside_s, rel=0.1)
+
+
+@pytest.mark.parametrize("slower", [0.4, 2.5])
+def test_what_prompts_cost_is_followed_between_steps_without(slower: float) -> None:
+    """Prompts that take longer than was learned are priced so after some twenty steps with one."""
+    model = StepModel()
+    alone_s = CPU.price_s(DECODES)
+    added_s = CPU.price_s(PROMPT) - alone_s
+    for number in range(400):
+        times = 1.0 if number < 200 else slower
+        if number < 200 or number % 5 == 0:
+            model.observe(PROMPT, alone_s + times * added_s)
+        model.observe(DECODES, alone_s)
+    assert model.price_s(PROMPT) == pytest.approx(alone_s + slower * added_s, rel=0.1)
+    assert model.price_s(DECODES) == pytest.approx(alone_s, rel=0.1)
 
 
 @pytest.mark.parametrize("slower", [0.3, 2.0, 5.0])
