@@ -81,8 +81,7 @@ class Regime:
         moved = direction
         if not step.num_prefill_tokens:
             # That another step would now take longer is no word of what prompts add to one.
-            any_step, _, row, context, _, _ = direction
-            moved = [any_step, 0.0, row, context, 0.0, 0.0]
+            moved = [0.0 if at in _PROMPTS else by for at, by in enumerate(direction)]
         self._shares = [share + move * by for share, by in zip(self._shares, moved, strict=True)]
         kept = self._forgetting
         shrink = (kept - (1 - kept) / doubt) / (kept * (1 + doubt))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 import fakes
 from engine.contract import StepPlan
@@ -14,6 +17,7 @@ from scheduler.learn.step_model import StepModel
 from scheduler.order.fair_tree import FairTree
 from scheduler.request import Band
 from scheduler.running.running_set import RunningSet
+from scheduler.sequence import Sequence
 from scheduler.step.long_prompts import LongPrompts
 
 # A token takes 0.1 ms, a step 1 ms, and what a prompt has so far 0.1 ms for each ten tokens.
@@ -178,3 +182,32 @@ def _is_long(plan: StepPlan) -> bool:
 
 def _price_s(plans: list[StepPlan]) -> float:
     return sum(COST.price_s(StepFeatures.of_plan(plan)) for plan in plans)
+
+
+def test_prompts_behind_one_that_rests_are_not_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many of a tenant's are under way, a step asks for the first; another tenant's too."""
+    driver = make_driver()
+    begin(driver, num_steps=4)
+    for number in range(6):
+        offer(driver, "x" * (5 + number), "heavy", 2_000)
+    offer(driver, "other", "third", 2_000)
+    for _ in range(30):
+        driver.turn()
+    running = driver.scheduler._running
+    assert len(running.prefilling) > 3, "or there is nothing to weigh"
+    long_prompts, asked = driver.scheduler._composer._long_prompts, []
+    rests = LongPrompts.rests
+
+    def spy(self: LongPrompts, sequence: Sequence, *args: Any, **named: Any) -> bool:
+        asked.append(sequence.request.tenant_id)
+        return rests(self, sequence, *args, **named)
+
+    monkeypatch.setattr(LongPrompts, "rests", spy)
+    num_resting = 0
+    for _ in range(20):
+        asked.clear()
+        driver.turn()
+        num_resting += long_prompts.gone is None
+        if long_prompts.gone is None:
+            assert len(asked) == len(set(asked))
+    assert num_resting, "or nobody rested"
