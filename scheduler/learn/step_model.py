@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from math import ceil, log
+from math import ceil
 from statistics import median
 
 import numpy as np
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from engine.step_cost import LinearCost, StepCost, StepFeatures, attended_tokens
 from scheduler.learn.decode_line import DecodeLine
 from scheduler.learn.step_regime import Coefficients, Regime
+from scheduler.learn.swing import NUM_ALIKE, Swing
 
 MARGIN_BOUNDS = (1.0, 3.0)
 
@@ -46,11 +47,9 @@ _NUM_FIRST_STEPS = 8
 _NUM_CALIBRATED = 32
 _MARGIN_WINDOW = 256
 _MARGIN_QUANTILE = 0.95
-_RUN_STEPS = 16
 # Of a step in the mean of errors, which remembers about two hundred.
 _ERROR_WEIGHT = 0.005
 _MAX_ERROR = 10.0
-_RUN_LOG_RATIO = log(1.1)
 _MAX_RATIO = 2.0
 # Of a step's price, what its prompts are taken for at least.
 _LEAST_PART = 0.05
@@ -83,11 +82,8 @@ class StepModel:
         self._margin = min(max(margin, MARGIN_BOUNDS[0]), MARGIN_BOUNDS[1])
         self._ratios: deque[float] = deque()
         self._sorted_ratios: list[float] = []
-        # Ratios of the last steps, as long as all were on one side of 1, and whether one had
-        # prompts; and of the last with prompts, with their part of the price.
-        self._run: deque[float] = deque(maxlen=_RUN_STEPS)
+        self._swing, self._prompts_swing = Swing(), Swing()
         self._num_without_prompts = 0
-        self._prompts_run: deque[tuple[float, float]] = deque(maxlen=_RUN_STEPS)
         self._error = self._bias = 0.0
 
     @property
@@ -272,38 +268,25 @@ class StepModel:
         off = min(1.0 / ratio - 1.0, _MAX_ERROR)
         self._bias += _ERROR_WEIGHT * (off - self._bias)
         self._error += _ERROR_WEIGHT * (abs(off) - self._error)
+        part = self._prompts_s(features) / price_s if features.num_prefill_tokens else None
         is_small = features.num_tokens <= self._split_num_tokens
         (self._small if is_small else self._large).learn(
             features, price_s, min(max(ratio, 1 / _MAX_RATIO), _MAX_RATIO)
         )
-        has_prompts = features.num_prefill_tokens > 0
-        self._note_run(ratio, has_prompts=has_prompts)
-        if has_prompts:
-            self._note_prompts(ratio, self._prompts_s(features) / price_s)
+        self._note_swing(ratio, part)
 
-    def _note_run(self, ratio: float, *, has_prompts: bool) -> None:
-        """Scale the model, or all but prompts, where the last steps were off to one side."""
-        if self._run and (self._run[-1] > 1.0) != (ratio > 1.0):
-            self._run.clear()
-        self._run.append(ratio)
-        self._num_without_prompts = 0 if has_prompts else self._num_without_prompts + 1
-        if len(self._run) == _RUN_STEPS:
-            factor = median(self._run)
-            if abs(log(factor)) > _RUN_LOG_RATIO:
-                says_nothing = self._num_without_prompts >= _RUN_STEPS
-                self._scale(factor, prompts=1.0 if says_nothing else factor)
-
-    def _note_prompts(self, ratio: float, part: float) -> None:
-        """Scale what prompts add, where the last steps with prompts were off to one side."""
-        run = self._prompts_run
-        if run and (run[-1][0] > 1.0) != (ratio > 1.0):
-            run.clear()
-        run.append((ratio, part))
-        if len(run) == _RUN_STEPS:
-            off, parts = (median(values) for values in zip(*run, strict=True))
-            if abs(log(off)) > _RUN_LOG_RATIO:
-                factor = 1.0 + (off - 1.0) / max(parts, _LEAST_PART)
-                self._scale(1.0, prompts=min(max(factor, 1 / _MAX_RATIO), _MAX_RATIO))
+    def _note_swing(self, ratio: float, part: float | None) -> None:
+        """Scale what steps have been off by; `part` of the price is for prompts, None without."""
+        self._num_without_prompts = self._num_without_prompts + 1 if part is None else 0
+        factor = self._swing.note(ratio)
+        if factor is not None:
+            says_nothing = self._num_without_prompts >= NUM_ALIKE
+            self._scale(factor, prompts=1.0 if says_nothing else factor)
+        if part is not None:
+            of_prompts = 1.0 + (ratio - 1.0) / max(part, _LEAST_PART)
+            factor = self._prompts_swing.note(min(max(of_prompts, 1 / _MAX_RATIO), _MAX_RATIO))
+            if factor is not None:
+                self._scale(1.0, prompts=factor)
 
     def _prompts_s(self, features: StepFeatures) -> float:
         """Price what the prompts of a step add to it."""
@@ -322,13 +305,13 @@ class StepModel:
         self._small.scale(factor, prompts)
         self._large.scale(factor, prompts)
         if prompts != 1.0:
-            self._prompts_run.clear()
+            self._prompts_swing.clear()
         if factor == 1.0:
             return
-        for index in range(len(self._run)):
+        for index in range(len(self._swing)):
             self._ratios[-1 - index] /= factor
         self._sorted_ratios = sorted(self._ratios)
-        self._run.clear()
+        self._swing.clear()
 
     def _note_ratio(self, ratio: float) -> None:
         self._ratios.append(ratio)
