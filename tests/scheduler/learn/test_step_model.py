@@ -157,6 +157,38 @@ def test_swings_of_steps_without_prompts_leave_what_prompts_cost() -> None:
     assert adds_s == pytest.approx(beside_s, rel=0.1)
 
 
+def test_sixteen_steps_without_prompts_say_nothing_of_them() -> None:
+    """The last one before them may have had a prompt."""
+    model = StepModel(CPU)
+    for _ in range(40):
+        model.observe(PROMPT, 0.999 * CPU.price_s(PROMPT))
+    adds_s = model.price_s(PROMPT) - model.price_s(DECODES)
+    for _ in range(16):
+        model.observe(DECODES, 1.5 * CPU.price_s(DECODES))
+    assert model.price_s(DECODES) > 1.2 * CPU.price_s(DECODES)
+    assert model.price_s(PROMPT) - model.price_s(DECODES) == pytest.approx(adds_s, rel=0.01)
+
+
+def test_a_small_part_of_a_step_is_followed_without_going_too_far() -> None:
+    """Short prompts that take five times as long are priced so after fifty, and never above."""
+    model = StepModel()
+    short = replace(PROMPT, num_prefill_tokens=32, prefill_attended_tokens=attended_tokens(0, 32))
+    alone_s = CPU.price_s(DECODES)
+    added_s = CPU.price_s(short) - alone_s
+    assert added_s < 0.2 * alone_s
+    for _ in range(200):
+        model.observe(short, alone_s + added_s)
+        model.observe(DECODES, alone_s)
+    found = []
+    for _ in range(50):
+        model.observe(short, alone_s + 5.0 * added_s)
+        for _ in range(4):
+            model.observe(DECODES, alone_s)
+        found.append((model.price_s(short) - model.price_s(DECODES)) / added_s)
+    assert found[-1] == pytest.approx(5.0, rel=0.1)
+    assert max(found) < 5.5
+
+
 @pytest.mark.parametrize("slower", [0.4, 2.5])
 def test_what_prompts_cost_is_followed_between_steps_without(slower: float) -> None:
     """Prompts that take longer than was learned are priced so after some twenty steps with one."""
