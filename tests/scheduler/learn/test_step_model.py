@@ -160,8 +160,10 @@ def test_swings_of_steps_without_prompts_leave_what_prompts_cost() -> None:
 def test_sixteen_steps_without_prompts_say_nothing_of_them() -> None:
     """The last one before them may have had a prompt."""
     model = StepModel(CPU)
-    for _ in range(40):
-        model.observe(PROMPT, 0.999 * CPU.price_s(PROMPT))
+    for _ in range(600):
+        model.observe(DECODES, CPU.price_s(DECODES))
+        model.observe(PROMPT, CPU.price_s(PROMPT))
+    model.observe(PROMPT, 0.999 * CPU.price_s(PROMPT))
     adds_s = model.price_s(PROMPT) - model.price_s(DECODES)
     for _ in range(16):
         model.observe(DECODES, 1.5 * CPU.price_s(DECODES))
