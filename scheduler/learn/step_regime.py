@@ -78,11 +78,7 @@ class Regime:
         if doubt < 1e-12:
             return
         move = (ratio - _dot(row, self._shares)) / (1 + doubt)
-        moved = direction
-        if not step.num_prefill_tokens:
-            # That another step would now take longer is no word of what prompts add to one.
-            moved = [0.0 if at in _PROMPTS else by for at, by in enumerate(direction)]
-        self._shares = [share + move * by for share, by in zip(self._shares, moved, strict=True)]
+        self._shares = [share + move * d for share, d in zip(self._shares, direction, strict=True)]
         kept = self._forgetting
         shrink = (kept - (1 - kept) / doubt) / (kept * (1 + doubt))
         a, b, c, d, e, f = direction
