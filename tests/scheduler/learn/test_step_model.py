@@ -180,7 +180,7 @@ def test_a_small_part_of_a_step_is_followed_without_going_too_far() -> None:
 
 @pytest.mark.parametrize("slower", [0.4, 2.5])
 def test_what_prompts_cost_is_followed_between_steps_without(slower: float) -> None:
-    """Prompts that take longer than was learned are priced so after some twenty steps with one."""
+    """Prompts that take longer than was learned are priced so after forty steps with one."""
     model = StepModel()
     alone_s = CPU.price_s(DECODES)
     added_s = CPU.price_s(PROMPT) - alone_s
