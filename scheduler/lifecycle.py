@@ -169,10 +169,17 @@ class Lifecycle:
         return True
 
     def admit(
-        self, sequence: Sequence, hit: list[int], expected_len: float, now: float
+        self,
+        sequence: Sequence,
+        hit: list[int],
+        expected_len: float,
+        now: float,
+        *,
+        is_pinned: bool = False,
     ) -> list[int]:
         """Give a request that waits a slot and blocks for all its tokens, those of `hit` first.
 
+        One that `is_pinned` is not sent back for others any more.
         Returns: the blocks beside the hit.
         """
         self.waiting.remove(sequence, now)
@@ -193,12 +200,13 @@ class Lifecycle:
         self.charges.admit(sequence, now)
         sequence.is_guaranteed = self.waiting.has_waiting_above(sequence.request.band)
         self._shared_prefix.start(sequence, len(hit))
-        num_tokens = sequence.num_tokens
+        num_tokens, band = sequence.num_tokens, sequence.request.band
+        stays = band is not Band.BATCH and (is_pinned or sequence.is_guaranteed)
         self.running.kv_growth.admit(
             sequence.slot,
             num_tokens - num_found,
             expected_len - num_tokens,
-            is_batch=sequence.request.band is Band.BATCH,
+            band=Band.PRIORITY if stays else band,
             place=self.running.holdings.place(sequence),
         )
         return new_block_ids

@@ -4,14 +4,16 @@ Sizes are in tokens and a row's own: what it shares with others by a prefix hit 
 A row grows by one with each token that it draws, up to the length that it was expected to reach
 when it was admitted.
 
-Rows of the batch band hold what others leave: they go as soon as one of those needs it. So their
-sizes are told apart.
+Rows of lower bands hold what higher ones leave: they are sent back once one of those needs it. So
+sizes are told apart by band.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+
+from scheduler.request import Band
 
 _Sizes = NDArray[np.float64]
 
@@ -32,7 +34,7 @@ class KvGrowth:
     def clear(self) -> None:
         """Forget all rows."""
         self._columns[:] = 0.0
-        self._is_batch = np.zeros(self._columns.shape[1], dtype=bool)
+        self._bands = np.zeros(self._columns.shape[1], dtype=np.intp)
         self.changed()
 
     def columns(self) -> dict[str, NDArray[np.float64]]:
@@ -45,14 +47,15 @@ class KvGrowth:
         own_tokens: int,
         growth_tokens: float,
         *,
-        is_batch: bool = False,
+        band: Band = Band.PRIORITY,
         place: int = 0,
     ) -> None:
         """Note what a row holds of its own, and by how much it is expected to grow.
 
+        It goes for rows above its `band`: one that is not to be sent back stands in the highest.
         `place` is its tenant's, of which there are no more than slots.
         """
-        self._is_batch[slot] = is_batch
+        self._bands[slot] = band
         self._places[slot] = place
         self._own[slot] = own_tokens
         self._growth[slot] = max(0.0, growth_tokens)
@@ -67,23 +70,22 @@ class KvGrowth:
         self._growth[slots] -= is_held
         self.changed()
 
-    def promote(self, slot: int, place: int = 0) -> None:
-        """Note that a row is not of the batch band any more, and its tenant's `place` there."""
-        self._is_batch[slot] = False
+    def promote(self, slot: int, band: Band, place: int = 0) -> None:
+        """Note that a row is of a higher band now, and its tenant's `place` there."""
+        self._bands[slot] = band
         self._places[slot] = place
         self.changed()
 
     def release(self, slot: int) -> None:
         """Forget a row."""
-        self._is_batch[slot] = False
+        self._bands[slot] = Band.PRIORITY
         self._is_held[slot] = self._own[slot] = self._growth[slot] = 0.0
         self.changed()
 
-    def peak_tokens(
-        self, new_tokens: float, new_growth: float, *, with_batch: bool = True
-    ) -> float:
+    def peak_tokens(self, new_tokens: float, new_growth: float, band: Band = Band.BATCH) -> float:
         """Predict the most that the rows and a new one will ever hold of their own, in tokens.
 
+        Rows below the `band` of the new one are left out.
         A row leaves when it has grown to its expected length, and each row grows by a token a
         step until then, so only the moments before a row leaves can be the peak. Rows beyond
         their expected length count as about to leave.
@@ -92,8 +94,9 @@ class KvGrowth:
         """
         columns = self._columns
         columns[:, -1] = new_tokens, new_growth, 1.0
-        if not with_batch and self._is_batch.any():
-            columns = np.where(self._is_batch, 0.0, columns)
+        is_below = self._bands > band
+        if np.count_nonzero(is_below):
+            columns = np.where(is_below, 0.0, columns)
         order = columns[1].argsort()[::-1]
         own, growth, is_held = columns[:, order]
         held = own.cumsum() + np.maximum(growth, 0.0) * is_held.cumsum()
@@ -118,22 +121,22 @@ class KvGrowth:
     @property
     def own_tokens(self) -> float:
         """Sum what the rows hold of their own."""
-        return self._sum()[0]
+        return sum(self._sum()[0])
 
     @property
     def growth_tokens(self) -> float:
         """Sum what the rows are expected to grow by."""
-        return self._sum()[1]
+        return sum(self._sum()[1])
 
-    @property
-    def batch_tokens(self) -> tuple[float, float]:
-        """Sum what rows of the batch band hold of their own, and what they are to grow by."""
-        return self._sum()[2:]
+    def tokens_below(self, band: Band) -> tuple[float, float]:
+        """Sum what rows below a band hold of their own, and what they are to grow by."""
+        own, growth = self._sum()
+        return sum(own[band + 1 :]), sum(growth[band + 1 :])
 
     def changed(self) -> None:
         """Note that sizes were changed, which a compiled twin does by itself."""
         self.version += 1
-        self._sums: tuple[float, float, float, float] | None = None
+        self._sums: tuple[list[float], list[float]] | None = None
         self._of_places: tuple[_Sizes, _Sizes] | None = None
 
     def _by_place(self) -> tuple[_Sizes, _Sizes]:
@@ -148,16 +151,12 @@ class KvGrowth:
             found = self._of_places = own, growth
         return found
 
-    def _sum(self) -> tuple[float, float, float, float]:
+    def _sum(self) -> tuple[list[float], list[float]]:
+        """Sum what rows hold, and are to grow by, by band."""
         if self._sums is None:
-            growth = np.maximum(self._growth, 0.0)
-            of_batch = 0.0, 0.0
-            is_batch = self._is_batch[:-1]
-            if is_batch.any():
-                of_batch = (
-                    float(self._own[is_batch].sum()),
-                    float(growth[is_batch].sum()),
-                )
-            own, grown = float(np.add.reduce(self._own)), float(np.add.reduce(growth))
-            self._sums = own, grown, *of_batch
+            bands, growth = self._bands[:-1], np.maximum(self._growth, 0.0)
+            self._sums = (
+                np.bincount(bands, self._own, len(Band)).tolist(),
+                np.bincount(bands, growth, len(Band)).tolist(),
+            )
         return self._sums

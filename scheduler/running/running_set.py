@@ -135,7 +135,7 @@ class RunningSet:
         if is_running:
             self._of_band[band][sequence] = None
             self.holdings.admit(sequence)
-            self.kv_growth.promote(sequence.slot, self.holdings.place(sequence))
+            self.kv_growth.promote(sequence.slot, band, self.holdings.place(sequence))
         if sequence in self.batch_decodes:
             del self.batch_decodes[sequence]
             self.online_decodes[sequence] = None

@@ -319,7 +319,8 @@ class Composer:
 
     def _admit(self, sequence: Sequence, hit: list[int], draft: Draft, now: float) -> None:
         expected_len = self._kv_budget.expected_len(sequence)
-        new_block_ids = self._lifecycle.admit(sequence, hit, expected_len, now)
+        is_pinned = self._preemption.is_pinned(sequence)
+        new_block_ids = self._lifecycle.admit(sequence, hit, expected_len, now, is_pinned=is_pinned)
         draft.admit(sequence, hit)
         self._slice(sequence, new_block_ids, draft)
 

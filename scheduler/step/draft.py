@@ -17,11 +17,13 @@ from scheduler.sequence import Sequence
 class Step:
     """Keep a plan with the sequences of its decodes and slices, and the rows that sample.
 
-    `sampling` are these rows' slots, in the order of the result, and `epochs` whose they were.
+    It is the `number`th that was planned, from 1 on. `sampling` are these rows' slots, in the order
+    of the result, and `epochs` whose they were.
     `features` are what the step's time depends on. One that `is_full` had no room for more prompts,
     and no long one of which each chunk takes a step.
     """
 
+    number: int
     plan: StepPlan
     decodes: list[Sequence]
     slices: list[Sequence]
@@ -125,6 +127,7 @@ class Draft:
         sampling.extend(chunk.slot for chunk in slices if chunk.sample)
         slots = np.array(sampling, dtype=np.intp)
         return Step(
+            running.num_steps,
             StepPlan(step_id, rows, slices, self.admitted, released, preempted),
             running.decode_rows.sequences(slots[: len(rows)]),
             self._sequences,

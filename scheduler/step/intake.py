@@ -2,8 +2,9 @@
 
 The first of the tree, if it fits, and nobody where it does not: passing it by would let small
 requests of others keep a large one out for ever, whatever its share. `max_bypasses` is how often
-one may be passed all the same. On the way to it those who come too late are ended, and those whose
-prompt another is computing are held.
+one may be passed all the same. The highest band passes any below it that does not fit: such a one
+is next for the share that its band is owed. On the way those who come too late are ended, and those
+whose prompt another is computing are held.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Intake:
             if hit is None:
                 self.stopped_by = self._lacking
                 instead = self._instead_of(sequence, draft, now, harvests)
+                instead = instead or self._urgent(sequence, draft, now)
                 if instead is None:
                     return self._bypass(sequence, now, harvests)
                 sequence, hit = instead
@@ -99,6 +101,17 @@ class Intake:
         # The next one itself, where nobody has a claim to what it was to leave.
         hit = self._fit(sequence, keeps=sequence is not passed)
         return None if hit is None else (sequence, hit)
+
+    def _urgent(self, passed: Sequence, draft: Draft, now: float) -> Head | None:
+        """Find one of the highest band that fits, where the next request is of a lower one."""
+        for sequence in self._waiting.heads_above(passed.request.band, now)[:1]:
+            is_urgent = sequence.request.band is Band.PRIORITY
+            if not is_urgent or self._lifecycle.is_late(sequence, now):
+                return None
+            if self._may_begin(sequence, draft, harvests=False):
+                hit = self._fit(sequence)
+                return None if hit is None else (sequence, hit)
+        return None
 
     def _may_begin(self, sequence: Sequence, draft: Draft, harvests: bool) -> bool:
         """Tell whether a request may join this step, slots and blocks aside."""

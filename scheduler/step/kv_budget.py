@@ -5,8 +5,9 @@ other and only decoding can run out. How much must be free beyond that is a choi
 small reserve (`prompt`); what all running requests together are predicted to reach at their peak
 (`predicted`); or all that each of them may ever draw (`max`), after which nothing is preempted.
 
-What rows of the batch band hold, and are to grow by, is as good as free for all others: they are
-sent back once it is needed, and nobody waits for that.
+What rows of lower bands hold, and are to grow by, is as good as free for a request: they are sent
+back once it is needed, and nobody above waits for that. Those that are not to be sent back any more
+count for everyone.
 """
 
 from __future__ import annotations
@@ -127,10 +128,8 @@ class KvBudget:
 
     def _num_free(self, sequence: Sequence) -> float:
         """Count the blocks that are free for a request, or will be once it needs them."""
-        num_free = float(self._pool.num_free)
-        if sequence.request.band is not Band.BATCH:
-            num_free += self._running.kv_growth.batch_tokens[0] // self._pool.block_size
-        return num_free
+        own_tokens, _ = self._running.kv_growth.tokens_below(sequence.request.band)
+        return self._pool.num_free + own_tokens // self._pool.block_size
 
     def _tokens_to_hold(self, sequence: Sequence, num_needed: int) -> float:
         """Count the tokens that a request is to hold of its own in the end."""
@@ -190,13 +189,12 @@ class KvBudget:
         own_tokens, others_growth = rows.own_tokens, rows.growth_tokens
         num_shared = pool.num_blocks - pool.num_free - own_tokens / block_size
         room = (pool.num_blocks - num_shared - num_kept) * block_size
-        with_batch = sequence.request.band is Band.BATCH
-        if not with_batch:
-            batch_tokens, batch_growth = rows.batch_tokens
-            own_tokens, others_growth = own_tokens - batch_tokens, others_growth - batch_growth
+        band = sequence.request.band
+        tokens_below, growth_below = rows.tokens_below(band)
+        own_tokens, others_growth = own_tokens - tokens_below, others_growth - growth_below
         new_tokens = num_new * block_size
         if own_tokens + others_growth + new_tokens + growth <= room:
             return True
         if self._config.kv_reserve == "max":
             return False
-        return rows.peak_tokens(new_tokens, growth, with_batch=with_batch) <= room
+        return rows.peak_tokens(new_tokens, growth, band) <= room

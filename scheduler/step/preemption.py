@@ -107,11 +107,12 @@ class Preemption:
         """Rank a row; the one with the least claim to what it holds is the greatest."""
         band = sequence.request.band
         is_above = self._headroom.has_blocks_beyond(sequence)
-        is_free = is_above or band is Band.BATCH or not self._is_pinned(sequence)
+        is_free = is_above or band is Band.BATCH or not self.is_pinned(sequence)
         over_share = self._over_share(sequence) if is_free else (0.0, 0.0)
         return is_free, band, is_above, over_share, sequence.ordinal
 
-    def _is_pinned(self, sequence: Sequence) -> bool:
+    def is_pinned(self, sequence: Sequence) -> bool:
+        """Tell whether a request was sent back so often that it stays where it runs."""
         return sequence.num_preemptions >= self._config.max_preemptions
 
     def may_go(self, sequence: Sequence) -> bool:
@@ -120,7 +121,7 @@ class Preemption:
             return True
         return (
             not sequence.is_guaranteed
-            and (self._headroom.has_blocks_beyond(sequence) or not self._is_pinned(sequence))
+            and (self._headroom.has_blocks_beyond(sequence) or not self.is_pinned(sequence))
             and self._running.num_steps - sequence.admitted_at_step >= self._config.min_run_steps
         )
 

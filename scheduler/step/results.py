@@ -210,9 +210,13 @@ class Results:
         ]
 
     def _publish(self, step: Step, now: float) -> None:
-        """Make the blocks of prompts findable that a step which has come back filled."""
+        """Make the blocks of prompts findable that a step which has come back filled.
+
+        Who was sent back while it was under way may have a slot again: it was filled elsewhere.
+        """
         for sequence, chunk in zip(step.slices, step.plan.slices, strict=True):
-            if sequence.status is Status.RUNNING:
+            is_same = sequence.admitted_at_step < step.number
+            if sequence.status is Status.RUNNING and is_same:
                 sequence.table.publish(sequence.token_ids, chunk.start + chunk.n_tokens)
                 self._lifecycle.release_followers(sequence, now)
 

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.request import Band
 from scheduler.running.kv_growth import KvGrowth
 
 
@@ -44,8 +45,8 @@ def test_what_a_tenant_holds_is_the_sum_of_its_rows(rows_of: list[tuple[int, int
     rows = KvGrowth(8)
     for slot, (place, held, growth) in enumerate(rows_of):
         rows.admit(slot, held, growth, place=place)
-    rows.admit(6, 5, 5, is_batch=True, place=2)
-    rows.promote(6, 1)
+    rows.admit(6, 5, 5, band=Band.BATCH, place=2)
+    rows.promote(6, Band.DUE, 1)
     if rows_of:
         rows.release(0)
     left = [*rows_of[1:], (1, 5, 5)]

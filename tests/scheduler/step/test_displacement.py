@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -66,3 +67,47 @@ def test_what_goes_is_enough_to_let_it_in() -> None:
     driver.turn()
     plan = driver.plans[-1]
     assert (plan.preempted, len(plan.admitted)) == (["low7", "low6"], 1)
+
+
+def test_who_is_sent_back_and_let_in_again_shows_only_what_was_computed_anew() -> None:
+    """With a chunk in flight a prompt loses its slot and has another one in the same plan.
+
+    What that chunk filled is gone, and blocks of the new table are not found before a step has
+    filled them.
+    """
+    driver = Driver(
+        fakes.make_engine(
+            block_size=8,
+            num_blocks=200,
+            max_num_seqs=8,
+            max_model_len=600,
+            max_num_batched_tokens=64,
+            depth=2,
+        )
+    )
+    mixed = PRESETS["mixed"]
+    composer = replace(mixed.composer, batch_kv_headroom=0.0)
+    driver.scheduler = Scheduler(driver.engine.info, replace(mixed, composer=composer))
+    batch = partial(fakes.make_request, max_tokens=60, band=Band.BATCH, ignore_eos=True)
+    for number in range(6):
+        driver.offer(batch(f"row{number}", finish_by_s=9e9))
+    for _ in range(4):
+        driver.turn()
+    driver.offer(batch("long", prompt=[1, 2] * 200, salt=b"l", finish_by_s=8e9))
+    driver.turn()
+    driver.offer(fakes.make_request("one", prompt=[3] * 3, max_tokens=60, ignore_eos=True))
+    for _ in range(3):
+        driver.turn()
+    for number in range(4):
+        prompt = [*[4] * 9, number]
+        driver.offer(fakes.make_request(f"same{number}", prompt=prompt, tenant_id="same"))
+    driver.turn()
+    plan = driver.plans[-1]
+    assert "long" in plan.preempted
+    assert "long" in [new.request_id for new in plan.admitted]
+    sequence = driver.scheduler._lifecycle.find("long")
+    assert sequence is not None
+    launched = [
+        (chunk.start, chunk.n_tokens) for chunk in plan.slices if chunk.slot == sequence.slot
+    ]
+    assert sequence.table.num_published * 8 <= launched[0][0]

@@ -24,7 +24,7 @@ def took_s(in_flight: InFlight, step_id: int, now: float) -> float:
 def add(in_flight: InFlight, step_id: int) -> None:
     none = np.empty(0, dtype=np.intp)
     epochs = none.astype(np.intc)
-    in_flight.add(Step(StepPlan(step_id), [], [], none, epochs, StepFeatures(), False))
+    in_flight.add(Step(1, StepPlan(step_id), [], [], none, epochs, StepFeatures(), False))
 
 
 def test_a_step_took_what_passed_since_the_last_one_but_for_rest() -> None:

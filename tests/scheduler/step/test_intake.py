@@ -27,3 +27,48 @@ def test_batch_work_leaves_slots_for_who_comes() -> None:
         )
     most = max(driver.scheduler.snapshot().running for _ in range(6) if driver.turn())
     assert most == 6
+
+
+def test_the_highest_band_passes_a_lower_one_that_does_not_fit() -> None:
+    """Beside one that is next for its band's share, and lacks blocks, an urgent one begins."""
+    driver = Driver(
+        fakes.make_engine(
+            block_size=8,
+            num_blocks=64,
+            max_num_seqs=16,
+            max_model_len=600,
+            max_num_batched_tokens=64,
+        )
+    )
+    driver.scheduler = Scheduler(driver.engine.info, PRESETS["mixed"])
+
+    def offer(name: str, band: Band, *, num_tokens: int = 56) -> None:
+        driver.offer(
+            fakes.make_request(
+                name,
+                prompt=[1] * num_tokens,
+                max_tokens=8,
+                tenant_id=name[0],
+                salt=name.encode(),
+                band=band,
+                ignore_eos=True,
+            )
+        )
+
+    number = 0
+    for turn in range(4_000):
+        while driver.scheduler.snapshot().queued < 6:
+            number += 1
+            offer(f"default{number}", Band.DEFAULT)
+        if turn == 20:
+            offer("flex", Band.FLEX, num_tokens=480)
+        driver.turn()
+        head = driver.scheduler._lifecycle.waiting.peek(driver.now)
+        if head is not None and head.request_id == "flex":
+            break
+    assert driver.scheduler.snapshot().queued > 1, "it goes first for what its band is owed"
+    driver.turn()
+    assert not driver.plans[-1].admitted
+    offer("urgent", Band.PRIORITY)
+    driver.turn()
+    assert [new.request_id for new in driver.plans[-1].admitted] == ["urgent"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 import fakes
 from engine.step_cost import LinearCost, StepCost
 from fakes import Driver
@@ -75,3 +77,40 @@ def test_who_did_not_fit_is_looked_at_again_once_a_row_goes_or_a_step_begins() -
     assert budget.fit(waits) is None
     driver.scheduler.cancel("runs", driver.now)
     assert budget.fit(waits) == []
+
+
+@pytest.mark.parametrize("is_pinned", [False, True])
+def test_what_lower_rows_are_to_grow_by_keeps_nobody_above_out(is_pinned: bool) -> None:
+    """A request above rows that are to fill the cache runs at once, and nobody goes for it.
+
+    Where those rows are not to be sent back any more, it waits for what they will need.
+    """
+    driver = Driver(
+        fakes.make_engine(
+            block_size=8,
+            num_blocks=100,
+            max_num_seqs=16,
+            max_model_len=256,
+            max_num_batched_tokens=256,
+        )
+    )
+    mixed = PRESETS["mixed"]
+    config = replace(
+        mixed,
+        composer=replace(mixed.composer, kv_reserve="max"),
+        preemption=replace(mixed.preemption, max_preemptions=0 if is_pinned else 3),
+        prefix_caching=False,
+    )
+    driver.scheduler = Scheduler(driver.engine.info, config)
+    for number in range(12):
+        driver.offer(fakes.make_request(f"low{number}", max_tokens=200, ignore_eos=True))
+    driver.turn()
+    assert driver.scheduler.snapshot().queued
+    high = fakes.make_request(
+        "high", prompt=[1] * 8, max_tokens=200, tenant_id="other", band=Band.PRIORITY
+    )
+    driver.offer(high)
+    driver.turn()
+    plan = driver.plans[-1]
+    assert not plan.preempted
+    assert [new.request_id for new in plan.admitted] == ([] if is_pinned else ["high"])

@@ -27,7 +27,7 @@ def step_of(tenant: int, band: Band = Band.DEFAULT) -> Step:
     sequence.account = (0, tenant, tenant, 0)
     none = np.empty(0, dtype=np.intp)
     plan = StepPlan(0, slices=[SequenceSlice(0, 0, 256, (), True)])
-    return Step(plan, [], [sequence], none, none.astype(np.intc), StepFeatures(), False)
+    return Step(1, plan, [], [sequence], none, none.astype(np.intc), StepFeatures(), False)
 
 
 def test_a_newcomer_had_no_prompts(prefills: RecentPrefills) -> None:
