@@ -80,7 +80,7 @@ class Scheduler:
         self._num_offered = self._num_rejected = self._num_steps = self._num_preemptions = 0
         # Spreads the times at which those that are refused come back.
         self._jitter = random.Random(0)
-        self._apply(config, None)
+        self._apply(config, None, 0.0)
 
     def configure(self, config: SchedulerConfig, now: float) -> None:
         """Go by another configuration from the next step on.
@@ -92,11 +92,11 @@ class Scheduler:
         waiting: list[Sequence] = []
         if config.fairness != self.config.fairness:
             waiting = self._lifecycle.reorder(config.fairness, now)
-        self._apply(config, self._admission)
+        self._apply(config, self._admission, now)
         for sequence in waiting:
             self._lifecycle.queue(sequence, now)
 
-    def _apply(self, config: SchedulerConfig, admission: Admission | None) -> None:
+    def _apply(self, config: SchedulerConfig, admission: Admission | None, now: float) -> None:
         """Make the parts that go by the configuration; `admission` is the one before."""
         self.config = config
         lifecycle, step_model = self._lifecycle, self.step_model
@@ -112,7 +112,7 @@ class Scheduler:
             before=admission,
         )
         lifecycle.go_by(
-            config.fairness, self._unit(config.fairness), self._estimates, self._admission
+            config.fairness, self._unit(config.fairness), self._estimates, self._admission, now
         )
         self._composer = Composer(
             config, self.info, self._pool, self._limits, lifecycle, step_model, self.lengths
@@ -237,6 +237,11 @@ class Scheduler:
         self._num_preemptions += len(step.plan.preempted)
         self._in_flight.add(step)
         return step.plan
+
+    @property
+    def expires_s(self) -> float:
+        """Say when the next request may expire that waits; infinity where none does."""
+        return self._lifecycle.expires_s
 
     def take_expired(self) -> list[RequestOutput]:
         """Return the last outputs of requests that `plan` has dropped since the last call."""

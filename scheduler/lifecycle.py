@@ -95,6 +95,11 @@ class Lifecycle:
         """Count those that would take a slot, or will once another has computed their prompt."""
         return len(self.waiting) + self._shared_prefix.num_held
 
+    @property
+    def expires_s(self) -> float:
+        """Say when to look next for who waits in vain; infinity where nobody can."""
+        return self._expiry.next_s
+
     def find(self, request_id: str) -> Sequence | None:
         """Find a live request."""
         return self._sequences.get(request_id)
@@ -104,13 +109,18 @@ class Lifecycle:
         return list(self._sequences.values())
 
     def go_by(
-        self, config: FairnessConfig, unit: Unit, estimates: Estimates, admission: Admission
+        self,
+        config: FairnessConfig,
+        unit: Unit,
+        estimates: Estimates,
+        admission: Admission,
+        now: float,
     ) -> None:
         """Charge, estimate and let expire by these from now on."""
         self.waiting.unit = unit
         self.charges.go_by(config, self.waiting, unit)
         self.running.renumber()
-        self.windows.go_by(config.band_shares.get(Band.DUE, 0.0), self.waiting, unit)
+        self.windows.go_by(config.band_shares.get(Band.DUE, 0.0), self.waiting, unit, now)
         self._estimates = estimates
         self._admission = admission
 
@@ -244,6 +254,10 @@ class Lifecycle:
         waits = sequence in self.waiting
         if waits:
             self.waiting.remove(sequence, now)
+        # What it has not had yet is served in the band that it goes to.
+        unserved = self.charges.unserved(sequence)
+        if unserved:
+            self.waiting.charge(sequence, -unserved, now)
         self.waiting.expel(sequence)
         self.running.holdings.leave(sequence, now)
         sums = self._sums(sequence, now)
@@ -252,6 +266,8 @@ class Lifecycle:
         self.running.holdings.join(sequence, now)
         self.waiting.enrol(sequence, now)
         self.waiting.note_begin(sequence)
+        if unserved:
+            self.waiting.charge(sequence, unserved, now)
         if sequence.status is Status.RUNNING:
             self.running.decode_rows.accounts[sequence.slot] = sequence.account
         if waits:

@@ -55,6 +55,8 @@ SWITCH_INTERVAL_S: Final = 0.0001
 _MAX_FAULTS = 3
 _FAULT_WINDOW_S = 60.0
 _QUIET_S = 30.0
+# A wait may end a little early.
+_LEAST_SLEEP_S = 0.001
 
 _Command = Callable[[float], RequestOutput | None]
 
@@ -361,9 +363,16 @@ class EngineService:
         if self._stopping:
             return
         self._idle = True
-        self._wake.wait()
+        self._wake.wait(self._until_expiry_s())
         self._progress_s = self._clock()
         self._idle = False
+
+    def _until_expiry_s(self) -> float | None:
+        """Say how long to sleep at most: somebody may wait in vain for a slot of a paused row."""
+        expires_s = self._scheduler.expires_s
+        if expires_s == math.inf:
+            return None
+        return min(max(expires_s - self._clock(), _LEAST_SLEEP_S), threading.TIMEOUT_MAX)
 
     def _run_commands(self) -> Outputs:
         outputs: list[RequestOutput] = []

@@ -33,6 +33,11 @@ class Expiry:
             self._rebuild_at = max(64, 2 * len(self._heap))
         heapq.heappush(self._heap, (expires_s, sequence.ordinal, sequence))
 
+    @property
+    def next_s(self) -> float:
+        """Say when the next one is to be looked at; infinity where there is none."""
+        return self._heap[0][0] if self._heap else NEVER
+
     def take(self, now: float, *, at_most: int) -> Iterator[Sequence]:
         """Forget and hand out the requests that wait and whose time has come, the earliest first.
 

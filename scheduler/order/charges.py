@@ -113,12 +113,17 @@ class Charges:
 
     def end(self, sequence: Sequence, now: float) -> None:
         """Give back what a request that ends was charged for and has not had."""
-        sequence.note_progress()
-        refund = 0.0
-        if sequence.num_charged:
-            refund = self._unit.rest(sequence.num_charged, sequence.num_ran)
-            num_unused = sequence.num_prepaid - sequence.num_output_tokens
-            if num_unused > 0:
-                refund += sequence.prepaid_cost * num_unused / sequence.num_prepaid
+        refund = self.unserved(sequence)
         if refund:
             self._tree.charge(sequence, -refund, now)
+
+    def unserved(self, sequence: Sequence) -> float:
+        """Say how much of what a request was charged for it has not had."""
+        sequence.note_progress()
+        if not sequence.num_charged:
+            return 0.0
+        unserved = self._unit.rest(sequence.num_charged, sequence.num_ran)
+        num_unused = sequence.num_prepaid - sequence.num_output_tokens
+        if num_unused > 0:
+            unserved += sequence.prepaid_cost * num_unused / sequence.num_prepaid
+        return unserved

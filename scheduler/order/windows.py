@@ -138,7 +138,7 @@ class Windows:
         # What was done lately, in how many seconds and steps; the past counts less and less.
         self._recent = (0.0, 0.0, 0.0)
 
-    def go_by(self, share: float, tree: FairTree, unit: Unit) -> None:
+    def go_by(self, share: float, tree: FairTree, unit: Unit, now: float) -> None:
         """Force up to `share` of the machine, and count work in `unit` as `tree` does."""
         self._share = share
         self._tree = tree
@@ -150,7 +150,7 @@ class Windows:
         self._cohort_of.clear()
         self._tenants.clear()
         for sequence in followed:
-            self.join(sequence, sequence.request.arrival_s)
+            self.join(sequence, now)
 
     def join(self, sequence: Sequence, now: float) -> None:
         """Follow a request of the batch band that has a window; what is expected of it is known."""

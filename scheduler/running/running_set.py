@@ -136,6 +136,8 @@ class RunningSet:
             self._of_band[band][sequence] = None
             self.holdings.admit(sequence)
             self.kv_growth.promote(sequence.slot, band, self.holdings.place(sequence))
+        if sequence in self.prefilling:
+            self.prefilling_rows.join(sequence)
         if sequence in self.batch_decodes:
             del self.batch_decodes[sequence]
             self.online_decodes[sequence] = None

@@ -283,7 +283,7 @@ class Composer:
     def _harvest(self, draft: Draft, admits: bool, now: float) -> None:
         """Take work of the batch band along in what time, tokens and blocks are left."""
         running, budget = self._running, self._step_budget
-        under_way = [s for s in running.below(Band.FLEX) if s in running.prefilling]
+        under_way = [s for s in running.below(Band.DUE) if s in running.prefilling]
         waits = admits and not self._intake.is_online_waiting()
         if not (running.batch_decodes or under_way or (waits and len(self._waiting))):
             return

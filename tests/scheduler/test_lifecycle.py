@@ -43,7 +43,7 @@ class Life:
             AdmissionConfig(), INFO, tree, self.running, model, jitter=random.Random(0)
         )
         unit = Tokens(config.fairness.prices)
-        self.cycle.go_by(config.fairness, unit, self.estimates, admission)
+        self.cycle.go_by(config.fairness, unit, self.estimates, admission, 0.0)
 
     def take_in(
         self,
@@ -171,6 +171,24 @@ def test_a_row_that_is_moved_up_is_charged_where_it_runs() -> None:
     life.cycle.charges.take_drawn(np.array([row.slot]), 1.0)
     assert bands["BATCH"].served == before
     assert bands["DUE"].served > 0.0
+
+
+def test_what_is_given_back_after_a_move_is_of_the_band_that_is_owed() -> None:
+    """Of a prompt moved up the rest counts in `due`, and a cancellation leaves nothing there."""
+    life = Life()
+    other = life.take_in("other", band=Band.BATCH)
+    row = life.take_in("r", band=Band.BATCH, finish_by_s=30.0)
+    life.admit(row)
+    row.num_computed = 2
+    bands = life.cycle.waiting.bands
+    before = bands["BATCH"].served
+    life.cycle._promote(row, Band.DUE, 1.0)
+    assert bands["DUE"].served > 0.0
+    assert bands["BATCH"].served == before - bands["DUE"].served
+    life.cycle.end(row, FinishReason.CANCELLED, 1.0)
+    assert bands["DUE"].served == 0.0
+    assert bands["BATCH"].served > 0.0
+    life.cycle.end(other, FinishReason.CANCELLED, 1.0)
 
 
 def test_who_asked_for_nothing_in_a_minute_has_no_share_any_more() -> None:

@@ -376,3 +376,20 @@ async def test_a_sender_is_told_of_room_before_it_begins() -> None:
         with pytest.raises(Rejected, match="no room for 12 more: 0 requests wait"):
             service.check_room(sender, 14, 140)
         assert service.snapshot().queued == 0
+
+
+async def test_who_waits_in_vain_is_told_while_the_service_sleeps() -> None:
+    """Requests expire where a paused row has the only slot and nothing can be planned."""
+    engine = StepwiseEngine(fakes.make_engine(max_num_seqs=1))
+    scheduler = Scheduler(engine.info, PRESETS["mixed"])
+    service = EngineService(scheduler, engine)
+    service.start()
+    try:
+        service.submit(fakes.make_request("paused", granted_tokens=1, ignore_eos=True))
+        await until(lambda: service.snapshot().running == 1 and service._idle)
+        late = fakes.make_request("late", expires_s=time.monotonic() + 0.2)
+        async with asyncio.timeout(10):
+            _, last = await read_all(service.submit(late))
+        assert last.finish_reason is FinishReason.EXPIRED
+    finally:
+        await asyncio.to_thread(service.stop)

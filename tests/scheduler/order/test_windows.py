@@ -55,7 +55,7 @@ class Machine:
     def __init__(self, share: float = _SHARE) -> None:
         self.tree = FairTree(FairnessConfig())
         self.windows = Windows()
-        self.windows.go_by(share, self.tree, Tokens(Prices()))
+        self.windows.go_by(share, self.tree, Tokens(Prices()), 0.0)
         self.now = 0.0
         self.flood = sequence("online", None, band=Band.DEFAULT)
         self.tree.enrol(self.flood, 0.0)
@@ -206,7 +206,7 @@ def test_a_plan_looks_at_a_few_tenants_however_many_there_are() -> None:
     machine = Machine()
     machine.tree = tree = CountedTree(FairnessConfig())
     tree.enrol(machine.flood, 0.0)
-    machine.windows.go_by(_SHARE, tree, Tokens(Prices()))
+    machine.windows.go_by(_SHARE, tree, Tokens(Prices()), machine.now)
     machine.join(*(sequence(f"t{number}", 400.0) for number in range(300)))
     most = 0
     while machine.now < 400.0:
@@ -223,6 +223,21 @@ def test_a_change_of_the_configuration_keeps_who_waits() -> None:
     kept, ended = machine.join(sequence("a", 60.0), sequence("a", 60.0))
     machine.run(10.0)
     machine.windows.leave(ended)
-    machine.windows.go_by(2 * _SHARE, machine.tree, Tokens(Prices()))
+    machine.windows.go_by(2 * _SHARE, machine.tree, Tokens(Prices()), machine.now)
     machine.run(60.0)
     assert [one for _, one in machine.forced] == [kept]
+
+
+def test_a_change_of_the_configuration_gives_no_credit_for_the_time_before() -> None:
+    """Overdue work of hours ago is not forced up all at once because something was configured."""
+    forced = []
+    for is_configured in (False, True):
+        machine = Machine()
+        machine.join(*(sequence("a", 500.0) for _ in range(2_000)))
+        machine.run(490.0)
+        if is_configured:
+            machine.windows.go_by(_SHARE, machine.tree, Tokens(Prices()), machine.now)
+        before = len(machine.forced)
+        machine.run(492.0)
+        forced.append(len(machine.forced) - before)
+    assert abs(forced[1] - forced[0]) <= 1

@@ -71,3 +71,15 @@ def test_a_row_takes_its_promise_along() -> None:
         assert running.pace.tightest_s == 1.0
         leave(row)
         assert not running.pace.has_promises
+
+
+def test_a_prompt_under_way_that_is_promoted_is_one_of_those_online() -> None:
+    """What has begun in the batch band has its turn with online prompts once it is moved up."""
+    running = RunningSet(2, compiled=False)
+    row = make_sequence(8, band=Band.BATCH)
+    running.admit(row)
+    running.prefilling_rows.join(row)
+    assert not running.prefilling_rows.online().size
+    running.promote(row, Band.DUE)
+    assert running.prefilling_rows.online().tolist() == [row.slot]
+    assert running.prefilling_rows.bands[row.slot] == Band.DUE

@@ -12,6 +12,7 @@ from engine.contract import StepPlan, StepResult, TokenLogprobs
 from engine.step_cost import LinearCost, StepCost
 from fakes import Driver
 from scheduler.config import (
+    PRESETS,
     AdmissionConfig,
     ComposerConfig,
     FairnessConfig,
@@ -414,3 +415,41 @@ def test_who_is_let_in_on_its_bands_share_is_marked() -> None:
     driver.turn()
     marks = {row.request_id: row.is_guaranteed for row in driver.scheduler._running}
     assert marks == {"free": False, "owed": True}
+
+
+def test_a_promoted_prompt_is_in_a_step_once() -> None:
+    """Cut for others' rows, it does not have what is left for the batch band besides."""
+    line = LinearCost(intercept_s=0.005, per_token_s=1.5e-5)
+    cost = StepCost("line", line, line)
+    driver = Driver(
+        fakes.make_engine(
+            cost=cost,
+            max_num_batched_tokens=2048,
+            max_model_len=8000,
+            max_num_seqs=16,
+            num_blocks=4000,
+            block_size=16,
+        )
+    )
+    driver.scheduler = Scheduler(driver.engine.info, PRESETS["mixed"], step_model=StepModel(cost))
+    driver.offer(fakes.make_request("row", tenant_id="on", max_tokens=900, ignore_eos=True))
+    for number in range(2):
+        prompt = [number, 1] * 3500
+        driver.offer(
+            fakes.make_request(
+                f"b{number}", tenant_id="batch", prompt=prompt, band=Band.BATCH, finish_by_s=1e9
+            )
+        )
+    for _ in range(2):
+        driver.turn()
+    for number in range(2):
+        sequence = driver.scheduler._lifecycle.find(f"b{number}")
+        assert sequence is not None
+        driver.scheduler._lifecycle._promote(sequence, Band.DUE, driver.now)
+    least = 2048
+    for _ in range(7):
+        driver.turn()
+        slots = [chunk.slot for chunk in driver.plans[-1].slices]
+        assert len(slots) == len(set(slots))
+        least = min(least, driver.plans[-1].num_tokens)
+    assert least < 1024, "it was cut"
