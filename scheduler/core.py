@@ -226,6 +226,7 @@ class Scheduler:
         """
         assert len(self._in_flight) < self.info.depth, "report comes first"
         self._lifecycle.drop_late(now)
+        self._lifecycle.release_followers(now)
         self._lifecycle.promote_due(now)
         if now >= self._lifecycle.shares.ends_s:
             self._lifecycle.shares.roll(now)

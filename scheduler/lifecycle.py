@@ -30,7 +30,7 @@ from scheduler.order import Charges, FairTree, ShareWindow, Unit, Windows
 from scheduler.request import Band, FinishReason, RequestOutput
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence, Status
-from scheduler.step import SharedPrefix
+from scheduler.step import Shared, SharedPrefix
 from scheduler.watch.wait_clock import Sums, WaitClock
 
 # Half of them end at once, at 20 µs each: with all else that a plan does, a millisecond at most.
@@ -167,12 +167,19 @@ class Lifecycle:
         if sequence.status is Status.WAITING:
             self.queue(sequence, now)
 
-    def hold(self, sequence: Sequence, num_found: int, now: float) -> bool:
-        """Take a request out of the queue if another is computing its prompt.
+    def computes_prompt(self, sequence: Sequence, num_found: int) -> Shared | None:
+        """Say who is computing a request's prompt so that it should wait, if anyone.
 
-        Its first `num_found` blocks are in the cache. Returns: whether it is held.
+        Its first `num_found` blocks are in the cache.
         """
-        if not self._shared_prefix.hold(sequence, num_found):
+        return self._shared_prefix.find(sequence, num_found)
+
+    def hold(self, sequence: Sequence, shared: Shared, now: float) -> bool:
+        """Take a request out of the queue while another computes its prompt.
+
+        Returns: whether it is held; a step holds no more than a few.
+        """
+        if not self._shared_prefix.hold(sequence, shared):
             return False
         self.waiting.remove(sequence, now)
         sequence.course.hold(self._sums(sequence, now), now)
@@ -221,17 +228,21 @@ class Lifecycle:
         )
         return new_block_ids
 
-    def release_followers(self, sequence: Sequence, now: float) -> None:
-        """Let those wait for a slot again who waited for blocks that are there now."""
-        for follower in self._shared_prefix.release(sequence, sequence.table.num_published):
+    def note_published(self, sequence: Sequence) -> None:
+        """Note which of its blocks are found now: who waited for these need not any more."""
+        self._shared_prefix.release(sequence, sequence.table.num_published)
+
+    def release_followers(self, now: float) -> None:
+        """Let those wait for a slot again who waited for blocks; to be called once a step."""
+        for follower in self._shared_prefix.begin_step():
             self.queue(follower, now)
 
     def requeue(self, victim: Sequence, now: float) -> None:
         """Let a victim wait again, and those who waited for what it was computing."""
         self.preempted[victim.course.cause] += 1
         victim.course.send_back(now)
-        for sequence in (*self._shared_prefix.leave(victim), victim):
-            self.queue(sequence, now)
+        self._shared_prefix.leave(victim)
+        self.queue(victim, now)
 
     def drop_late(self, now: float) -> None:
         """End who waits in vain, long before its turn: its caller should know at once.
@@ -315,8 +326,7 @@ class Lifecycle:
         self.windows.leave(sequence)
         sequence.status = Status.FINISHED
         del self._sequences[sequence.request_id]
-        for follower in self._shared_prefix.leave(sequence):
-            self.queue(follower, now)
+        self._shared_prefix.leave(sequence)
         self._count(sequence, finish_reason)
         return sequence.output(
             token_ids,

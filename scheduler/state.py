@@ -134,11 +134,16 @@ def describe_load(
     """Say how full a scheduler is."""
     patience_s = config.fairness.best_effort_ttft_s
     bands = lifecycle.waiting.bands.values()
-    num_batch_waiting = sum(node.num_waiting for node in bands if node.band >= Band.DUE)
+    # Those that are held for another's prompt, or paused without a slot, are in no queue.
+    num_queued = sum(
+        node.num_live - lifecycle.running.num_of(node.band)
+        for node in bands
+        if node.band < Band.DUE
+    )
     num_used = pool.num_blocks - pool.num_free - _num_batch_blocks(pool, lifecycle)
     return Load(
         kv=max(0, num_used) / pool.num_blocks,
-        queue=max(0, lifecycle.num_queued - num_batch_waiting) / config.admission.max_num_queued,
+        queue=num_queued / config.admission.max_num_queued,
         default_wait=admission.backlog_s(Band.DEFAULT) / patience_s,
         flex_wait=admission.backlog_s(Band.FLEX) / patience_s,
     )

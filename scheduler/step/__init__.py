@@ -6,6 +6,6 @@ re-exported here; so they are imported from their own modules.
 """
 
 from scheduler.step.limits import StepLimits
-from scheduler.step.shared_prefix import SharedPrefix
+from scheduler.step.shared_prefix import Shared, SharedPrefix
 
-__all__ = ["SharedPrefix", "StepLimits"]
+__all__ = ["Shared", "SharedPrefix", "StepLimits"]

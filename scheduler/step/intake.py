@@ -9,6 +9,8 @@ whose prompt another is computing are held.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from scheduler.config import ComposerConfig
 from scheduler.facts import WaitCause
 from scheduler.lifecycle import Lifecycle
@@ -75,8 +77,12 @@ class Intake:
                 if instead is None:
                     return self._bypass(sequence, now, harvests)
                 sequence, hit = instead
-            if not lifecycle.hold(sequence, len(hit), now):
+            shared = lifecycle.computes_prompt(sequence, len(hit))
+            if shared is None:
                 return sequence, hit
+            if not lifecycle.hold(sequence, shared, now):
+                self.stopped_by = WaitCause.STEP
+                return self._beside_followers(now, harvests)
         if not len(self._waiting):
             self.stopped_by = WaitCause.STEP
         else:
@@ -144,12 +150,26 @@ class Intake:
         """Find a request behind one that does not fit, which is passed a few times at most."""
         if passed.num_bypassed >= self._config.max_bypasses:
             return None
+        behind = next(self._fitting_behind(now, harvests), None)
+        passed.num_bypassed += behind is not None
+        return behind
+
+    def _beside_followers(self, now: float, harvests: bool) -> Head | None:
+        """Find a request behind one that is to be held, where the step has held as many as it may.
+
+        Thousands may wait for one prompt: others are not to wait for all of them to be held.
+        """
+        for sequence, hit in self._fitting_behind(now, harvests):
+            if self._lifecycle.computes_prompt(sequence, len(hit)) is None:
+                return sequence, hit
+        return None
+
+    def _fitting_behind(self, now: float, harvests: bool) -> Iterator[Head]:
+        """Go through those that fit of the ones behind the next request."""
         for sequence in self._waiting.others(_MAX_PASSING, now):
             # Where one policy orders all bands, those behind may be of another one.
             if sequence.num_in_flight or not self._may_enter(sequence, harvests):
                 continue
             hit = self._fit(sequence)
             if hit is not None:
-                passed.num_bypassed += 1
-                return sequence, hit
-        return None
+                yield sequence, hit

@@ -44,7 +44,7 @@ class Results:
         self._charges.begin_step(step.features)
         chunks = zip(step.slices, step.plan.slices, strict=True)
         self._charges.take_chunks(chunks, now)
-        self._publish(step, now)
+        self._publish(step)
         for sequence in step.slices:
             if sequence.course.first_token_s is None:
                 sequence.course.sit_through(self._running.step_times, now)
@@ -209,7 +209,7 @@ class Results:
             if sequence.status is not Status.FINISHED
         ]
 
-    def _publish(self, step: Step, now: float) -> None:
+    def _publish(self, step: Step) -> None:
         """Make the blocks of prompts findable that a step which has come back filled.
 
         Who was sent back while it was under way may have a slot again: it was filled elsewhere.
@@ -218,7 +218,7 @@ class Results:
             is_same = sequence.admitted_at_step < step.number
             if sequence.status is Status.RUNNING and is_same:
                 sequence.table.publish(sequence.token_ids, chunk.start + chunk.n_tokens)
-                self._lifecycle.release_followers(sequence, now)
+                self._lifecycle.note_published(sequence)
 
     def _take_pooled(self, step: Step, result: StepResult, now: float) -> list[RequestOutput]:
         """End those whose prompt this step has completed where there is nothing to draw."""

@@ -45,6 +45,11 @@ class Life:
         unit = Tokens(config.fairness.prices)
         self.cycle.go_by(config.fairness, unit, self.estimates, admission, 0.0)
 
+    def holds(self, sequence: Sequence) -> bool:
+        """Hold a request for who is computing its prompt."""
+        shared = self.cycle.computes_prompt(sequence, 0)
+        return shared is not None and self.cycle.hold(sequence, shared, 0.0)
+
     def take_in(
         self,
         name: str,
@@ -101,11 +106,12 @@ def test_who_is_held_waits_again_when_the_other_goes() -> None:
     life = Life()
     leader, follower = life.take_in("leader"), life.take_in("follower")
     life.admit(leader)
-    assert life.cycle.hold(follower, 0, 0.0)
+    assert life.holds(follower)
     assert life.places(follower) == (False, False, True)
     assert life.cycle.num_waiting == 1
     life.running.preempt(leader, PreemptionCause.BLOCKS)
     life.cycle.requeue(leader, 1.0)
+    life.cycle.release_followers(1.0)
     assert life.places(follower) == (True, False, False)
 
 
@@ -118,7 +124,7 @@ def test_an_end_frees_what_is_held_wherever_it_finds_the_request(state: str) -> 
     if state == "running":
         life.admit(sequence)
     elif state == "held":
-        assert life.cycle.hold(sequence, 0, 0.0)
+        assert life.holds(sequence)
     output = life.cycle.end(sequence, FinishReason.CANCELLED, 1.0)
     assert output.finish_reason is FinishReason.CANCELLED
     assert sequence.status is Status.FINISHED

@@ -9,7 +9,9 @@ import pytest
 import fakes
 from engine.simulated import SimulatedEngine
 from fakes import Driver
-from scheduler.request import Admit, FinishReason, Reject, Request
+from scheduler.config import PRESETS
+from scheduler.core import Scheduler
+from scheduler.request import Admit, Band, FinishReason, Reject, Request
 
 BLOCK_SIZE = 16
 
@@ -225,3 +227,67 @@ def test_held_requests_count_as_queued() -> None:
     answers = [driver.offer(member(i)) for i in range(5)]
     assert [isinstance(answer, Reject) for answer in answers] == [False] * 3 + [True] * 2
     assert driver.scheduler.snapshot().queued == 3
+
+
+def test_nobody_waits_for_a_prompt_of_a_lower_band() -> None:
+    """Where online work fills the steps, batch work gets on no more, and others of its prompt do.
+
+    They wait for the one of them that computes it again.
+    """
+    driver = Driver(make_engine(max_num_seqs=16, num_blocks=400))
+    driver.scheduler = Scheduler(driver.engine.info, PRESETS["mixed"])
+    driver.offer(replace(member(0), band=Band.BATCH))
+    driver.turn()
+    for number in range(40):
+        prompt = [number] * 60
+        driver.offer(fakes.make_request(f"on{number}", tenant_id="on", prompt=prompt))
+    driver.offer(member(1))
+    driver.offer(member(2))
+    while "r2" not in driver.last:
+        assert driver.turn()
+    assert driver.last["r2"].num_cached_tokens == 192
+    assert driver.scheduler.snapshot().queued
+    assert "r0" not in driver.last
+
+
+def test_a_step_holds_and_lets_go_a_few() -> None:
+    """Of a hundred that share a prompt a step takes out 32, and as many may wait again after it."""
+    engine = make_engine(max_num_seqs=64, num_blocks=2000, max_num_batched_tokens=220, depth=2)
+    driver = Driver(engine)
+    requests = [member(i) for i in range(100)]
+    for request in requests:
+        driver.offer(request)
+    prefix = driver.scheduler._lifecycle._shared_prefix
+    num_held = []
+    for _ in range(2):
+        plan = driver.scheduler.plan(driver.now)
+        assert plan is not None
+        driver.handles.append(engine.launch(plan))
+        num_held.append(prefix.num_held)
+    driver.collect()
+    num_held.append(prefix.num_held)
+    driver.turn()
+    num_held.append(prefix.num_held)
+    assert num_held == [32, 64, 64, 32]
+    driver.run()
+    check_all_ended(driver, requests)
+
+
+def test_others_begin_where_a_step_has_held_enough() -> None:
+    """Who comes after a hundred with one prompt waits for none of them to be held."""
+    engine = make_engine(max_num_seqs=64, num_blocks=2000, max_num_batched_tokens=400)
+    driver = Driver(engine)
+    driver.scheduler = Scheduler(engine.info, PRESETS["mixed"])
+
+    def offer_other(name: str, num_tokens: int) -> None:
+        prompt, salt = [40] * num_tokens, name.encode()
+        driver.offer(
+            fakes.make_request(name, tenant_id="other", prompt=prompt, salt=salt, max_tokens=50)
+        )
+
+    for i in range(100):
+        driver.offer(replace(member(i), tenant_id="many", weight=8.0))
+    offer_other("served", 100)
+    offer_other("behind", 3)
+    driver.turn()
+    assert [new.request_id for new in driver.plans[-1].admitted] == ["r0", "served", "behind"]
