@@ -70,6 +70,7 @@ class QueueAhead:
         for sequence in sorted(tree, key=lambda sequence: sequence.ordinal):
             self.joined(sequence, tree.key_of(sequence), sequence.request.arrival_s)
         tree.watcher = self
+        tree.followers.add(self)
 
     def joined(self, sequence: Sequence, key: Node, now: float) -> None:
         """Learn that a request waits, and its nodes know of it."""
@@ -116,6 +117,10 @@ class QueueAhead:
     def changed(self, tenant: Node) -> None:
         """Learn that the weight or the requests of a tenant have changed."""
         self._sharers.changed(tenant)
+
+    def swept(self, node: Node) -> None:
+        """Learn that a tenant or an organisation has gone from the tree."""
+        self._sharers.swept(node)
 
     @property
     def oldest_joined_s(self) -> float | None:

@@ -69,6 +69,17 @@ class Sharers:
         """Learn that the counters of tenants have changed, and so those of their organisations."""
         self._charged.update(tenants)
 
+    def swept(self, node: Node) -> None:
+        """Learn that a tenant or an organisation has gone from the tree.
+
+        Where nobody asks, what is to be read would else be all that ever came.
+        """
+        self._charged.discard(node)
+        self._levels.pop(node, None)
+        levels = self._levels.get(node.above)
+        if levels is not None:
+            levels.swept(node)
+
     def shares(self, request: Request | Sender) -> Shares:
         """Say what is due to who sends a request, beside those that wait or run."""
         self._read_counters()

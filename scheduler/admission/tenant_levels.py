@@ -32,6 +32,8 @@ class TenantLevels:
     def __init__(self, now: float) -> None:
         self.stale: set[Node] = set()
         self._rows: dict[Node, int] = {}
+        # Whose rows they are; None where the tree has forgotten who, but what it sent counts yet.
+        self._tenants: list[Node | None] = []
         self._began_s = self._first_s = now
         self._floor = self._live_weight = 0.0
         self._has_moved = False
@@ -47,6 +49,17 @@ class TenantLevels:
             self._inflow *= math.exp((self._began_s - now) / _INFLOW_S)
             self._began_s = now
         self._inflow[row] += num_tokens * math.exp((now - self._began_s) / _INFLOW_S)
+
+    def swept(self, tenant: Node) -> None:
+        """Read an idle tenant for the last time; what it sent lately counts for longer."""
+        self.stale.discard(tenant)
+        row = self._rows.pop(tenant, None)
+        if row is not None:
+            self._tenants[row] = None
+            self._counters_read[row], self._weights[row] = tenant.counter, tenant.weight
+            self._queued[row] = self._rows_per_weight[row] = self._live_weights[row] = 0.0
+            self._waits[row] = False
+            self._has_moved = True
 
     def weight_beside(self, own: Node | None) -> float:
         """Sum the weights of the other tenants that wait or run."""
@@ -69,7 +82,7 @@ class TenantLevels:
         Each is served until its counter has come to the tenant's own, and all counters rise by
         what running requests draw meanwhile. With `is_level`, the tenant is level with the least.
         """
-        n = len(self._rows)
+        n = len(self._tenants)
         row = None if own is None else self._rows.get(own)
         if not n or (row is not None and n == 1) or input_price <= 0.0:
             return 0.0
@@ -106,7 +119,7 @@ class TenantLevels:
         """Look at the nodes that have changed; idle ones would begin level with the others."""
         nodes = [node for node in self.stale if node in self._rows]
         self.stale.clear()
-        n = len(self._rows)
+        n = len(self._tenants)
         if nodes:
             self.read_counters(nodes)
             rows = [self._rows[node] for node in nodes]
@@ -116,37 +129,39 @@ class TenantLevels:
             self._rows_per_weight[rows] = running / weights
             self._live_weights[rows] = weights * np.array([node.num_live > 0 for node in nodes])
             self._waits[rows] = [node.num_waiting > 0 for node in nodes]
-            self._live_weight = float(self._live_weights[:n].sum())
         if self._has_moved:
+            self._live_weight = float(self._live_weights[:n].sum())
             waiting = self._counters_read[:n][self._waits[:n]]
             self._floor = float(waiting.min()) if len(waiting) else 0.0
             np.maximum(self._counters_read[:n], self._floor, out=self._counters[:n])
             self._has_moved = False
 
     def _new_row(self, tenant: Node, now: float) -> int:
-        if len(self._rows) == len(self._queued):
+        if len(self._tenants) == len(self._queued):
             self._drop_idle(now)
-            if 2 * len(self._rows) > len(self._queued):
+            if 2 * len(self._tenants) > len(self._queued):
                 self._grow(2 * len(self._queued))
-        row = self._rows[tenant] = len(self._rows)
+        row = self._rows[tenant] = len(self._tenants)
+        self._tenants.append(tenant)
         for column in self._columns:
             column[row] = 0
         return row
 
     def _drop_idle(self, now: float) -> None:
         fade = math.exp((self._began_s - now) / _INFLOW_S)
-        kept = [
-            (node, row)
-            for node, row in self._rows.items()
-            if node.num_live or self._inflow[row] * fade >= 1.0
+        sent_lately = (self._inflow[: len(self._tenants)] * fade >= 1.0).tolist()
+        rows = [
+            row
+            for row, (node, counts) in enumerate(zip(self._tenants, sent_lately, strict=True))
+            if counts or (node is not None and node.num_live)
         ]
-        rows = [row for _, row in kept]
         for column in self._columns:
             column[: len(rows)] = column[rows]
-        self._rows = {node: row for row, (node, _) in enumerate(kept)}
+        self._tenants = [self._tenants[row] for row in rows]
+        self._rows = {node: row for row, node in enumerate(self._tenants) if node is not None}
 
     def _grow(self, size: int) -> None:
-        old = self._columns if self._rows else ()
+        old = self._columns if self._tenants else ()
         self._counters_read, self._counters, self._weights, self._queued = np.zeros((4, size))
         self._inflow, self._rows_per_weight, self._live_weights = np.zeros((3, size))
         self._waits = np.zeros(size, dtype=bool)

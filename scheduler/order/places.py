@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from typing import Protocol
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +36,14 @@ from scheduler.request import Band, Request, Sender
 _MIN_SWEEP = 1024
 # Twice as many as a request may make, or they would outnumber the rest.
 _SWEEP_STRIDE = 6
+
+
+class Follower(Protocol):
+    """Remember something of tenants and organisations outside the tree, and forget it with them."""
+
+    def swept(self, node: Node) -> None:
+        """Learn that one goes, whose entry may be another's next."""
+        ...
 
 
 class Places:
@@ -56,6 +66,8 @@ class Places:
         self._node_of_entry: dict[int, Node] = {}
         # All nodes but bands, the one that is to be looked at next first.
         self._swept: deque[Node] = deque()
+        # Weak, since a change of configuration makes others and leaves the tree.
+        self.followers: WeakSet[Follower] = WeakSet()
 
     @property
     def num_live(self) -> int:
@@ -185,4 +197,7 @@ class Places:
             else:
                 del parent.children[node.name]
             del self._node_of_entry[node.entry]
+            if node.level is not Level.KEY:
+                for follower in self.followers:
+                    follower.swept(node)
             node.leave()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import random
 
 import pytest
 
 from scheduler.admission.queue_ahead import QueueAhead
 from scheduler.config import FairnessConfig
+from scheduler.order import places
 from scheduler.order.fair_tree import FairTree
 from scheduler.order.tree_node import Node
 from scheduler.request import Band
@@ -318,6 +320,64 @@ def test_many_organisations_come_and_go() -> None:
             tree.expel(sequence)
         assert ahead_of(queue, newcomer, 0.0) == 0
     assert len(queue._sharers._levels) < 500
+
+
+def num_nodes() -> int:
+    gc.collect()
+    return sum(isinstance(each, Node) for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("organisation", ["", "crowd", "one each"])
+def test_who_comes_and_goes_unasked_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, organisation: str
+) -> None:
+    """Where nobody asks what goes first, of tenants that were swept no place is kept."""
+    monkeypatch.setattr(places, "_MIN_SWEEP", 16)
+    tree = FairTree(FairnessConfig(policy="vtc"))
+    queue = QueueAhead(tree)
+    num_before = num_nodes()
+    for number in range(600):
+        name = f"o{number % 200}" if organisation == "one each" else organisation
+        served = make_sequence(500, tenant=f"t{number % 200}", organisation=name)
+        come_and_go(tree, served, 0.01 * number)
+    assert num_nodes() - num_before < 100
+    assert queue.shares(make_sequence(1).request) == (1.0, 1.0)
+
+
+def come_and_go(tree: FairTree, sequence: Sequence, now: float) -> None:
+    """Have a request served at once."""
+    push(tree, sequence, now)
+    tree.remove(sequence, now)
+    tree.charge(sequence, float(sequence.num_uncached), now)
+    tree.expel(sequence)
+
+
+def test_who_asks_seldom_is_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes first is the same to the last digit, be it asked after each request or at the end,
+    with tenants swept in between.
+    """
+    monkeypatch.setattr(places, "_MIN_SWEEP", 16)
+    told = []
+    for is_asked in (True, False):
+        draw = random.Random(4)
+        tree = FairTree(FairnessConfig(policy="vtc"))
+        queue = QueueAhead(tree)
+        newcomer = make_sequence(5_000, tenant="new")
+        for number in range(400):
+            now = 0.01 * number
+            tenant = f"t{draw.randrange(150)}"
+            organisation = draw.choice(["", "", "crowd", "other"])
+            sequence = make_sequence(draw.randrange(500), tenant=tenant, organisation=organisation)
+            if draw.random() < 0.1:
+                push(tree, sequence, now)
+            else:
+                come_and_go(tree, sequence, now)
+            if is_asked:
+                queue.before(newcomer, now, 1.0, draws_per_s=1.0)
+        asked = [newcomer, make_sequence(9_000, tenant="t1", organisation="crowd")]
+        told.append([queue.before(each, 5.0, 20.0, draws_per_s=1.0) for each in asked])
+        told[-1] += [queue.shares(each.request) for each in asked]
+    assert told[0] == told[1]
 
 
 def test_what_an_organisation_was_charged_is_learned() -> None:
