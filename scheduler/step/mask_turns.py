@@ -47,10 +47,12 @@ _NOBODY = -1
 class MaskTurns:
     """Choose among the rows that have constraints; see the module."""
 
-    def __init__(self, num_slots: int, running: RunningSet, tree: FairTree) -> None:
+    def __init__(self, _num_slots: int, running: RunningSet, tree: FairTree) -> None:
         self._running = running
         self._tree = tree
         self._rotation, self._batch_rotation = Rotation(), Rotation()
+        # Of all slots: steps that are smaller for a while, for want of memory, have them again.
+        num_slots = len(running.decode_rows.epochs)
         # By slot, and what of the slot's hands (`DecodingRows.epochs`) that is known for.
         self._cost_s = np.zeros(num_slots)
         self._epochs = np.full(num_slots, _NOBODY, dtype=np.intc)

@@ -139,6 +139,37 @@ def test_what_masks_take_is_known_with_the_next_step() -> None:
     assert contest.run(20).num_rested == num_rested
 
 
+def test_slots_that_steps_have_again_have_masks_too() -> None:
+    """All of sixteen rows with masks draw once steps are again what they were, where it was
+    configured while they were smaller for want of memory.
+    """
+    contest = Contest(Flood(tenant="a", streams=16), config=config_of(0.0), max_num_seqs=16).run(5)
+    scheduler = contest.scheduler
+    assert lack_memory(contest)
+    assert scheduler.snapshot().max_step_rows == 8
+    scheduler.configure(config_of(0.1), contest.now)
+    while lack_memory(contest):
+        pass
+    assert scheduler.snapshot().max_step_rows == 16
+    while contest.live:
+        contest.cancel(0)
+    contest.join(Flood(tenant="a", streams=16, mask_s=1e-5))
+    assert contest.run(10, settle=20).tokens["a"] == 16 * 10
+
+
+def lack_memory(contest: Contest) -> bool:
+    """Take a step back that found no memory; a request ends for which there is no smaller one."""
+    scheduler, now = contest.scheduler, contest.now
+    plan = scheduler.plan(now)
+    assert plan is not None
+    can_be_smaller = scheduler.take_back(plan.step_id, now)
+    if not can_be_smaller:
+        for output in scheduler.fail_step(plan.step_id, "memory", now):
+            del contest.live[output.request_id]
+    contest.engine.reset()
+    return can_be_smaller
+
+
 def have_masks_take(contest: Contest, mask_s: float) -> None:
     for name, flood in contest.live.items():
         if flood.mask_s:
