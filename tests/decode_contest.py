@@ -128,6 +128,31 @@ class Contest:
             self.scheduler.cancel(request_id, self.now)
             del self.live[request_id]
 
+    def leave(self, tenant: str) -> None:
+        """Cancel all that a tenant has live; its streams end with it."""
+        for request_id in [name for name, flood in self.live.items() if flood.tenant == tenant]:
+            self.scheduler.cancel(request_id, self.now)
+            del self.live[request_id]
+
+    def replace_place(self, tenant: str) -> str:
+        """Let newcomers come and go until one has the place of a tenant that is idle; names it.
+
+        Few places are kept where `scheduler.order.places` sweeps few.
+        """
+        tree = self.scheduler._lifecycle.waiting
+        account = tree.find_account(Band.DEFAULT, "", tenant)
+        assert account is not None
+        entry = account.entry
+        for number in range(1_000):
+            name = f"new{number}"
+            # A place is a tenant's or a key's: with as many keys it may be a key's for ever.
+            self.join(Flood(tenant=name, streams=2, keys=1 + number % 2, once=True))
+            found = tree.find_account(Band.DEFAULT, "", name)
+            self.leave(name)
+            if found is not None and found.entry == entry:
+                return name
+        raise AssertionError("the place was kept")
+
     def turn(self) -> None:
         while self._grants and self._grants[0][0] <= len(self.plans):
             _, request_id, num_tokens = self._grants.popleft()

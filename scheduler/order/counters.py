@@ -8,7 +8,8 @@ Which node it is of is in `levels`, `bands` and `above`, the entry of its parent
 had live requests, and some that wait, in `busy_since_s` and `waiting_since_s`, infinity where it
 has none. `was_held` notes whose rows were held back for others.
 Those of nodes that have gone are given to others, so a node that goes takes its figures along:
-somebody may know it still.
+somebody may know it still. Who keeps columns of their own by entry are told that it goes
+(`scheduler.order.places.Follower`).
 """
 
 from __future__ import annotations

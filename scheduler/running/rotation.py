@@ -37,6 +37,11 @@ class Rotation:
             self._credit_s[self._held] = np.nan
             self._held = self._held[:0]
 
+    def forget(self, tenant: int) -> None:
+        """Forget an entry, which may be another tenant's next."""
+        if tenant < len(self._credit_s):
+            self._credit_s[tenant] = np.nan
+
     def pick(
         self,
         tenants: NDArray[np.intp],

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from engine.step_cost import StepFeatures
 from scheduler.config import SchedulerConfig
 from scheduler.learn import StepModel
-from scheduler.order import FairTree
+from scheduler.order import FairTree, Node
 from scheduler.request import Band
 from scheduler.running import PLACE_BITS, Rotation, RunningSet, Slots
 from scheduler.sequence import KEY, MEMBER
@@ -96,6 +96,7 @@ class DecodeShares:
         self._num_steps_left = self._num_sampled = 0
         # In the last step that was no sample.
         self._num_chosen = 0
+        tree.followers.add(self)
 
     def choose(self, slots: Slots, now: float) -> Slots:
         """Return those of the rows at `slots`, all of which may draw, that do."""
@@ -145,6 +146,13 @@ class DecodeShares:
         """Learn what prompts a step computes, whose, and whether there are more than that."""
         if self._max_loss and step.slices:
             self.prefills.note(step, self._running.num_steps, now, is_behind=is_behind)
+
+    def swept(self, node: Node) -> None:
+        """Forget a tenant, or an organisation, whose entry may be another's next."""
+        self.prefills.forget(node.entry)
+        self._rotation.forget(node.entry)
+        if self._part_of is not None and node.entry < len(self._part_of):
+            self._part_of[node.entry] = np.inf
 
     def _find_parts(
         self,

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.contract import StepResult
-from scheduler.order import FairTree
+from scheduler.order import FairTree, Node
 from scheduler.running import Rotation, RunningSet, Slots
 from scheduler.sequence import KEY, MEMBER
 from scheduler.step.draft import Step
@@ -63,6 +63,7 @@ class MaskTurns:
         self._step_s = 0.0
         self._left_s = self._little_s = 0.0
         self._asks_little = False
+        tree.followers.add(self)
 
     def begin(self) -> None:
         """Begin a step."""
@@ -109,6 +110,13 @@ class MaskTurns:
         # Once a tenant, however many of its rows are named.
         self._dearest_s[tenants] *= _KEPT_OF_TENANT
         np.fmax.at(self._dearest_s, tenants, took_s)
+
+    def swept(self, node: Node) -> None:
+        """Forget a tenant, or an organisation, whose entry may be another's next."""
+        if node.entry < len(self._dearest_s):
+            self._dearest_s[node.entry] = np.nan
+        self._rotation.forget(node.entry)
+        self._batch_rotation.forget(node.entry)
 
     def _choose(self, slots: Slots, rotation: Rotation, *, is_alone: bool) -> Slots:
         rows = self._running.decode_rows

@@ -117,6 +117,12 @@ class RecentPrefills:
         found: Seconds = brought_s / np.maximum(self._decoded_s[tenants], _LEAST_S)
         return found
 
+    def forget(self, tenant: int) -> None:
+        """Forget an entry, which may be another tenant's next."""
+        if tenant < len(self._mean_s):
+            for name in _COLUMNS:
+                getattr(self, name)[tenant] = 0
+
     def _grow(self, tenant: int) -> None:
         size = 2 * tenant + 2
         for name in _COLUMNS:

@@ -14,6 +14,8 @@ from engine.step_cost import LinearCost, StepCost
 from scheduler.core import Scheduler
 from scheduler.learn import StepModel
 from scheduler.learn.step_regime import Regime
+from scheduler.order import places
+from scheduler.policies.vtc import Vtc
 from scheduler.request import Band, Slo
 from scheduler.running import PLACE_BITS
 from scheduler.step.decode_shares import MAX_STEPS_OUT
@@ -238,6 +240,36 @@ def test_who_joins_late_has_its_share_at_once() -> None:
     contest = Contest(Flood(tenant="b", streams=44)).run(300)
     contest.join(Flood(tenant="a", streams=20))
     assert contest.run(300, settle=10).share("a") == pytest.approx(0.5, rel=0.1)
+
+
+def test_a_newcomer_is_nobody_who_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenant with the place of one that was swept had no prompts nor rows, and is held to
+    nothing.
+    """
+    monkeypatch.setattr(places, "_MIN_SWEEP", 8)
+    monkeypatch.setattr(Vtc, "is_owed", lambda *_: False)
+    gone = Flood(tenant="b", streams=30, prompt=20, output=400)
+    contest = Contest(Flood(tenant="a", streams=2, output=400), gone).run(80)
+    shares, num_steps = contest.scheduler._composer._shares, contest.scheduler._running.num_steps
+    account = contest.scheduler._lifecycle.waiting.find_account(Band.DEFAULT, "", "b")
+    assert account is not None
+    entry = np.array([account.entry])
+
+    def known() -> list[float]:
+        prefills, rotation, part_of = shares.prefills, shares._rotation, shares._part_of
+        assert part_of is not None
+        return [
+            float(prefills.of(entry, num_steps)[0]),
+            float(prefills.per_decode(entry, num_steps)[0]),
+            float(entry[0] in prefills.lately(Band.DEFAULT, num_steps, contest.now)),
+            float(np.nan_to_num(rotation.credit_s[entry], nan=0.0)[0]),
+            float(part_of.take(entry, mode="clip")[0] < np.inf),
+        ]
+
+    assert all(known())
+    contest.leave("b")
+    contest.replace_place("b")
+    assert known() == [0.0] * 5
 
 
 def test_who_waits_for_slots_is_not_helped_by_rows_that_sit_out() -> None:

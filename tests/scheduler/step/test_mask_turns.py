@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from decode_contest import FIXED_S, ROW_S, Contest, Flood, config_of
+from scheduler.order import places
 from scheduler.request import Band
 
 # Of what a step takes in these contests, masks may have this much at least.
@@ -137,6 +138,20 @@ def test_what_masks_take_is_known_with_the_next_step() -> None:
     contest.run(120)
     num_rested = contest.num_rested
     assert contest.run(20).num_rested == num_rested
+
+
+def test_who_has_the_place_of_one_that_has_gone_is_tried_like_anybody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the masks of a tenant took that was swept is not expected of a newcomer in its place."""
+    monkeypatch.setattr(places, "_MIN_SWEEP", 8)
+    contest = Contest(Flood(tenant="dear", streams=1, mask_s=0.05), config=config_of(0.0)).run(20)
+    contest.leave("dear")
+    newcomer = contest.replace_place("dear")
+    contest.join(Flood(tenant=newcomer, streams=20, mask_s=1e-4))
+    contest.run(2)
+    assert len(contest.plans[-2].slices) == 20
+    assert len(contest.plans[-1].decodes.slots) > 1
 
 
 def test_slots_that_steps_have_again_have_masks_too() -> None:
