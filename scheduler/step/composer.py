@@ -78,7 +78,7 @@ class Composer:
         self._long_prompts = LongPrompts(
             config.fairness.max_throughput_loss, running, waiting, step_model
         )
-        self._mask_turns = MaskTurns(limits.max_num_rows, running, waiting)
+        self._mask_turns = MaskTurns(running, waiting)
         self._shares = DecodeShares(config, info.depth, running, waiting, step_model)
         self._prompt_shares = PromptShares(
             config.fairness, running, waiting, step_model, self._shares.prefills

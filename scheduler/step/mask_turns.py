@@ -47,7 +47,7 @@ _NOBODY = -1
 class MaskTurns:
     """Choose among the rows that have constraints; see the module."""
 
-    def __init__(self, _num_slots: int, running: RunningSet, tree: FairTree) -> None:
+    def __init__(self, running: RunningSet, tree: FairTree) -> None:
         self._running = running
         self._tree = tree
         self._rotation, self._batch_rotation = Rotation(), Rotation()
