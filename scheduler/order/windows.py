@@ -143,7 +143,9 @@ class Windows:
         self._share = share
         self._tree = tree
         self._unit = unit
+        # Steps of before are not counted any more, since the work done in them is not.
         self._served, self._recent = tree.served, (0.0, 0.0, 0.0)
+        self._busy_s, self._num_steps = 0.0, 0
         self._to_weigh.clear()
         self._to_review.clear()
         followed = list(self._cohort_of)
