@@ -353,7 +353,7 @@ class AnswersTooLarge(TenantLimited):
     """Wait until answers that are being gathered have been sent, or stream them."""
 
     code = "answers_too_large"
-    message = "Too many log-probabilities of this tenant's answers wait to be sent."
+    message = "Too much of this tenant's answers is being gathered or waits to be sent."
 
 
 class StorageFull(TenantLimited):
@@ -392,10 +392,10 @@ class Saturated(Overloaded):
 
 
 class AnswersSaturated(Overloaded):
-    """Wait: answers of others take up what there is for log-probabilities."""
+    """Wait: answers of others take up what there is for those that are gathered."""
 
     code = "answers_saturated"
-    message = "Too many log-probabilities of answers wait to be sent."
+    message = "Too much of answers is being gathered or waits to be sent."
 
 
 class StoreUnavailable(Overloaded):

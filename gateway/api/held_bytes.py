@@ -7,7 +7,8 @@ asked of the engine. A client that only says how much it is going to send has ta
 keyed request runs on without its client, so its body is held until it has ended, and counts twice
 while it is read from there.
 
-Log-probabilities of answers that are gathered whole: a kilobyte a token, counted as they come.
+Log-probabilities of answers that are gathered whole: a kilobyte a token, counted as they come. Kept
+answers that are sent again, and what a keyed run has said that its client has not read.
 """
 
 from __future__ import annotations
@@ -66,8 +67,25 @@ class HeldBytes:
             raise self._of_tenant(retry_after_s=_RETRY_AFTER_S)
         if self._num_bytes + num_bytes > self._max_bytes:
             raise self._of_all(retry_after_s=_RETRY_AFTER_S)
+        self.hold(tenant_id, num_bytes)
+
+    def ask(self, tenant_id: UUID, num_bytes: int) -> None:
+        """Raise as `take` where there is no room; who holds nothing has it for one of any size."""
+        if self._by_tenant.get(tenant_id):
+            self.take(tenant_id, num_bytes)
+            self.give_back(tenant_id, num_bytes)
+
+    def hold(self, tenant_id: UUID, num_bytes: int) -> None:
+        """Count more that is there already, whatever room there is."""
         self._by_tenant[tenant_id] += num_bytes
         self._num_bytes += num_bytes
+
+    def is_full(self, tenant_id: UUID) -> bool:
+        """Tell whether a tenant has all of its share, or all have everything."""
+        return (
+            self._by_tenant.get(tenant_id, 0) >= self.max_tenant_bytes
+            or self._num_bytes >= self._max_bytes
+        )
 
     def give_back(self, tenant_id: UUID, num_bytes: int) -> None:
         """Count less."""
@@ -99,6 +117,25 @@ class Room:
         """Take what has come. Raises: as `HeldBytes.take`."""
         self._held.take(self._tenant_id, num_bytes)
         self._num_bytes += num_bytes
+
+    def ask(self, num_bytes: int) -> None:
+        """Raise as `HeldBytes.ask` where there is no room for so much."""
+        self._held.ask(self._tenant_id, num_bytes)
+
+    def hold(self, num_bytes: int) -> None:
+        """Count what is there already."""
+        self._held.hold(self._tenant_id, num_bytes)
+        self._num_bytes += num_bytes
+
+    def shrink(self, num_bytes: int) -> None:
+        """Give some of it back."""
+        self._held.give_back(self._tenant_id, num_bytes)
+        self._num_bytes -= num_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether there is no room for anything more."""
+        return self._held.is_full(self._tenant_id)
 
     def is_too_small(self, num_bytes: int) -> bool:
         """Tell whether so much more would not fit if its tenant held nothing else."""

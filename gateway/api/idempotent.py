@@ -3,7 +3,11 @@
 A wrapper around an endpoint. A request without the header passes by. One with it runs in a task
 of its own, to which its client never leaves; what it sends goes to the client, while that is
 there, and into a buffer that becomes the answer kept. A client that reads slowly finds its answer
-buffered up to the bound; beyond that the run waits for it, as any other does.
+buffered up to the bound, or as far as its tenant has room; beyond that the run waits for it, as any
+other does. An answer for which there is no room is not kept.
+
+One that is sent again costs no tokens, but it is fetched and held until its client has read it. So
+it counts as a read, and for as long in what answers of its tenant hold.
 
 The end of an answer is held back until it is kept, so that whoever has seen it can have it again.
 """
@@ -29,6 +33,7 @@ from gateway.domain.idempotency import Answer, Claim
 from gateway.errors import GatewayError, InvalidRequest, ServerDraining
 from gateway.services.inference import IdempotencyService
 from gateway.services.loop_share import charged
+from gateway.services.read_rate import ReadRate
 from gateway.telemetry import names
 
 logger = logging.getLogger(__name__)
@@ -41,10 +46,18 @@ _MAX_END_BYTES: Final = max(map(len, ENDS))
 class Idempotent:
     """Answer a keyed request once."""
 
-    def __init__(self, app: ASGIApp, service: IdempotencyService, bodies: HeldBytes) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        service: IdempotencyService,
+        bodies: HeldBytes,
+        answers: HeldBytes,
+        reads: ReadRate | None = None,
+    ) -> None:
         self._app = app
         self._service = service
-        self._bodies = bodies
+        self._bodies, self._answers = bodies, answers
+        self._reads = reads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         keys = [value for name, value in scope["headers"] if name == HEADER]
@@ -70,7 +83,7 @@ class Idempotent:
         # What runs does not write to its client: it goes on when that has left.
         for extension in (WRITE_NOW, CLIENT_LEFT):
             scope["state"].pop(extension, None)
-        relay = _Relay(self._service.max_answer_bytes)
+        relay = _Relay(self._service.max_answer_bytes, self._answers.room(principal.tenant_id))
         self._service.run(charged(self._serve(scope, claim, body, relay, room)))
         await relay.pump(send)
 
@@ -88,6 +101,8 @@ class Idempotent:
             if answer is None:
                 await self._run(scope, claim, body, relay)
             else:
+                if self._reads is not None:
+                    await self._reads.admit(claim.tenant_id)
                 await _replay(answer, relay)
         except Exception as exc:
             relay.end(exc)
@@ -101,7 +116,11 @@ class Idempotent:
             room.close()
 
     async def _run(self, scope: Scope, claim: Claim, body: bytes, relay: _Relay) -> None:
-        tee = _Tee(relay, self._service.max_answer_bytes)
+        with self._answers.room(claim.tenant_id) as room:
+            tee = _Tee(relay, self._service.max_answer_bytes, room)
+            await self._run_into(tee, scope, claim, body)
+
+    async def _run_into(self, tee: _Tee, scope: Scope, claim: Claim, body: bytes) -> None:
         try:
             await self._app(scope, _only(body), tee.send)
         except Exception:
@@ -119,8 +138,9 @@ class Idempotent:
 class _Relay:
     """Carry messages from a run to its client; one that lags is buffered up to a bound."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, held: Room) -> None:
         self._max_bytes = max_bytes
+        self._held = held
         self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
         self._num_bytes = 0
         self._room = asyncio.Event()
@@ -129,12 +149,22 @@ class _Relay:
 
     async def put(self, message: Message) -> None:
         """Hand over a message, once there is room; for a client that has left, drop it."""
-        while self._num_bytes > self._max_bytes and not self._client_left:
+        while self._is_full and not self._client_left:
             self._room.clear()
             await self._room.wait()
         if not self._client_left:
-            self._num_bytes += len(message.get("body", b""))
+            size_bytes = len(message.get("body", b""))
+            self._num_bytes += size_bytes
+            self._held.hold(size_bytes)
             self._messages.put_nowait(message)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._num_bytes > self._max_bytes or (self._num_bytes > 0 and self._held.is_full)
+
+    def ask(self, num_bytes: int) -> None:
+        """Raise `AnswersTooLarge` or `AnswersSaturated` where there is no room for so much."""
+        self._held.ask(num_bytes)
 
     def end(self, error: Exception | None = None) -> None:
         """Say that no more comes, and why."""
@@ -147,12 +177,17 @@ class _Relay:
         """Send what comes, to the end. Raises: what the run failed with."""
         try:
             while (message := await self._messages.get()) is not None:
-                self._num_bytes -= len(message.get("body", b""))
-                self._room.set()
                 await send(message)
+                size_bytes = len(message.get("body", b""))
+                self._num_bytes -= size_bytes
+                self._held.shrink(size_bytes)
+                self._room.set()
         finally:
             self._client_left = True
+            self._held.close()
             self._room.set()
+            while not self._messages.empty():
+                self._messages.get_nowait()
         if self._error is not None:
             raise self._error
 
@@ -160,8 +195,9 @@ class _Relay:
 class _Tee:
     """Pass on what a run sends, all but the last message, and keep it."""
 
-    def __init__(self, relay: _Relay, max_bytes: int) -> None:
+    def __init__(self, relay: _Relay, max_bytes: int, held: Room) -> None:
         self._relay = relay
+        self._held = held
         self._max_bytes = max_bytes
         self._status = 0
         self._content_type = ""
@@ -201,11 +237,21 @@ class _Tee:
 
     def _keep(self, data: bytes) -> None:
         self._end = (self._end + data)[-_MAX_END_BYTES:]
-        if len(self._body) + len(data) > self._max_bytes:
-            self._is_too_large = True
-            self._body.clear()
-        if not self._is_too_large:
+        if not self._is_too_large and self._has_room(len(data)):
             self._body += data
+
+    def _has_room(self, num_bytes: int) -> bool:
+        if len(self._body) + num_bytes <= self._max_bytes:
+            try:
+                self._held.grow(num_bytes)
+            except GatewayError:
+                pass
+            else:
+                return True
+        self._is_too_large = True
+        self._body.clear()
+        self._held.close()
+        return False
 
 
 def checked_key(keys: list[bytes]) -> str:
@@ -248,5 +294,6 @@ async def _replay(answer: Answer, relay: _Relay) -> None:
         (b"content-length", str(len(answer.body)).encode()),
         (b"idempotent-replayed", b"true"),
     ]
+    relay.ask(len(answer.body))
     await relay.put({"type": "http.response.start", "status": answer.status, "headers": headers})
     await relay.put({"type": "http.response.body", "body": answer.body, "more_body": False})

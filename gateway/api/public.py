@@ -106,7 +106,7 @@ def public_app(
     def once(app: ASGIApp) -> ASGIApp:
         if idempotency is None:
             return app
-        return Idempotent(app, idempotency, bodies)
+        return Idempotent(app, idempotency, bodies, answers, reads)
 
     chat = Chat(ignores_unknown=ignores_unknown)
     completions = Completions(ignores_unknown=ignores_unknown)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -14,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api.access import tenant_only
 from gateway.api.client_left import CLIENT_LEFT
-from gateway.api.held_bytes import HeldBytes
+from gateway.api.held_bytes import HeldBytes, held_answers
 from gateway.api.idempotent import Idempotent
 from gateway.api.public import public_app, with_errors
 from gateway.api.sse import MESSAGE_STOP
@@ -30,6 +31,7 @@ from gateway.services.inference.idempotency import IdempotencyService
 from gateway.services.inference.leased import LeasedInference
 from gateway.services.inference.models import ModelRegistry, ServedModel
 from gateway.services.inference.service import InferenceService
+from gateway.services.read_rate import ReadRate
 from gateway.store import Store
 from gateway.store.idempotency import SqlIdempotency
 from gateway.store.tables import idempotency
@@ -107,9 +109,11 @@ async def served(
     endpoint: ASGIApp,
     service: IdempotencyService | None = None,
     bodies: HeldBytes | None = None,
+    answers: HeldBytes | None = None,
+    reads: ReadRate | None = None,
 ) -> AsyncIterator[httpx.AsyncClient]:
     service = service or IdempotencyService(store.idempotency, SECRETS)
-    app = Idempotent(endpoint, service, bodies or HeldBytes())
+    app = Idempotent(endpoint, service, bodies or HeldBytes(), answers or held_answers(), reads)
     route = tenant_only(PATH, app, Keys(store), method="POST")
     async with service.running(), client_of(with_errors([route])) as client:
         yield client
@@ -128,7 +132,7 @@ async def test_what_runs_does_not_end_with_its_client(store: Store) -> None:
         await Endpoint()(scope, receive, send)
 
     service = IdempotencyService(store.idempotency, SECRETS)
-    kept = Idempotent(endpoint, service, HeldBytes())
+    kept = Idempotent(endpoint, service, HeldBytes(), held_answers())
     app = with_errors([tenant_only(PATH, kept, Keys(store), method="POST")])
 
     async def offering(scope: Scope, receive: Receive, send: Send) -> None:
@@ -319,7 +323,7 @@ async def test_a_slow_client_holds_no_run_up_below_the_bound(store: Store) -> No
     """A client that takes nothing finds its whole answer buffered; the run has ended before."""
     endpoint = Endpoint(STREAM)
     service = IdempotencyService(store.idempotency, SECRETS)
-    app = Idempotent(endpoint, service, HeldBytes())
+    app = Idempotent(endpoint, service, HeldBytes(), held_answers())
     reads, sent = asyncio.Event(), []
 
     async def send(message: Any) -> None:
@@ -351,6 +355,73 @@ async def test_a_slow_client_holds_no_run_up_below_the_bound(store: Store) -> No
         reads.set()
         await answering
     assert sent == [b"", *STREAM[1]]
+
+
+async def test_answers_that_are_sent_again_are_reads(store: Store) -> None:
+    """Who asks for a kept answer more often than it may read is told to wait."""
+    endpoint = Endpoint()
+    async with served(store, endpoint, reads=ReadRate(1, hold_s=0.0)) as client:
+        codes = [(await client.post(PATH, content=b"{}")).status_code for _ in range(30)]
+        again = await client.post(PATH, content=b"{}")
+    assert codes[:2] == [200, 200]
+    assert again.status_code == 429
+    assert len(endpoint.bodies) == 1
+
+
+async def test_answers_that_nobody_reads_are_held_in_room(store: Store) -> None:
+    """While a client does not read a kept answer of 300 bytes, of 512, another has no room.
+
+    There is once that has gone.
+    """
+    answers = held_answers(2048)
+    endpoint = Endpoint((b"application/json", [b"x" * 300]))
+    service = IdempotencyService(store.idempotency, SECRETS)
+    app = Idempotent(endpoint, service, HeldBytes(), answers)
+    async with served(store, endpoint, service, answers=answers) as client:
+        await client.post(PATH, content=b"{}")
+        assert answers.num_bytes == 0
+        assert store.first_start is not None
+        key = next(issued.key for issued in store.first_start.keys if issued.key.tenant == "acme")
+        record = await store.keys.find(key.kid)
+        assert record is not None
+
+        async def never(message: Any) -> None:
+            await asyncio.Event().wait()
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"{}"}
+
+        scope = {
+            "path": PATH,
+            "headers": [(b"idempotency-key", b"order-1")],
+            "state": {
+                "principal": record.principal,
+                "request_id": uuid4().hex,
+                "timeline": Timeline("0" * 32, 0.0, 0),
+            },
+        }
+        unread = asyncio.create_task(app(scope, receive, never))
+        while answers.num_bytes < 300:
+            assert not unread.done()
+            await asyncio.sleep(0.001)
+        refused = await client.post(PATH, content=b"{}")
+        assert code_of(refused) == (429, "answers_too_large")
+        unread.cancel()
+        await asyncio.gather(unread, return_exceptions=True)
+        assert answers.num_bytes == 0
+        assert (await client.post(PATH, content=b"{}")).status_code == 200
+
+
+async def test_an_answer_without_room_is_given_and_not_kept(store: Store) -> None:
+    """A run is not cut short for what its answer takes twice; a retry is told that it is gone."""
+    endpoint = Endpoint((b"application/json", [b"x" * 300]))
+    answers = held_answers(1024)
+    async with served(store, endpoint, answers=answers) as client:
+        first = await client.post(PATH, content=b"{}")
+        second = await client.post(PATH, content=b"{}")
+    assert (first.status_code, len(first.content)) == (200, 300)
+    assert second.status_code == 409
+    assert answers.num_bytes == 0
 
 
 async def test_the_same_key_of_another_tenant_is_another(store: Store) -> None:

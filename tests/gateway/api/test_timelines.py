@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message
 
 from gateway.api.access import tenant_only
-from gateway.api.held_bytes import HeldBytes
+from gateway.api.held_bytes import HeldBytes, held_answers
 from gateway.api.idempotent import Idempotent
 from gateway.api.public import with_errors
 from gateway.domain.timeline import Timeline
@@ -291,7 +291,7 @@ async def test_a_keyed_request_and_its_replay_are_told_of_once_each(
 ) -> None:
     """What runs apart from its client is over when its answer is kept; a replay claims alone."""
     service = IdempotencyService(store.idempotency, SECRETS)
-    keyed = Idempotent(Endpoint(), service, HeldBytes())
+    keyed = Idempotent(Endpoint(), service, HeldBytes(), held_answers())
     route = tenant_only(PATH, keyed, Keys(store), method="POST")
     app = with_errors([route], ended=heard.ended)
     async with service.running(), client_of(app) as client:
