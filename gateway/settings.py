@@ -148,7 +148,7 @@ class Settings(ModelOptions, BaseSettings):
     answer_memory_mib: int = Field(
         default=256,
         ge=16,
-        description="MiB of log-probabilities that wait to be sent, in all; a tenant: a quarter.",
+        description="MiB of answers gathered or not read yet, in all; a tenant: a quarter.",
     )
 
     database_url: SecretStr | None = Field(

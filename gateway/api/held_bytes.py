@@ -7,15 +7,18 @@ asked of the engine. A client that only says how much it is going to send has ta
 keyed request runs on without its client, so its body is held until it has ended, and counts twice
 while it is read from there.
 
-Log-probabilities of answers that are gathered whole: a kilobyte a token, counted as they come. Kept
+Log-probabilities of answers that are gathered whole: a kilobyte a token, counted as they come, so
+what was computed is lost where there is no room for more. Several that grow alike would all come to
+that: so the one that began last gives way to those before it, and batches' give way first. Kept
 answers that are sent again, and what a keyed run has said that its client has not read.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from operator import attrgetter
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 from uuid import UUID
 
 from gateway.errors import (
@@ -51,6 +54,9 @@ class HeldBytes:
         self._of_tenant, self._of_all = of_tenant, of_all
         self._num_bytes = 0
         self._by_tenant: defaultdict[UUID, int] = defaultdict(int)
+        # Of answers that grow yet.
+        self._growing: defaultdict[UUID, set[GrowingRoom]] = defaultdict(set)
+        self._num_rooms = 0
 
     @property
     def num_bytes(self) -> int:
@@ -61,10 +67,37 @@ class HeldBytes:
         """Make room for one request; use as a context manager for as long as it holds anything."""
         return Room(self, tenant_id)
 
+    def growing_room(self, tenant_id: UUID, *, is_batch: bool = False) -> GrowingRoom:
+        """Make room for an answer that is gathered, which gives way to those before it."""
+        self._num_rooms += 1
+        return GrowingRoom(self, tenant_id, (is_batch, self._num_rooms))
+
+    def make_room(self, room: GrowingRoom, tenant_id: UUID, num_bytes: int) -> None:
+        """Have answers of a tenant that began after this one give way for so much more."""
+        growing = self._growing[tenant_id]
+        growing.add(room)
+        while self._by_tenant[tenant_id] + num_bytes > self.max_tenant_bytes:
+            last = max(growing, key=attrgetter("rank"))
+            if last is room:
+                return
+            last.give_way()
+
+    def stops_growing(self, room: GrowingRoom, tenant_id: UUID) -> None:
+        """Note that an answer is whole, or is given up."""
+        growing = self._growing.get(tenant_id)
+        if growing is not None:
+            growing.discard(room)
+            if not growing:
+                del self._growing[tenant_id]
+
+    def refusal(self) -> TenantLimited:
+        """Return what a tenant is refused with."""
+        return self._of_tenant(retry_after_s=_RETRY_AFTER_S)
+
     def take(self, tenant_id: UUID, num_bytes: int) -> None:
         """Count more. Raises: `TenantLimited`, `Overloaded`: there is no room."""
         if self._by_tenant[tenant_id] + num_bytes > self.max_tenant_bytes:
-            raise self._of_tenant(retry_after_s=_RETRY_AFTER_S)
+            raise self.refusal()
         if self._num_bytes + num_bytes > self._max_bytes:
             raise self._of_all(retry_after_s=_RETRY_AFTER_S)
         self.hold(tenant_id, num_bytes)
@@ -147,7 +180,7 @@ class Room:
         if num_bytes:
             self._held.give_back(self._tenant_id, num_bytes)
 
-    def __enter__(self) -> Room:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -157,3 +190,33 @@ class Room:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class GrowingRoom(Room):
+    """Hold what an answer takes that is being gathered; one of greater rank goes sooner."""
+
+    def __init__(self, held: HeldBytes, tenant_id: UUID, rank: tuple[bool, int]) -> None:
+        super().__init__(held, tenant_id)
+        self.rank = rank
+        self._has_given_way = False
+
+    def grow(self, num_bytes: int) -> None:
+        """Take what has come. Raises: as `HeldBytes.take`, and where it has given way."""
+        if self._has_given_way:
+            raise self._held.refusal()
+        self._held.make_room(self, self._tenant_id, num_bytes)
+        super().grow(num_bytes)
+
+    def give_way(self) -> None:
+        """Give all of it back for another; what comes next is refused."""
+        self._has_given_way = True
+        self.close()
+
+    def is_whole(self) -> None:
+        """Note that no more comes: from now on it holds what it has until that is sent."""
+        self._held.stops_growing(self, self._tenant_id)
+
+    def close(self) -> None:
+        """Give all of it back; a second time changes nothing."""
+        self._held.stops_growing(self, self._tenant_id)
+        super().close()

@@ -15,7 +15,7 @@ from starlette.types import Send
 from engine.contract import TokenLogprobs
 from engine.scored import ScoredTokens
 from gateway.api.body import ClientGone
-from gateway.api.held_bytes import Room
+from gateway.api.held_bytes import GrowingRoom
 from gateway.api.json_parts import gathered, giving_way
 from gateway.api.openai.chunks import Chunks
 from gateway.api.sse import EventStream
@@ -41,8 +41,6 @@ _TOKEN_BYTES: Final = 100
 _LOGPROB_BYTES: Final = 40
 # An event a token takes more memory than its text.
 _MANY_EVENTS: Final = 512
-# A vector's number, and how it is spelled, twice while parts are joined.
-_NUMBER_BYTES: Final = 48
 # Of an event that was framed where it stands.
 _FEW_PARTS: Final = 8
 
@@ -157,16 +155,16 @@ class Gathering:
         )
 
 
-async def collect_answer(run: Run, gatherings: Sequence[Gathering], room: Room) -> None:
+async def collect_answer(run: Run, gatherings: Sequence[Gathering], room: GrowingRoom) -> None:
     """Gather every generation of a run and bill it. Raises: as `gather_answer`."""
     await gather_answer(run, gatherings, room)
     run.complete()
 
 
-async def gather_answer(run: Run, gatherings: Sequence[Gathering], room: Room) -> None:
+async def gather_answer(run: Run, gatherings: Sequence[Gathering], room: GrowingRoom) -> None:
     """Gather every generation of a run.
 
-    What log-probabilities and vectors take is taken from `room`. Raises: `AnswersTooLarge`,
+    What log-probabilities take is taken from `room`. Raises: `AnswersTooLarge`,
     `AnswersSaturated`: there is no more of it; `InvalidRequest`: one answer needs all that its
     tenant has.
     """
@@ -174,12 +172,6 @@ async def gather_answer(run: Run, gatherings: Sequence[Gathering], room: Room) -
     async def keep(index: int, piece: Piece) -> None:
         if size_bytes := _held_bytes(piece):
             if room.is_too_small(size_bytes):
-                if piece.vectors:
-                    raise InvalidRequest(
-                        "The vectors of this answer are more than the server gathers for one "
-                        "tenant; send fewer inputs.",
-                        param="input",
-                    )
                 raise InvalidRequest(
                     "The log-probabilities of this answer are more than the server gathers for "
                     "one tenant; ask for fewer tokens or likeliest tokens, or stream them.",
@@ -189,6 +181,7 @@ async def gather_answer(run: Run, gatherings: Sequence[Gathering], room: Room) -
         gatherings[index].add(piece)
 
     await _read_all(run.generations, keep)
+    room.is_whole()
 
 
 async def shape_fairly(
@@ -225,8 +218,6 @@ def _num_logprobs(piece: Piece) -> int:
 
 
 def _held_bytes(piece: Piece) -> int:
-    if piece.vectors:
-        return sum(map(len, piece.vectors)) * _NUMBER_BYTES
     num_tokens = len(piece.logprobs) + len(piece.prompt_logprobs)
     return num_tokens and num_tokens * _TOKEN_BYTES + _num_logprobs(piece) * _LOGPROB_BYTES
 

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.api.body import ClientGone, read_parts
 from gateway.api.client_left import CLIENT_LEFT, OnLeft
 from gateway.api.errors import standing_headers
-from gateway.api.held_bytes import HeldBytes, Room
+from gateway.api.held_bytes import GrowingRoom, HeldBytes, Room
 from gateway.api.openai.answer import (
     Gathering,
     Shape,
@@ -41,6 +41,7 @@ from gateway.api.openai.kinds import (
     Understanding,
     Understood,
     shape_whole,
+    take_room,
 )
 from gateway.api.openai.sampling import requested_tier
 from gateway.api.openai.schemas import RequestFields
@@ -83,23 +84,29 @@ class InferenceEndpoint(Generic[Body]):
         self._overload = overload
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await self._answer(scope, receive, send)
-        except ClientGone:
-            return
+        tenant_id = scope["state"]["principal"].tenant_id
+        with self._answers.growing_room(tenant_id) as gathered:
+            try:
+                await self._answer(scope, receive, send, gathered)
+            except ClientGone:
+                return
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, gathered: GrowingRoom
+    ) -> None:
         kind = self._kind
         principal: Principal = scope["state"]["principal"]
         request_id: str = scope["state"]["request_id"]
         timeline: Timeline = scope["state"]["timeline"]
         with self._bodies.room(principal.tenant_id) as room:
-            body, model, jobs, ignored = await self._read(scope, receive, room)
+            understood = await self._read(scope, receive, room)
+            body, model, jobs, ignored = understood
             timeline.is_stream = bool(body.stream)
             tier = served_tier(principal, requested_tier(body))
             sender = sender_of(principal, tier)
             self._overload.check(tier, model.name, is_light=lambda: model.service.is_light(sender))
             include_usage = wants_usage(body)
+            take_room(understood, gathered)
             run = await self._inference.start(
                 principal,
                 model,
@@ -120,8 +127,7 @@ class InferenceEndpoint(Generic[Body]):
             if body.stream:
                 await self._stream(scope, send, answer, include_usage=include_usage)
                 return
-            with self._answers.room(principal.tenant_id) as room:
-                await self._send_whole(scope, send, answer, room)
+            await self._send_whole(scope, send, answer, gathered)
 
     async def _stream(
         self, scope: Scope, send: Send, answer: Answer[Body], *, include_usage: bool
@@ -144,7 +150,9 @@ class InferenceEndpoint(Generic[Body]):
             return running_usage(answer.usage)
         return null_usage if include_usage else no_usage
 
-    async def _send_whole(self, scope: Scope, send: Send, answer: Answer[Body], room: Room) -> None:
+    async def _send_whole(
+        self, scope: Scope, send: Send, answer: Answer[Body], room: GrowingRoom
+    ) -> None:
         """Gather an answer and send it as one document."""
         tenant_id = scope["state"]["principal"].tenant_id
         gatherings = [Gathering() for _ in answer.run.generations]

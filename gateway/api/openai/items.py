@@ -15,11 +15,18 @@ from uuid import UUID
 
 from gateway.api.body import ClientGone
 from gateway.api.errors import classify, refusal
-from gateway.api.held_bytes import HeldBytes
+from gateway.api.held_bytes import GrowingRoom, HeldBytes
 from gateway.api.openai.answer import Gathering, gather_answer
 from gateway.api.openai.chunks import Envelope
 from gateway.api.openai.endpoint import wants_usage
-from gateway.api.openai.kinds import Answer, AnswerKind, Understanding, Understood, shape_whole
+from gateway.api.openai.kinds import (
+    Answer,
+    AnswerKind,
+    Understanding,
+    Understood,
+    shape_whole,
+    take_room,
+)
 from gateway.api.openai.sampling import requested_tier
 from gateway.domain import Tier
 from gateway.domain.price import Price
@@ -110,12 +117,25 @@ class ItemRunner:
         timeline.enter(names.VALIDATE, time.monotonic())
         understood = await understanding.understand(principal, order.parts, request_id)
         order.parts.clear()
-        body, model = understood.body, understood.model
-        order.model = model.name
+        order.model = understood.model.name
         _check(understood)
-        tier = _tier(order)
+        room = self._answers.growing_room(principal.tenant_id, is_batch=True)
+        with room:
+            take_room(understood, room)
+            return await self._answer(order, kind, understood, room, timeline)
+
+    async def _answer(
+        self,
+        order: ItemOrder,
+        kind: AnswerKind[Any],
+        understood: Understood[Any],
+        room: GrowingRoom,
+        timeline: Timeline,
+    ) -> ItemAnswer:
+        body, model = understood.body, understood.model
+        request_id, tier = order.request_id.hex, _tier(order)
         run = await self._inference.start(
-            principal,
+            order.principal,
             model,
             understood.jobs,
             tier,
@@ -129,7 +149,7 @@ class ItemRunner:
             answer_id = f"{kind.id_prefix}{request_id}"
             envelope = Envelope(answer_id, int(time.time()), model.name, model.fingerprint, tier)
             answer = Answer(body, model, run, envelope, is_batch=True)
-            return await self._whole(order, kind, answer)
+            return await self._whole(order, kind, answer, room)
         except ClientGone:
             run.close()
             raise Overloaded("The item's run was ended.", retry_after_s=1) from None
@@ -147,15 +167,14 @@ class ItemRunner:
             raise
 
     async def _whole(
-        self, order: ItemOrder, kind: AnswerKind[Any], answer: Answer[Any]
+        self, order: ItemOrder, kind: AnswerKind[Any], answer: Answer[Any], room: GrowingRoom
     ) -> ItemAnswer:
         """Gather an answer. Raises: `CountersUnavailable`: it could not be billed any more."""
         run, tenant_id = answer.run, order.principal.tenant_id
-        with self._answers.room(tenant_id) as room:
-            gatherings = [Gathering() for _ in run.generations]
-            await gather_answer(run, gatherings, room)
-            pool = self._inference.pool
-            parts = await shape_whole(kind, answer, gatherings, pool, room, tenant_id)
+        gatherings = [Gathering() for _ in run.generations]
+        await gather_answer(run, gatherings, room)
+        pool = self._inference.pool
+        parts = await shape_whole(kind, answer, gatherings, pool, room, tenant_id)
         size_bytes = sum(map(len, parts))
         if size_bytes > MAX_ANSWER_BYTES:
             raise InvalidRequest(

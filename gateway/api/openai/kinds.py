@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -38,6 +38,9 @@ _FEW_TOKENS: Final = 1 << 16
 # A decoder keeps the interpreter for milliseconds at a time.
 _DECODE_REST_RATIO: Final = 5.0
 _STREAM: Final = Fates(STREAM_OPTIONS)
+# A vector's number, and how it is spelled, twice while parts are joined; and the same as base64.
+_NUMBER_BYTES: Final = 48
+_ENCODED_NUMBER_BYTES: Final = 16
 
 
 class AnswerKind(Protocol[Body]):
@@ -138,6 +141,27 @@ def require_role(model: ServedModel, *, makes_vectors: bool) -> None:
         param="model",
         code="model_not_supported",
     )
+
+
+def take_room(understood: Understood[Any], room: Room) -> None:
+    """Take what vectors need that a body asks for, before any is made.
+
+    Raises: `AnswersTooLarge`, `AnswersSaturated`: there is no room; `InvalidRequest`: its tenant
+    would not have it with nothing else there.
+    """
+    body, jobs = understood.body, understood.jobs
+    if not isinstance(jobs, EmbeddingJob):
+        return
+    is_encoded = body.encoding_format == "base64"
+    number_bytes = _ENCODED_NUMBER_BYTES if is_encoded else _NUMBER_BYTES
+    size_bytes = len(jobs.inputs) * understood.model.info.embedding_size * number_bytes
+    if room.is_too_small(size_bytes):
+        raise InvalidRequest(
+            "The vectors of this answer are more than the server gathers for one tenant; send "
+            "fewer inputs" + ("." if is_encoded else ", or ask for base64."),
+            param="input",
+        )
+    room.grow(size_bytes)
 
 
 async def shape_whole(

@@ -16,7 +16,7 @@ import msgspec
 from starlette.types import Scope, Send
 
 from gateway.api.body import SHORT_BODY_BYTES
-from gateway.api.held_bytes import HeldBytes, Room
+from gateway.api.held_bytes import GrowingRoom, HeldBytes, Room
 from gateway.api.json_parts import gathered
 from gateway.api.openai.answer import (
     Gathering,
@@ -151,7 +151,7 @@ class ResponsesEndpoint(InferenceEndpoint[ResponsesRequest]):
             )
 
     async def _send_whole(
-        self, scope: Scope, send: Send, answer: Answer[ResponsesRequest], room: Room
+        self, scope: Scope, send: Send, answer: Answer[ResponsesRequest], room: GrowingRoom
     ) -> None:
         gathering = Gathering()
         await collect_answer(answer.run, [gathering], room)

@@ -19,7 +19,7 @@ from gateway.domain.batch import ItemResult
 from gateway.domain.quota import Standing
 from gateway.domain.timeline import Content, Timeline
 from gateway.domain.usage import Outcome
-from gateway.errors import GatewayError, InternalFailure
+from gateway.errors import AnswersSaturated, GatewayError, InternalFailure
 from gateway.services.inference.chat_text import Message
 from gateway.services.inference.embedding_inputs import EmbeddingJob, PreparedEmbedding
 from gateway.services.inference.generation import Computing, Piece
@@ -79,10 +79,11 @@ class Run:
         self._settle(Outcome.CANCELLED, item)
 
     def fail(self, error: GatewayError) -> None:
-        """Bill what came before an error; a fault of ours is not billed."""
+        """Bill what came before an error that is not ours, nor for room that others take."""
         if self._timeline is not None:
             self._timeline.failed(error.code, error.limit)
-        self._end(Outcome.FAILED if isinstance(error, InternalFailure) else Outcome.CANCELLED)
+        is_ours = isinstance(error, InternalFailure | AnswersSaturated)
+        self._end(Outcome.FAILED if is_ours else Outcome.CANCELLED)
 
     def close(self) -> None:
         """Free what still computes, and bill it if nobody has."""

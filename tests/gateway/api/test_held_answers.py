@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
@@ -10,6 +11,7 @@ import httpx
 import pytest
 
 from gateway.api.held_bytes import HeldBytes, held_answers
+from gateway.errors import AnswersTooLarge
 from gateway.services.fair_pool import FairPool
 from gateway.services.inference.models import ServedModel
 from gateway.services.inference.service import InferenceService
@@ -85,3 +87,37 @@ async def test_several_answers_share_the_room(server: Server) -> None:
     refused = await server.ask(60)
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "answers_saturated")
     assert server.answers.num_bytes == 3 * SHARE + SHARE // 2
+
+
+async def test_of_answers_that_grow_alike_the_last_give_way(server: Server) -> None:
+    """Of six at once that have room for two some are sent whole, and the others are refused.
+
+    Refused where they come to it, none would be sent: all are nearly done by then.
+    """
+    answers = await asyncio.gather(*(server.ask(48, logprobs=5) for _ in range(6)))
+    codes = [answer.status_code for answer in answers]
+    assert codes[:2] == [200, 200]
+    assert 429 in codes
+    assert server.answers.num_bytes == 0
+
+
+def test_batches_give_way_first_and_what_is_whole_does_not() -> None:
+    """The answer of a batch goes before one that began later, and never one that is being sent."""
+    held = held_answers(400)
+    whole, batch = held.growing_room(TENANT), held.growing_room(TENANT, is_batch=True)
+    last = held.growing_room(TENANT)
+    whole.grow(40)
+    whole.is_whole()
+    batch.grow(30)
+    last.grow(30)
+    last.grow(30)
+    assert (whole.num_bytes, batch.num_bytes, last.num_bytes) == (40, 0, 60)
+    for room in (batch, last):
+        with pytest.raises(AnswersTooLarge):
+            room.grow(1)
+    first = held.growing_room(OTHERS[0])
+    first.grow(100)
+    for room in (whole, batch, last, first):
+        room.close()
+    assert held.num_bytes == 0
+    assert not held._growing

@@ -23,6 +23,7 @@ from engine.demo import MODEL_DIR
 from engine.embedding_config import EmbeddingConfig
 from engine.open import open_engine
 from engine.text import Tokenizer
+from gateway.api.held_bytes import held_answers
 from gateway.domain.usage import Outcome, UsageRow
 from gateway.services.fair_pool import FairPool
 from gateway.services.inference import embedding, embedding_inputs
@@ -380,3 +381,28 @@ async def test_who_leaves_pays_for_what_was_computed(
     assert row.outcome is Outcome.CANCELLED
     assert 0 < row.input_tokens < 500 * 250
     assert (row.output_tokens, embedder.service.room().num_online_running) == (0, 0)
+
+
+@pytest.mark.parametrize(("encoding", "number_bytes"), [("float", 48), ("base64", 16)])
+async def test_vectors_without_room_are_refused_before_they_are_made(
+    model: ServedModel,
+    embedder: ServedModel,
+    rows: list[UsageRow],
+    encoding: str,
+    number_bytes: int,
+) -> None:
+    """Four inputs fill what a tenant has, five are too many, and for one more there is none yet."""
+    answers = held_answers(4 * 4 * SIZE * number_bytes)
+    async with opened(model, embedder, rows, answers=answers) as client:
+        body = {"model": "vectors", "encoding_format": encoding}
+        fits = await client.post("/v1/embeddings", json=body | {"input": ["a"] * 4})
+        assert fits.status_code == 200
+        never = await client.post("/v1/embeddings", json=body | {"input": ["a"] * 5})
+        assert (never.status_code, never.json()["error"]["param"]) == (400, "input")
+        assert rows[0].tenant_id is not None
+        with answers.room(rows[0].tenant_id) as room:
+            room.grow(3 * 4 * SIZE)
+            now = await client.post("/v1/embeddings", json=body | {"input": ["a"] * 4})
+            assert (now.status_code, now.json()["error"]["code"]) == (429, "answers_too_large")
+    assert len(rows) == 1
+    assert answers.num_bytes == 0

@@ -26,7 +26,14 @@ from gateway.api.openai.endpoint import ClientWatch
 from gateway.domain import Principal, Tier
 from gateway.domain.price import Price
 from gateway.domain.usage import Outcome, UsageRow
-from gateway.errors import AuthenticationFailed, InternalFailure, ServerDraining
+from gateway.errors import (
+    AnswersSaturated,
+    AnswersTooLarge,
+    AuthenticationFailed,
+    GatewayError,
+    InternalFailure,
+    ServerDraining,
+)
 from gateway.services.fair_pool import FairPool
 from gateway.services.inference import InferenceService, Job, LeasedInference, Run, ServedModel
 from scheduler.config import first_come
@@ -319,6 +326,18 @@ async def test_what_a_stop_of_the_server_cuts_off_before_a_token_costs_nothing(
     run.fail(ended.value)
     assert bench.billed() == (0, 0, 0)
     assert bench.rows[-1].outcome is Outcome.CANCELLED
+
+
+@pytest.mark.parametrize("error", [AnswersSaturated, AnswersTooLarge])
+async def test_an_answer_given_up_for_others_costs_what_its_own_tenant_took(
+    bench: Bench, error: type[GatewayError]
+) -> None:
+    """What its own tenant's answers took is its own doing, what those of others took is not."""
+    run = await bench.start_to(300, prompt_of(1))
+    run.fail(error(retry_after_s=1.0))
+    is_own = error is AnswersTooLarge
+    assert bench.rows[-1].outcome is (Outcome.CANCELLED if is_own else Outcome.FAILED)
+    assert (bench.billed() == (0, 0, 0)) is not is_own
 
 
 async def test_however_it_ends_the_bill_is_what_was_computed_and_found(bench: Bench) -> None:
