@@ -139,7 +139,8 @@ class SharedPrefix:
     def _forget(self, leader: Sequence, led: _Led) -> None:
         del self._led[leader]
         for name in led.names:
-            if self._leader_of_block[name] is leader:
+            # Another of a higher band may have taken it over, and be done with it.
+            if self._leader_of_block.get(name) is leader:
                 del self._leader_of_block[name]
         self._ready.extend(led.groups.values())
 

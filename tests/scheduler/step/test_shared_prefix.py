@@ -250,6 +250,27 @@ def test_nobody_waits_for_a_prompt_of_a_lower_band() -> None:
     assert "r0" not in driver.last
 
 
+@pytest.mark.parametrize("how", ["computed", "cancelled"])
+def test_who_was_led_no_more_ends_after_who_took_over(how: str) -> None:
+    """A prompt that another of a higher band computes as well goes on to its own end."""
+    driver = Driver(make_engine(max_num_seqs=16, num_blocks=400))
+    driver.scheduler = Scheduler(driver.engine.info, PRESETS["mixed"])
+    batch = replace(member(0), band=Band.BATCH)
+    driver.offer(batch)
+    driver.turn()
+    for number in range(40):
+        prompt = [number] * 60
+        driver.offer(fakes.make_request(f"on{number}", tenant_id="on", prompt=prompt))
+    driver.offer(member(1))
+    while "r1" not in driver.last:
+        assert driver.turn()
+    assert "r0" not in driver.last
+    if how == "cancelled":
+        assert driver.scheduler.cancel("r0", driver.now) is not None
+    driver.run()
+    check_all_ended(driver, [member(1)] if how == "cancelled" else [batch, member(1)])
+
+
 def test_a_step_holds_and_lets_go_a_few() -> None:
     """Of a hundred that share a prompt a step takes out 32, and as many may wait again after it."""
     engine = make_engine(max_num_seqs=64, num_blocks=2000, max_num_batched_tokens=220, depth=2)
