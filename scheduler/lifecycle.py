@@ -262,9 +262,12 @@ class Lifecycle:
             self._promote(sequence, Band.DUE, now)
 
     def _promote(self, sequence: Sequence, band: Band, now: float) -> None:
-        waits = sequence in self.waiting
+        waits, was_held = sequence in self.waiting, sequence.is_held
         if waits:
             self.waiting.remove(sequence, now)
+        elif was_held:
+            # Whom it waits for may stay in the batch band, and get on no further.
+            self._shared_prefix.leave(sequence)
         # What it has not had yet is served in the band that it goes to.
         unserved = self.charges.unserved(sequence)
         if unserved:
@@ -283,6 +286,8 @@ class Lifecycle:
             self.running.decode_rows.accounts[sequence.slot] = sequence.account
         if waits:
             self.waiting.push(sequence, now)
+        elif was_held:
+            self.queue(sequence, now)
 
     def is_late(self, sequence: Sequence, now: float) -> bool:
         """Tell whether a request's time passed while it waited."""

@@ -115,6 +115,20 @@ def test_who_is_held_waits_again_when_the_other_goes() -> None:
     assert life.places(follower) == (True, False, False)
 
 
+def test_who_is_forced_up_while_held_waits_for_no_lower_band() -> None:
+    """A held request of the batch band waits for a slot once it is forced up; others stay held."""
+    life = Life()
+    leader, first, second = (life.take_in(n, band=Band.BATCH) for n in ("leader", "a", "b"))
+    life.admit(leader)
+    assert life.holds(first)
+    assert life.holds(second)
+    life.cycle._promote(first, Band.DUE, 1.0)
+    assert life.places(first) == (True, False, False)
+    assert life.places(second) == (False, False, True)
+    assert not life.holds(first)
+    assert not first.course.is_held
+
+
 @pytest.mark.parametrize("state", ["waiting", "running", "held"])
 def test_an_end_frees_what_is_held_wherever_it_finds_the_request(state: str) -> None:
     """After a request's end no record knows it, and its slot and blocks are free."""
