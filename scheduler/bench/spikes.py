@@ -1,9 +1,9 @@
 """What one call of the scheduler takes where a tenant has made it as large as it can.
 
 Offers beside thousands of keys of one tenant, which all wait; plans while thousands of requests
-have run out of time at once; the offer of a prompt as long as a model takes, hashed beforehand as
-the service does it. No step of anybody else should wait a millisecond for any of these. Thread CPU
-time, as in `scheduler.bench.scheduler_bench`.
+have run out of time at once, and while thousands share a prompt; the offer of a prompt as long as a
+model takes, hashed beforehand as the service does it. No step of anybody else should wait a
+millisecond for any of these. Thread CPU time, as in `scheduler.bench.scheduler_bench`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from scheduler.request import Admit, Request, Slo
 from scheduler.sequence import Sequence
 
 _NUM_TIMED = 50
+_NUM_PROMPTS = 5
 _LONG_PROMPT = 120_000
 _PROFILE = "a100-llama-3-8b"
 
@@ -31,6 +32,7 @@ def measure_spikes(num_requests: int) -> dict[str, list[float]]:
     return {
         "offer_beside_keys": _offers_beside_keys(num_requests),
         "plan_with_expired": _plans_with_expired(num_requests),
+        "plan_with_followers": _plans_with_followers(num_requests),
         "offer_long_prompt": _offers_of_long_prompts(),
     }
 
@@ -69,6 +71,35 @@ def _plans_with_expired(num_expired: int) -> list[float]:
     return times
 
 
+def _plans_with_followers(num_followers: int) -> list[float]:
+    """Time for each of some prompts the plan that holds, and the one that lets go."""
+    scheduler = _open(2 * num_followers)
+    engine = NullEngine(scheduler.info, load_profile(_PROFILE))
+    # What it takes to begin many is another thing: there are two slots.
+    for number in range(scheduler.info.max_num_seqs - 2):
+        _take_in(scheduler, _request(number, num_output_tokens=1_000))
+    for _ in range(4):
+        _timed_step_us(scheduler, engine)
+    times: list[float] = []
+    for prompt in range(_NUM_PROMPTS):
+        numbers = range(1_000_000, 1_000_001 + num_followers)
+        for number in numbers:
+            _take_in(scheduler, _request(number, token_id=1_000 + prompt, num_prompt_tokens=200))
+        times += [_timed_step_us(scheduler, engine) for _ in range(2)]
+        for number in numbers:
+            scheduler.cancel(str(number), 0.0)
+    return times
+
+
+def _timed_step_us(scheduler: Scheduler, engine: NullEngine) -> float:
+    before_ns = time.thread_time_ns()
+    plan = scheduler.plan(0.0)
+    took_us = (time.thread_time_ns() - before_ns) / 1000
+    assert plan is not None
+    scheduler.report(engine.collect(engine.launch(plan)), 0.0)
+    return took_us
+
+
 def _offers_of_long_prompts() -> list[float]:
     scheduler = _open(2 * _NUM_TIMED, max_model_len=2 * _LONG_PROMPT)
     times = []
@@ -102,6 +133,7 @@ def _request(
     number: int,
     *,
     key: str = "key",
+    token_id: int | None = None,
     num_prompt_tokens: int = 20,
     num_output_tokens: int = 16,
     slo: Slo | None = None,
@@ -111,7 +143,7 @@ def _request(
         request_id=str(number),
         tenant_id="tenant",
         key_id=key,
-        prompt_token_ids=array("i", [number]) * num_prompt_tokens,
+        prompt_token_ids=array("i", [number if token_id is None else token_id]) * num_prompt_tokens,
         params=SamplingParams(max_tokens=num_output_tokens, ignore_eos=True),
         cache_salt=b"tenant",
         arrival_s=0.0,

@@ -39,7 +39,12 @@ def test_report_has_its_figures_and_growth(
     assert figures["growth"]["value"] > 0
     assert figures["growth"]["goal"] == "<= 1.3"
     assert figures["plan_report_held_p50_us"]["value"] > 0
-    for name in ("offer_beside_keys", "plan_with_expired", "offer_long_prompt"):
+    for name in (
+        "offer_beside_keys",
+        "plan_with_expired",
+        "plan_with_followers",
+        "offer_long_prompt",
+    ):
         assert figures[f"{name}_p50_us"]["goal"] == "<= 1000"
         assert figures[f"{name}_p50_us"]["value"] > 0
     samples = report["samples"]["plan and report"]
