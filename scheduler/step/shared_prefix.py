@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 from scheduler.sequence import Sequence
 
-# Of prompts, in a step, and for each request besides: of short ones 32, of long ones a few, which
+# Of prompts, in a step, and for each request besides: of short ones 16, of long ones a few, which
 # take a millisecond.
-_MAX_NUM_TOKENS = 262_144
+_MAX_NUM_TOKENS = 131_072
 _NUM_TOKENS_EACH = 8_192
 
 _Group = OrderedDict[Sequence, None]

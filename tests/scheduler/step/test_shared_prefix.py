@@ -272,7 +272,7 @@ def test_who_was_led_no_more_ends_after_who_took_over(how: str) -> None:
 
 
 def test_a_step_holds_and_lets_go_a_few() -> None:
-    """Of a hundred that share a prompt a step takes out 32, and as many may wait again after it."""
+    """Of a hundred that share a prompt a step takes out 16, and as many may wait again after it."""
     engine = make_engine(max_num_seqs=64, num_blocks=2000, max_num_batched_tokens=220, depth=2)
     driver = Driver(engine)
     requests = [member(i) for i in range(100)]
@@ -289,7 +289,7 @@ def test_a_step_holds_and_lets_go_a_few() -> None:
     num_held.append(prefix.num_held)
     driver.turn()
     num_held.append(prefix.num_held)
-    assert num_held == [32, 64, 64, 32]
+    assert num_held == [16, 32, 32, 16]
     driver.run()
     check_all_ended(driver, requests)
 
