@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ import msgspec
 from gateway.settings import Settings
 
 _MAX_TEXT = 120
+# Settings are described for the README, which is Markdown.
+_LINK = re.compile(r"\[([^]]+)]\(([^)]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +37,16 @@ def setting_rows(
             name=name,
             text=_text(shown[name]),
             source=_source(settings, name, environment),
-            help=field.description or "",
+            help=_plain(field.description or ""),
             variable=f"SLUICE_{name.upper()}",
         )
         for name, field in type(settings).model_fields.items()
     ]
+
+
+def _plain(description: str) -> str:
+    """Leave out the marks of Markdown; a link is the name of its document."""
+    return _LINK.sub(r"\2", description).replace("`", "")
 
 
 def _source(settings: Settings, name: str, environment: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -63,10 +63,15 @@ def load_models(settings: Settings, *, version: str) -> list[ServedModel]:
     planned = planned_models(settings)
     if len(planned) > 1:
         # What is misspelled in the last table is said before the first is loaded, which takes long.
-        for each in planned:
-            _attempt(each, _check)
+        check_models(planned)
     turns = EngineTurns() if len(planned) > 1 else None
     return [_attempt(each, partial(_load, version=version, turns=turns)) for each in planned]
+
+
+def check_models(planned: Sequence[PlannedModel]) -> None:
+    """Find what is misspelled of models before any is loaded. Raises: as `load_models`."""
+    for each in planned:
+        _attempt(each, _check)
 
 
 def load_model(settings: Settings, *, version: str) -> ServedModel:

@@ -58,12 +58,19 @@ def check(no_header: NoHeader = False, as_json: AsJson = False) -> None:
     settings = read_settings({})
     if settings is None:
         sys.exit(Exit.USAGE)
+    from engine.errors import EngineError
+    from gateway.app.model_loading import check_models
     from gateway.app.model_plan import planned_models
     from gateway.errors import StartupFailed
+    from gateway.http.options import check_tls
+    from gateway.store.first_start import plan_first_start
 
     try:
         planned = planned_models(settings)
-    except StartupFailed as exc:
+        check_models(planned)
+        plan_first_start(settings)
+        check_tls(settings)
+    except (EngineError, StartupFailed) as exc:
         raise CliError(str(exc), Exit.USAGE) from None
     rows: list[dict[str, Any]] = [
         {

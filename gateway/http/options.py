@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.domain.address import Network
+from gateway.errors import StartupFailed
 from gateway.http.limits import HttpLimits
 from gateway.http.open_files import Room
 from gateway.settings import Settings
@@ -22,7 +24,11 @@ class HttpOptions:
 
     @classmethod
     def of(cls, settings: Settings, room: Room) -> HttpOptions:
-        """Read those of the public port, for as many connections as there is room for."""
+        """Read those of the public port, for as many connections as there is room for.
+
+        Raises: `StartupFailed`: as `check_tls`.
+        """
+        check_tls(settings)
         limits = HttpLimits(
             max_connections=room.public,
             max_connections_per_address=settings.max_connections_per_address,
@@ -41,3 +47,23 @@ class HttpOptions:
             limits=HttpLimits(max_connections=room.admin),
             trusted_proxies=settings.trusted_proxies,
         )
+
+
+def check_tls(settings: Settings) -> None:
+    """Load the certificate and its key, if any. Raises: `StartupFailed`: which one is not good."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return
+    for name, path in (
+        ("SLUICE_TLS_CERT", settings.tls_cert),
+        ("SLUICE_TLS_KEY", settings.tls_key),
+    ):
+        try:
+            path.read_bytes()
+        except OSError as exc:
+            raise StartupFailed(f"{name}: {path}: {exc.strerror}") from None
+    try:
+        ssl.create_default_context().load_cert_chain(settings.tls_cert, settings.tls_key)
+    except ssl.SSLError as exc:
+        raise StartupFailed(
+            f"SLUICE_TLS_CERT and SLUICE_TLS_KEY are no certificate and its key: {exc.reason}"
+        ) from None

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from gateway.cli.commands import app
 from gateway.cli.config import example
+from gateway.cli.exits import CliError
 from gateway.settings import Settings
 
 
@@ -65,3 +66,22 @@ def test_a_check_fails_as_a_start_would(elsewhere: Path) -> None:
     found = CliRunner().invoke(app, ["config", "check"])
     assert found.exit_code == 2
     assert "sluice.toml, line 3: [[models]] no. 1: kv_share" in found.output
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('scheduler_policy = "vtcc"', "vtcc"),
+        ('scheduler_preset = "lowlatency"', "lowlatency"),
+        ('init_keys = "abc"', "SLUICE_INIT_KEYS"),
+        ('init_tenants = "A B"', "SLUICE_INIT_TENANTS"),
+        ('model = "/nowhere/a-model"', "/nowhere/a-model"),
+        ('tls_cert = "/no.pem"\ntls_key = "/no.pem"', "SLUICE_TLS_CERT: /no.pem"),
+    ],
+)
+def test_a_check_refuses_what_a_start_would(elsewhere: Path, line: str, said: str) -> None:
+    """What can be told without starting anything is told, and the check fails."""
+    (elsewhere / "sluice.toml").write_text(line)
+    found = CliRunner().invoke(app, ["config", "check"])
+    assert isinstance(found.exception, CliError)
+    assert said in str(found.exception)
