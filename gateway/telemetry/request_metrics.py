@@ -46,7 +46,10 @@ _METHODS: Final = frozenset({"GET", "POST", "DELETE"})
 CLASSES: Final = frozenset({*(tier.value for tier in Tier), "batch"})
 _BATCH: Final = "batch"
 # The first of each model.
-_MOST_GEN_AI, _MOST_HTTP, _MOST_DECISIONS = 8, 24, 40
+_MOST_GEN_AI: Final = 8
+# Of each status and of each class and outcome, more than there are routes, or codes and limits:
+# nobody's 401s take the place of our 503s, and these are told apart whoever asked for what before.
+_MOST_HTTP, _MOST_DECISIONS = 256, 128
 # Asked for every few seconds, and of no interest unless they fail.
 _PROBES: Final = frozenset({"/livez", "/readyz", "/startupz", "/health", "/ping"})
 _MAX_CLASSES: Final = len(CLASSES) + 1
@@ -98,11 +101,16 @@ class RequestMetrics:
         self._tpot = Histograms(families.TPOT, TPOT_BOUNDS, most=most)
         self._duration = Histograms(families.DURATION, DURATION_BOUNDS, most=most)
         self._usage = Histograms(families.TOKEN_USAGE, TOKEN_BOUNDS, most=2 * (num_models + 1))
-        self._http = Histograms(families.HTTP_DURATION, HTTP_BOUNDS, most=_MOST_HTTP)
+        self._http = Histograms(
+            families.HTTP_DURATION,
+            HTTP_BOUNDS,
+            most=_MOST_HTTP,
+            folds=("http_request_method", "http_route"),
+        )
         self._queue = Histograms(families.QUEUE_TIME, TTFT_BOUNDS, most=_MAX_CLASSES)
         self._gap = Histograms(families.MAX_GAP, TTFT_BOUNDS, most=_MAX_CLASSES)
         self._requests = Counts(families.REQUESTS, most=5 * _MAX_CLASSES)
-        self._decisions = Counts(families.DECISIONS, most=_MOST_DECISIONS)
+        self._decisions = Counts(families.DECISIONS, most=_MOST_DECISIONS, folds=("limit",))
         self._waits = Counts(families.WAITS, most=16)
         # Zeros, so that the first of each is seen as a rise.
         for cause in WaitCause:

@@ -9,7 +9,7 @@ and not yet in the sum. A bucket keeps the last trace that fell into it and was 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Final
@@ -71,22 +71,52 @@ def _exemplar(seen: _Seen) -> Exemplar:
     return Exemplar({"trace_id": f"{trace_id:032x}"}, value, at_s)
 
 
-class Histograms:
-    """Hold the histograms of a family by label values: `most` of them, then one for all others."""
+class _Places:
+    """Say as what values of labels that are new are counted: as they are, or as `other`.
 
-    def __init__(self, family: Family, bounds: Sequence[float], *, most: int) -> None:
+    Those that differ in a label outside of `folds` take no places of each other: there are `most`
+    of each, and beyond them `folds` alone become `other`. All labels fold where none is named.
+    """
+
+    def __init__(self, family: Family, most: int, folds: Collection[str]) -> None:
+        self._most = most
+        self._folds = tuple(not folds or label in folds for label in family.labels)
+        self._taken: dict[tuple[str, ...], int] = {}
+
+    def of(self, values: tuple[str, ...]) -> tuple[str, ...]:
+        """Take a place for values that have none, or return what they are counted as."""
+        folded = tuple(
+            OTHER if folds else value for folds, value in zip(self._folds, values, strict=True)
+        )
+        taken = self._taken.get(folded, 0)
+        if taken >= self._most:
+            return folded
+        self._taken[folded] = taken + 1
+        return values
+
+
+class Histograms:
+    """Hold the histograms of a family by label values: `most` of them, then one for all others.
+
+    With `folds` that is so for all that are alike in the other labels, of which there must be few.
+    """
+
+    def __init__(
+        self, family: Family, bounds: Sequence[float], *, most: int, folds: Collection[str] = ()
+    ) -> None:
         self.family = family
         self._bounds = bounds
-        self._most = most
+        self._places = _Places(family, most, folds)
         self._of: dict[tuple[str, ...], Histogram] = {}
 
     def of(self, *values: str) -> Histogram:
         """Find one, or make it."""
         found = self._of.get(values)
         if found is None:
-            if len(self._of) >= self._most:
-                values = (OTHER,) * len(values)
-            found = self._of.setdefault(values, Histogram(self._bounds))
+            values = self._places.of(values)
+            found = self._of.get(values)
+            if found is None:
+                found = self._of[values] = Histogram(self._bounds)
         return found
 
     def collect(self) -> Metric:
@@ -99,21 +129,22 @@ class Histograms:
 
 
 class Counts:
-    """Hold the sums of a family by label values: `most` of them, then one for all others."""
+    """Hold the sums of a family by label values: `most` of them, then one for all others.
 
-    def __init__(self, family: Family, *, most: int) -> None:
+    With `folds` that is so for all that are alike in the other labels, of which there must be few.
+    """
+
+    def __init__(self, family: Family, *, most: int, folds: Collection[str] = ()) -> None:
         self.family = family
-        self._most = most
+        self._places = _Places(family, most, folds)
         self._of: dict[tuple[str, ...], float] = {}
 
     def add(self, values: tuple[str, ...], amount: float = 1) -> None:
         """Add to one."""
         before = self._of.get(values)
         if before is None:
-            before = 0
-            if len(self._of) >= self._most:
-                values = (OTHER,) * len(values)
-                before = self._of.get(values, 0)
+            values = self._places.of(values)
+            before = self._of.get(values, 0)
         self._of[values] = before + amount
 
     def collect(self) -> Metric:

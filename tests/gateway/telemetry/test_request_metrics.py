@@ -139,6 +139,26 @@ def test_only_kept_traces_are_exemplars() -> None:
     assert b"trace_id" not in counting.metrics.render()[0]
 
 
+def test_strangers_do_not_hide_what_a_route_answers() -> None:
+    """Whatever was refused for want of a key before, an answer counts by its status and route."""
+    counting = Counting()
+    nobody = {"tenant_id": None, "tier": "", "model": "", "limit": ""}
+    for number in range(300):
+        for method in ("GET", "POST", "DELETE", f"M{number}"):
+            counting.requests.tell(
+                refused(method=method, route=f"/r{number}", status=401, code=f"c{number}", **nobody)
+            )
+    counting.requests.tell(refused(status=503, code="server_draining", limit=""))
+    labels = {"http_request_method": "POST", "http_route": "/v1/chat/completions"}
+    name, status = "http_server_request_duration_seconds_count", "http_response_status_code"
+    assert counting.value(name, **labels, **{status: "503"}) == 1
+    assert counting.labels(name, status) == {"401", "503"}
+    assert len(counting.labels(name, "http_request_method")) == 5
+    labels = {"class": "default", "outcome": "refused", "limit": "server_draining"}
+    assert counting.value("sluice_admission_decisions_total", **labels) == 1
+    assert counting.num_series < 257 * 17 + 17 + 300
+
+
 def test_ten_thousand_tenants_stay_below_two_thousand_series() -> None:
     """Whatever comes in a request's words, labels are ours and few."""
     everyone = [UUID(int=number) for number in range(1, 10_001)]
@@ -166,7 +186,7 @@ def test_ten_thousand_tenants_stay_below_two_thousand_series() -> None:
                 route=draw.choice(["/v1/chat/completions", "/v1/completions"]),
                 method=draw.choice(["POST", f"M{number}"]),
                 outcome=draw.choice(["completed", "failed", "cancelled"]),
-                status=draw.choice([200, 400 + number % 100, 500]),
+                status=draw.choice([200, 400, 401, 404, 405, 429, 500, 503]),
                 ended_s=100.0 + number / 100,
             )
         )

@@ -12,6 +12,8 @@ from gateway.telemetry.series import OTHER, Counts, Histograms
 BOUNDS = (0.1, 1.0, 10.0)
 TIME = Family("x_seconds", "histogram", "A time.", ("class",))
 COUNT = Family("x_total", "counter", "A count.", ("class",))
+TIMES_BY_KIND = Family("y_seconds", "histogram", "A time.", ("kind", "who"))
+COUNTS_BY_KIND = Family("y_total", "counter", "A count.", ("kind", "who"))
 
 
 @given(st.lists(st.floats(0, 100) | st.sampled_from(BOUNDS)))
@@ -43,6 +45,24 @@ def test_beyond_the_most_all_is_other() -> None:
     assert rows == {"c0": 1, "c1": 1, OTHER: 98}
     counted = {s.labels["class"]: s.value for s in times.collect().samples if "count" in s.name}
     assert counted == rows
+
+
+def test_what_does_not_fold_keeps_places_of_its_own() -> None:
+    """What takes all places of one kind takes none of another's, and beyond them its kind stays."""
+    times = Histograms(TIMES_BY_KIND, BOUNDS, most=2, folds=("who",))
+    counts = Counts(COUNTS_BY_KIND, most=2, folds=("who",))
+    for number in range(10):
+        times.of("bad", f"w{number}").observe(1.0)
+        counts.add(("bad", f"w{number}"))
+    times.of("good", "w9").observe(1.0)
+    counts.add(("good", "w9"))
+    expected = {("bad", "w0"): 1, ("bad", "w1"): 1, ("bad", OTHER): 8, ("good", "w9"): 1}
+    for family in (times, counts):
+        assert {
+            (s.labels["kind"], s.labels["who"]): s.value
+            for s in family.collect().samples
+            if s.name.endswith(("_count", "_total"))
+        } == expected
 
 
 def test_an_exemplar_stands_at_its_bucket() -> None:
