@@ -11,7 +11,8 @@ up as lost, puts the true row in its place, and adds the difference. It must be 
 the first cannot see a row that another gateway commits while it runs.
 
 The answer to a keyed request goes to its record in the transaction of its row. Where another run
-has answered that request, the row says so by billing nothing.
+has answered that request, the row says so by billing nothing. A row of an item that was refused
+before its model was known brings its result alone: a refused request is not in the ledger either.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class SqlLedger:
                 bills = await _bills(connection, rows)
                 given = {"rows": _encoder.encode(bills).decode()}
                 inserted: int = (await connection.execute(_INSERT, given)).scalar_one()
-            if inserted == len(rows):
+            if inserted == len(bills):
                 return inserted
             async with self._database.platform(Purpose.LEDGER) as connection:
                 replaced: int = (await connection.execute(_REPLACE_LOST, given)).scalar_one()
@@ -180,7 +181,8 @@ async def _bills(connection: AsyncConnection, rows: Sequence[UsageRow]) -> Seque
         # After an outage, or a kill, that may be all that were under way.
         logger.warning("%d items of batches were run by others too: not billed", len(late_items))
         late |= late_items
-    bills = [row.bill() for row in rows]
+    # One without a model has reserved nothing: no row can be there that is given up as lost.
+    bills = [row.bill() for row in rows if row.model]
     return [_unbilled(bill) if bill.request_id in late else bill for bill in bills]
 
 

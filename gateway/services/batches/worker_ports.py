@@ -20,8 +20,8 @@ class ItemOrder:
 
     `prices` are those of its batch, by model. The window ends at `expires_at_s`, in seconds since
     1970. `begun` is called once it is reserved and with the engine; the parts are gone by then.
-    `model` becomes what it asks for, as far as that is known. `attempt` counts its runs, and
-    `previous_id` was the request of the one before.
+    `model` becomes what it asks for; of one that is refused before, usage tells nothing. `attempt`
+    counts its runs, and `previous_id` was the request of the one before.
     """
 
     principal: Principal
