@@ -62,7 +62,7 @@ def compile_grammar(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:
         if not fresh.is_error():
             return matcher
         matcher = fresh
-    raise GrammarRefused(_reason(matcher.get_error()))
+    raise GrammarRefused(_reason(matcher.get_error(), has_ref="$ref" in grammar))
 
 
 class GrammarConstraint:
@@ -102,8 +102,8 @@ class GrammarConstraint:
             raise ConstraintFailed(_reason(self._matcher.get_error()))
 
 
-def _reason(error: str) -> str:
-    """Say in one line what the library says in several."""
+def _reason(error: str, *, has_ref: bool = False) -> str:
+    """Say in one line what the library says in several, of what refers to schemas or does not."""
     lines = [line.strip() for line in error.splitlines()]
     kept = [line for line in lines if line and not line.startswith("<non-verbose")]
     text = " ".join(kept).replace("Unsatisfiable schema:", "no value is of the schema:", 1)
@@ -111,7 +111,8 @@ def _reason(error: str) -> str:
         if said.search(text):
             text = f"'{keyword}': {text}"
     if text.startswith("NoExtension"):
-        text = "no text fits it; does a '$ref' lead to itself?"
+        text = "no text fits it"
+        text += "; does a '$ref' lead to itself?" if has_ref else "."
     if len(text) <= _HEAD_CHARS + _TAIL_CHARS:
         return text
     return f"{text[:_HEAD_CHARS]} … {text[-_TAIL_CHARS:]}"

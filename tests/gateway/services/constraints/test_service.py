@@ -205,6 +205,24 @@ async def test_a_clients_grammar_names_no_token_and_no_other_grammar(
         await compiled(constraints, client_grammar_spec(grammar, param="p"))
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        regex_spec(r"[^\s\S]", param="p"),
+        client_grammar_spec("start: start", param="p"),
+        json_spec({"type": "object", "required": ["a"], "properties": {"a": False}}, param="p"),
+    ],
+    ids=lambda spec: spec.grammar[:40],
+)
+async def test_what_no_text_fits_is_refused_in_its_own_words(
+    constraints: Constraints, spec: ConstraintSpec
+) -> None:
+    """It is said to be met by nothing; of references where there are none nobody is asked."""
+    with pytest.raises(ConstraintRefused, match=r"no text fits it|no value") as refused:
+        await compiled(constraints, spec)
+    assert "$ref" not in refused.value.message
+
+
 async def test_what_an_engine_cannot_do_is_refused(constraints: Constraints) -> None:
     """An engine without masks, or a model without an end token, takes no constraint."""
     spec = json_spec({"type": "object"}, param="response_format")
