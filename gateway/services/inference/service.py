@@ -422,6 +422,13 @@ def _fit_context(model: ServedModel, job: Job, num_prompt_tokens: int) -> Sampli
     wanted = job.params.max_tokens
     if job.clip_max_tokens and room >= 1:
         wanted = min(wanted, room)
+    if wanted > room and job.is_prompt_alone:
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {context} tokens. However, your prompt has "
+            f"{num_prompt_tokens} tokens, and to compute it takes room for one more, though none "
+            "is returned: the prompt is too long.",
+            param=job.prompt_param,
+        )
     if wanted > room:
         raise ContextLengthExceeded(
             f"This model's maximum context length is {context} tokens. However, you requested "

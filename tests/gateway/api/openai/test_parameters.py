@@ -336,3 +336,17 @@ async def test_a_prompt_alone_is_echoed_and_billed(demo_client: httpx.AsyncClien
     plain = (await demo_client.post(PATHS["text"], json=body | {"echo": True})).json()
     assert plain["choices"][0]["text"] == "Hello world"
     assert (await demo_client.post(PATHS["text"], json=body)).status_code == 400
+
+
+async def test_a_prompt_alone_that_fills_the_context_is_too_long(
+    demo_client: httpx.AsyncClient,
+) -> None:
+    """One token less is computed; the message tells of the prompt and of no completion."""
+    body = {"model": "demo", "max_tokens": 0, "echo": True}
+    fits = await demo_client.post(PATHS["text"], json=body | {"prompt": [5] * 1023})
+    assert fits.status_code == 200
+    refused = await demo_client.post(PATHS["text"], json=body | {"prompt": [5] * 1024})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (400, "context_length_exceeded")
+    assert "your prompt has 1024 tokens" in error["message"]
+    assert "completion" not in error["message"]
