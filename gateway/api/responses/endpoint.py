@@ -105,7 +105,9 @@ class ResponsesEndpoint(InferenceEndpoint[ResponsesRequest]):
         if previous is not None and self._stored is not None:
             timeline: Timeline = state["timeline"]
             timeline.enter(names.RECALL, time.monotonic())
-            previous_id = read_response_id(previous, param="previous_response_id")
+            previous_id = read_response_id(
+                previous, param="previous_response_id", code="previous_response_not_found"
+            )
             chain = await self._stored.chain(principal.tenant_id, previous_id, room.grow)
             timeline.enter(names.VALIDATE, time.monotonic())
         recalled = state["recalled"] = Recalled(self._responses, chain)

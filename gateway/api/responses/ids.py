@@ -18,11 +18,11 @@ _RESPONSE: Final = re.compile(r"resp_([0-9a-f]{32})", re.ASCII)
 _FIRST_INPUT: Final = 1 << 20
 
 
-def read_response_id(text: str, *, param: str = "response_id") -> UUID:
+def read_response_id(text: str, *, param: str = "response_id", code: str | None = None) -> UUID:
     """Read a response's id. Raises: `ResponseNotFound`: no response has such a one."""
     if match := _RESPONSE.fullmatch(text):
         return UUID(match[1])
-    raise ResponseNotFound(param=param)
+    raise ResponseNotFound(param=param, code=code)
 
 
 def response_name(response_id: UUID) -> str:

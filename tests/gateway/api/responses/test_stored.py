@@ -233,7 +233,9 @@ async def test_what_is_not_there_is_not_found(desk: Desk, name: str) -> None:
         assert refused.json()["error"]["code"] == "response_not_found"
     refused = await desk.client.post(PATH, json=BODY | {"previous_response_id": name})
     assert refused.status_code == 404
-    assert refused.json()["error"]["param"] == "previous_response_id"
+    error = refused.json()["error"]
+    assert error["param"] == "previous_response_id"
+    assert error["code"] == "previous_response_not_found"
     assert not desk.num_computed
 
 
