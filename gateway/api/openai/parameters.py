@@ -52,7 +52,7 @@ COMMON: Final = (
     Parameter("top_p", H, 0.5, "0 to 1; 0 is greedy"),
     Parameter("top_k", H, 4, "-1 or 0 is off"),
     Parameter("min_p", H, 0.1, "0 to 1"),
-    Parameter("seed", H, 7, "64 bits"),
+    Parameter("seed", H, 7, "64 bits, signed"),
     Parameter("stop", H, ["zzz"], "up to 4 of up to 256 characters"),
     Parameter("stop_token_ids", H, [5], "up to 64"),
     Parameter("ignore_eos", H, True),

@@ -241,7 +241,7 @@ def _seed(value: int | None) -> int:
         return _SEEDS.getrandbits(64)
     low, high = INTEGERS["seed"]
     if not low <= value <= high:
-        raise InvalidRequest("'seed' must fit 64 bits.", param="seed")
+        raise InvalidRequest(f"'seed' must be between {low} and {high}.", param="seed")
     return value
 
 

@@ -140,6 +140,16 @@ async def test_bad_chat_field_is_named(
     assert model.service.snapshot().running == 0
 
 
+@pytest.mark.parametrize("seed", [-(2**63) - 1, 2**63, 2**64 - 1])
+async def test_a_seed_that_is_too_large_is_told_its_range(
+    client: httpx.AsyncClient, seed: int
+) -> None:
+    """It has 64 bits with its sign, which "64 bits" alone does not say."""
+    body = {"model": "sim", "messages": MESSAGES, "seed": seed}
+    error = check(await client.post(CHAT, json=body), 400)
+    assert f"between {-(2**63)} and {2**63 - 1}" in error["message"]
+
+
 @pytest.mark.parametrize(
     ("field", "param"),
     [
