@@ -44,7 +44,7 @@ from gateway.errors import (
 )
 from gateway.http.answer_cycle import AnswerCycle, LeavingWatch
 from gateway.http.limits import HttpLimits, Place
-from gateway.http.request_head import RequestLine, check_headers, check_target
+from gateway.http.request_head import RequestLine, check_headers, check_target, without_host
 from gateway.http.small_reads import READ_BYTES
 from gateway.http.write_now import PartWriter
 
@@ -143,9 +143,10 @@ class GuardedProtocol(HttpToolsProtocol):
             if len(self.headers) > self._max_headers or self._head_bytes > self._max_head_bytes:
                 self._check_size()
             version = self.parser.get_http_version()
-            check_target(self.url)
             value_of = check_headers(self.headers, version)
             self._request_line.check(self.parser.get_method(), self.url, version, value_of)
+            self.url = without_host(self.url, value_of)
+            check_target(self.url)
             if self.parser.should_upgrade():
                 raise MalformedRequest("This server upgrades to no other protocol.")
         except GatewayError as exc:

@@ -1,10 +1,11 @@
 """What a request's head may not contain, judged on the bytes that were sent.
 
-Routes and rights are decided on `scope["path"]`, which is decoded. A proxy in front may have
-judged the bytes, so a path that the two could read differently is refused: an encoded slash or
-dot, `//`, `..`, a backslash. A Host that is no host has poisoned URLs built from it (CVE-2026-
-48710), and a body whose length is told in two ways is where one request hides another (RFC 9112,
-section 6.3).
+Routes and rights are decided on `scope["path"]`, which is decoded. A proxy in front may have judged
+the bytes, so a path that the two could read differently is refused: an encoded slash or dot, `//`,
+`..`, a backslash. A Host that is no host has poisoned URLs built from it (CVE-2026-48710), and a
+body whose length is told in two ways is where one request hides another (RFC 9112, section 6.3). A
+target may name the host too (section 3.2.2), if it is the one of the Host header: what is judged
+and routed then is its path.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from gateway.errors import MalformedRequest
 Header = tuple[bytes, bytes]
 
 _AMBIGUOUS = re.compile(rb"//|\\|%(?:2[eEfF]|5[cC]|[01][0-9a-fA-F]|7[fF])|(?:^|/)\.\.?(?:/|$)")
+_WITH_HOST = re.compile(rb"https?://([^/?#]+)([^#]*)", re.IGNORECASE | re.DOTALL)
 # A name, an IPv4 address or an IPv6 address in brackets, and a port.
 _HOST = re.compile(rb"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
@@ -80,6 +82,22 @@ def check_target(target: bytes) -> None:
         raise MalformedRequest(
             "The path may not contain '//', '..', a backslash, or an encoded slash or dot."
         )
+
+
+def without_host(target: bytes, value_of: Mapping[bytes, bytes]) -> bytes:
+    """Return the path and the query of a target, which may have a host before them.
+
+    `value_of` are the values of the headers. Raises: `MalformedRequest`: they name another host.
+    """
+    if target.startswith(b"/"):
+        return target
+    found = _WITH_HOST.fullmatch(target)
+    if found is None:
+        return target
+    named, rest = found.groups()
+    if named.lower() != value_of.get(b"host", named).lower() or not _is_host(named):
+        raise MalformedRequest("The request's target and its 'host' header name different hosts.")
+    return rest if rest.startswith(b"/") else b"/" + rest
 
 
 def check_headers(headers: Sequence[Header], http_version: str) -> Mapping[bytes, bytes]:

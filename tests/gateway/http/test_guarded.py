@@ -78,6 +78,11 @@ def code_of(answer: bytes) -> str:
         (b"GET / HTTP/1.1\r\nHost: a/?x=\r\n\r\n", 400, "malformed_request"),
         (b"GET /a%2fb HTTP/1.1\r\nHost: a\r\n\r\n", 400, "malformed_request"),
         (b"GET //a HTTP/1.1\r\nHost: a\r\n\r\n", 400, "malformed_request"),
+        (b"GET http://a//b HTTP/1.1\r\nHost: a\r\n\r\n", 400, "malformed_request"),
+        (b"GET http://a/../b HTTP/1.1\r\nHost: a\r\n\r\n", 400, "malformed_request"),
+        (b"GET http://a/b%2fc HTTP/1.1\r\nHost: a\r\n\r\n", 400, "malformed_request"),
+        (b"GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n", 400, "malformed_request"),
+        (b"GET ftp://a/ HTTP/1.1\r\nHost: a\r\n\r\n", 400, "malformed_request"),
         (b"GET /a/../b HTTP/1.1\r\nHost: a\r\n\r\n", 400, "malformed_request"),
         (post(b"", b"Content-Length: 3", b"Transfer-Encoding: chunked"), 400, "malformed_request"),
         (
@@ -125,6 +130,21 @@ async def test_pieces_and_pipelines_are_served() -> None:
         assert (await exchange(served, *pieces)).startswith(OK)
         assert (await exchange(served, request + request)).count(OK) == 2
         assert served.bodies == [b"hello"] * 3
+
+
+async def test_a_target_with_its_host_is_served_by_its_path() -> None:
+    """Servers must take what clients send to proxies; what comes behind is read as ever."""
+    seen = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append((scope["path"], scope["raw_path"], scope["query_string"]))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    target = post(b"hello", b"Content-Length: 5", path=b"http://A/v1/%61?x=http://b//")
+    async with serve_guarded(QUICK, app) as served:
+        assert (await exchange(served, target + target)).count(OK) == 2
+    assert seen == [("/v1/a", b"/v1/%61", b"x=http://b//")] * 2
 
 
 @pytest.mark.parametrize("step", [1, 7, 50, 77, 100])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import MalformedRequest
-from gateway.http.request_head import check_headers, check_target
+from gateway.http.request_head import check_headers, check_target, without_host
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,34 @@ def test_a_path_that_reads_in_two_ways_is_refused(path: bytes) -> None:
 def test_a_plain_path_passes(path: bytes) -> None:
     """Dots in names and encoded characters that mean nothing to a path are no harm."""
     check_target(path)
+
+
+@pytest.mark.parametrize(
+    ("target", "rest"),
+    [
+        (b"/v1/models?a=http://b", b"/v1/models?a=http://b"),
+        (b"http://a:80/v1/models?b=c", b"/v1/models?b=c"),
+        (b"HTTPS://A:80/v1", b"/v1"),
+        (b"http://a:80", b"/"),
+        (b"http://a:80?b=/c", b"/?b=/c"),
+        (b"http://a:80//v1", b"//v1"),
+        (b"http://a:80/http://a:80/v1", b"/http://a:80/v1"),
+        (b"*", b"*"),
+        (b"ftp://a:80/v1", b"ftp://a:80/v1"),
+    ],
+)
+def test_a_target_may_name_its_host(target: bytes, rest: bytes) -> None:
+    """What is left of it is its path and query, which are judged as those of any other."""
+    assert without_host(target, {b"host": b"a:80"}) == rest
+
+
+@pytest.mark.parametrize(
+    "target", [b"http://b/", b"http://a/", b"http://x@a:80/", b"http://a:80@b"]
+)
+def test_a_target_names_no_other_host(target: bytes) -> None:
+    """Two hosts would be two readings of whom it is for."""
+    with pytest.raises(MalformedRequest):
+        without_host(target, {b"host": b"a:80"})
 
 
 @pytest.mark.parametrize("host", [b"a", b"api.example.com:8000", b"127.0.0.1:80", b"[::1]:8000"])
