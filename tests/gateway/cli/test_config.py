@@ -72,7 +72,7 @@ def test_a_check_fails_as_a_start_would(elsewhere: Path) -> None:
     ("line", "said"),
     [
         ('scheduler_policy = "vtcc"', "vtcc"),
-        ('scheduler_preset = "lowlatency"', "lowlatency"),
+        ('scheduler_preset = "lowlatency"', "SLUICE_SCHEDULER_PRESET"),
         ('init_keys = "abc"', "SLUICE_INIT_KEYS"),
         ('init_tenants = "A B"', "SLUICE_INIT_TENANTS"),
         ('model = "/nowhere/a-model"', "/nowhere/a-model"),
