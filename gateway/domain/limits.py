@@ -103,6 +103,9 @@ class Limit:
 class Limits:
     """Hold a principal's limits until `until_s`, those of a scope together.
 
+    `changes` say when those of each scope were changed last, also where none are left: so the
+    counters know who has not heard of a limit from who knows that it is gone.
+
     They are compared by identity, as the store keeps beside each how it spells it.
     """
 
@@ -111,6 +114,7 @@ class Limits:
     has_hard: bool
     has_queue: bool
     output_tpm: int | None
+    changes: tuple[tuple[Scope, int], ...] = ()
 
 
 NO_LIMITS: Final = Limits((), float("inf"), False, False, None)

@@ -212,16 +212,22 @@ def _pack(limits: Limits) -> tuple[bytes, _Places]:
             if not places or places[-1][0].scope != limit.scope:
                 places.append([])
             places[-1].append(limit)
-        kept = _packed[limits] = _encode([_pack_scope(scope) for scope in places]), places
+        changes = dict(limits.changes)
+        scopes = [
+            _pack_scope(place[0].scope, place, changes.pop(place[0].scope, 0)) for place in places
+        ]
+        # Last, as they are no places: those that have no limits now.
+        scopes += [_pack_scope(scope, (), changed_us) for scope, changed_us in changes.items()]
+        kept = _packed[limits] = _encode(scopes), places
     return kept
 
 
-def _pack_scope(limits: Sequence[Limit]) -> msgspec.Raw:
+def _pack_scope(scope: Scope, limits: Sequence[Limit], changed_us: int) -> msgspec.Raw:
     """Pack a scope by itself, as most are shared and the script keeps what it has unpacked.
 
     It goes as a MessagePack string: what Redis has knows no binary type.
     """
-    packed = _encode([scope_key(limits[0].scope), [_entry(limit) for limit in limits]])
+    packed = _encode([scope_key(scope), [_entry(limit) for limit in limits], changed_us])
     return msgspec.Raw(b"\xdb" + len(packed).to_bytes(4, "big") + packed)
 
 

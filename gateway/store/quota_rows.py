@@ -58,7 +58,8 @@ async def quotas_in_force(
 ) -> tuple[tuple[ScopeQuota, ...], datetime | None]:
     """Return the limits that a key's requests meet now, the narrowest scope first.
 
-    With them comes when an override among them ends, None where there is none.
+    A scope whose limits were all taken off is among them: the counters are told so. With them comes
+    when an override among them ends, None where there is none.
     """
     plan = None if plan_id is None else Scope(ScopeKind.PLAN, plan_id)
     tenant = Scope(ScopeKind.TENANT, tenant_id)
@@ -70,7 +71,7 @@ async def quotas_in_force(
     )
     rows = await quota_rows(connection, scopes if plan is None else (*scopes, plan))
     effective = [rows.effective(scope, plan if scope is tenant else None) for scope in scopes]
-    in_force = tuple(one for one in effective if not one.quota.is_empty)
+    in_force = tuple(one for one in effective if one.changed_us or not one.quota.is_empty)
     ends = [row.ends_at for row in rows.rows.values() if row.ends_at is not None]
     return in_force, min(ends, default=None)
 

@@ -73,6 +73,7 @@ def compile_limits(
         any(limit.slot is not None and limit.is_hard for limit in limits),
         any(limit.metric is Metric.QUEUED_TOKENS for limit in limits),
         min(output_tpms, default=None),
+        tuple((scope.scope, scope.changed_us) for scope in quotas if scope.changed_us),
     )
 
 

@@ -315,29 +315,31 @@ local function entry_in(from, slot)
   return entry
 end
 
--- Put a running request into a window whose limit was set, or changed, after it had begun.
+-- Put a running request into a window whose limit was set, or changed, after it had begun; not into
+-- one whose limit it began without because that was gone.
 local function put_into(id, record, key, from)
   local slot = slot_of(from, record[AT])
   if not slot then return end
   local entry, scopes, found = entry_in(from, slot), cmsgpack.unpack(record[PACKED]), nil
   for i = 1, #scopes do
     local sent = cmsgpack.unpack(scopes[i])
-    if sent[1] == key then found = {i, sent[2]} end
+    if sent[1] == key then found = {i, sent[2], sent[3] or 0} end
   end
-  local entries = found and found[2] or {}
+  local entries, heard = found and found[2] or {}, found and found[3] or 0
+  if heard > from[10] then return end
   for i = 1, #entries do
     local old = entries[i]
     if old[4] == entry[4] and old[6] == slot then
       if old[10] >= entry[10] then return end
       entry[11], entries[i] = old[11], entry
-      scopes[found[1]] = cmsgpack.pack({key, entries})
+      scopes[found[1]] = cmsgpack.pack({key, entries, heard})
       record[PACKED] = cmsgpack.pack(scopes)
       return remember(id, record)
     end
   end
   entry[11] = true
   entries[#entries + 1] = entry
-  scopes[found and found[1] or #scopes + 1] = cmsgpack.pack({key, entries})
+  scopes[found and found[1] or #scopes + 1] = cmsgpack.pack({key, entries, heard})
   record[PACKED] = cmsgpack.pack(scopes)
   remember(id, record)
   local scope = scope_with(key, {entry})
@@ -356,6 +358,12 @@ local function counts_in(scopes, key, from)
   return false
 end
 
+-- Tell whether a window's limit is gone for a request that does not count in it: its gateway has heard
+-- of a later change. If it is set again, the window is loaded anew, with what ran without it.
+local function is_gone(scopes, key, from)
+  return (scopes.heard[key] or 0) > from[10]
+end
+
 -- The young windows that a request is to count in and does not.
 local function news_for(record)
   forget_old()
@@ -363,7 +371,8 @@ local function news_for(record)
   local news, scopes = {}, scopes_of(record[PACKED])
   for _, key in ipairs(owners_of(record[META])) do
     for _, one in ipairs(young_of[key] or {}) do
-      if not counts_in(scopes, key, one[2]) then news[#news + 1] = one end
+      local is_news = not is_gone(scopes, key, one[2]) and not counts_in(scopes, key, one[2])
+      if is_news then news[#news + 1] = one end
     end
   end
   return news

@@ -89,12 +89,14 @@ local function bind(scope, layout)
 end
 
 -- It is good from `start` until `stop`, while all of its windows are in the slot that they name.
--- It is sent as {key, {entry, ...}}, an entry being {kind, amount's index, limit, name}, for a rate also {us for
--- each of its units}, for a window {hard, start, end, oldest slot, width of a slot, when the scope's
--- limits were changed}; of one that a running request was put into, also whether it was new to it.
+-- It is sent as {key, {entry, ...}, when the scope's limits were changed}, an entry being {kind, amount's
+-- index, limit, name}, for a rate also {us for each of its units}, for a window {hard, start, end, oldest
+-- slot, width of a slot, when the scope's limits were changed}; of one that a running request was put
+-- into, also whether it was new to it.
 local scope_of = kept(function(packed)
   local sent = cmsgpack.unpack(packed)
   local scope = {key = sent[1], entries = {}, has_hard = false, start = 0, stop = HUGE}
+  scope.changed = sent[3] or 0
   for i, from in ipairs(sent[2]) do
     local entry = {kind = from[1], amount = from[2], limit = from[3], name = from[4]}
     if entry.kind == RATE then
@@ -112,10 +114,15 @@ local scope_of = kept(function(packed)
   return scope
 end)
 
--- The same few limits come again and again: the scopes of the platform with every request.
+-- The same few limits come again and again: the scopes of the platform with every request. Those that
+-- have no limits, and come last, only tell of what change their gateway has heard.
 local scopes_of = kept(function(packed)
-  local scopes = cmsgpack.unpack(packed)
-  for i = 1, #scopes do scopes[i] = scope_of(scopes[i]) end
+  local sent, scopes = cmsgpack.unpack(packed), {heard = {}}
+  for i = 1, #sent do
+    local scope = scope_of(sent[i])
+    scopes.heard[scope.key] = scope.changed
+    if #scope.entries > 0 then scopes[#scopes + 1] = scope end
+  end
   return scopes
 end)
 

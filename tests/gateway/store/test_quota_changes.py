@@ -24,10 +24,11 @@ from gateway.domain.counters import (
     Waiting,
 )
 from gateway.domain.limits import NO_LIMITS, Amounts, Denied, Limits, Told
-from gateway.domain.quota import Quota
+from gateway.domain.quota import PLATFORM, Quota, Scope, ScopeKind, ScopeQuota
 from gateway.domain.tier import Tier
 from gateway.domain.window import Window
 from gateway.services.quotas.bill import Meta
+from gateway.services.quotas.compile import compile_limits
 from tests.gateway.store.quota_harness import LEASE_S, Counters, limits_of, used
 
 LEASE_US = LEASE_S * 1_000_000
@@ -47,6 +48,13 @@ class World:
         self.num_changes += 1
         quota = Quota(**limits)  # type: ignore[arg-type]
         return limits_of(self.counters.now_s, self.num_changes, tenant=quota)
+
+    def set_platform(self, tenant: Quota | None = None, **limits: int) -> Limits:
+        """Return the limits of a tenant that has its own after a change of the platform's."""
+        self.num_changes += 1
+        own = () if tenant is None else (ScopeQuota(Scope(ScopeKind.TENANT, TENANT), tenant),)
+        platform = ScopeQuota(PLATFORM, Quota(**limits), self.num_changes)
+        return compile_limits((*own, platform), self.counters.now_s)
 
     def ask(self, limits: Limits, tokens: int, *, tenant: UUID = TENANT) -> tuple[str, Answer]:
         """Reserve for a request, loading nothing; return its id and the answer."""
@@ -191,6 +199,64 @@ def test_a_gateway_with_the_limit_as_it_was_passes_it_no_more(world: World) -> N
     assert isinstance(world.ask(before, 101)[1], Building)
     world.begin(before, 100)
     assert world.stands(lowered) == (300, 100)
+
+
+def test_a_limit_that_is_taken_off_holds_nobody_up(world: World) -> None:
+    """Who knows that it is gone begins at once; who has never heard of it waits as before."""
+    limits = world.set(daily_tokens=1)
+    world.load(limits, 500)
+    lifted = world.set()
+    assert isinstance(world.ask(NO_LIMITS, 1)[1], Building)
+    running = world.begin(lifted, 300)
+    more = Extend(running, 256, 0, LEASE_US, Told())
+    assert world.counters.run(more) == [Extended(256)]
+
+
+def test_a_limit_that_is_replaced_by_one_over_another_window_holds_nobody_up(
+    world: World,
+) -> None:
+    """Only what is limited now is weighed, and counted."""
+    day = world.set(budget_nano_usd=1, budget_window=Window("day"))
+    world.load(day, 500)
+    month = world.set(budget_nano_usd=10_000, budget_window=Window("month"))
+    world.load(month, 500)
+    world.begin(month, 300)
+    assert world.stands(month) == (500, 3000)
+
+
+def test_a_platforms_limit_that_is_taken_off_holds_no_tenant_up(world: World) -> None:
+    """Also not one whose own limits are as they were."""
+    platform = world.set_platform(daily_tokens=1)
+    world.load(platform, 500)
+    both = world.set_platform(Quota(rpm=10))
+    for tenant in (TENANT, OTHER):
+        world.begin(both, 300, tenant=tenant)
+    world.begin(world.set_platform(), 300, tenant=OTHER)
+
+
+def test_a_limit_that_is_gone_is_not_that_of_what_began_without_it(world: World) -> None:
+    """A gateway that has not heard that it is gone loads it; what runs goes on."""
+    limits, lifted = world.set(daily_tokens=1), world.set()
+    running = world.begin(lifted, 300)
+    assert world.load(limits, 0) == Done()
+    more = Extend(running, 256, 0, LEASE_US, Told())
+    assert world.counters.run(more) == [Extended(256)]
+
+
+def test_a_limit_that_was_taken_off_at_once_and_set_again_has_lost_nothing(world: World) -> None:
+    """What ran without it comes from the ledger; a gateway that takes it for gone is held to it."""
+    limits = world.set(daily_tokens=1000)
+    world.load(limits, 0)
+    first = world.serve(limits, 400)
+    lifted = world.set()
+    second = world.serve(lifted, 500)
+    again = world.set(daily_tokens=1000)
+    assert isinstance(world.ask(again, 1)[1], Unknown)
+    assert world.load(again, 900, (first, second), (first, second)) == Done()
+    assert world.stands(again) == (900, 0)
+    assert isinstance(world.ask(lifted, 101)[1], Building)
+    world.begin(lifted, 60)
+    assert world.stands(again) == (900, 60)
 
 
 def test_what_is_held_again_is_held_in_a_young_limit_too(world: World) -> None:

@@ -173,16 +173,25 @@ def test_limits_are_sent_by_scope_as_packed_strings() -> None:
     [scopes] = encode([Look(LIMITS)])[1:]
     packed = [msgspec.msgpack.decode(scope) for scope in _strings(scopes)]
     assert packed == [
-        [KEY, [[1, 1, 60, "rpm", 1_000_000.0], [2, 4, 2, "run"]]],
+        [KEY, [[1, 1, 60, "rpm", 1_000_000.0], [2, 4, 2, "run"]], 0],
         [
             TENANT,
             [
                 DAILY_SENT,
                 [3, 7, 7, "usd.month", 0, *_february(), 0],
             ],
+            0,
         ],
     ]
     assert encode([Look(NO_LIMITS)])[1:] == [b"\x90"]
+
+
+def test_scopes_are_sent_with_the_last_change_of_their_limits() -> None:
+    """Those that have none left come last, where they take no number from the others."""
+    limits = limits_of(DAY_S, 7, key=Quota(), tenant=Quota(rpm=60))
+    [scopes] = encode([Look(limits)])[1:]
+    packed = [msgspec.msgpack.decode(scope) for scope in _strings(scopes)]
+    assert packed == [[TENANT, [[1, 1, 60, "rpm", 1_000_000.0]], 7], [KEY, [], 7]]
 
 
 def test_operations_on_the_same_limits_share_an_argument() -> None:

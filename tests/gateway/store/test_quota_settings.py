@@ -79,9 +79,24 @@ async def scopes(store: Store) -> Scopes:
 
 
 async def test_a_key_without_limits_meets_none(scopes: Scopes) -> None:
-    """Scopes that set nothing, or that set everything to nothing, are left out."""
-    await scopes.store.quota_settings.put(ACTOR, scopes.tenant, Quota(budget_hard=True))
+    """Scopes that never set anything are left out."""
     assert await scopes.met() == ()
+
+
+async def test_a_scope_that_took_its_limits_off_is_named_with_the_change(scopes: Scopes) -> None:
+    """So counters can tell that its limits are gone from not having heard of them."""
+    settings = scopes.store.quota_settings
+    await settings.put(ACTOR, scopes.tenant, Quota(daily_tokens=1))
+    before = await scopes.changed_us()
+    await settings.put(ACTOR, scopes.tenant, Quota())
+    assert await scopes.met() == (ScopeQuota(scopes.tenant.scope, Quota()),)
+    assert await scopes.changed_us() > before
+    over = QuotaOverride(Quota(daily_tokens=1), datetime.now(UTC) + timedelta(seconds=0.1))
+    await settings.override(ACTOR, scopes.tenant, over)
+    before = await scopes.changed_us()
+    await asyncio.sleep(0.2)
+    assert await scopes.met() == (ScopeQuota(scopes.tenant.scope, Quota()),)
+    assert await scopes.changed_us() > before
 
 
 async def test_the_narrowest_scope_comes_first(scopes: Scopes) -> None:

@@ -102,6 +102,29 @@ async def test_a_gateway_that_hears_of_a_cap_late_does_not_pass_it(
     assert await tenant.billed() == used <= CAP
 
 
+async def test_a_cap_that_is_lifted_holds_no_request_up(
+    tenant: Tenant, gateways: list[Gateway]
+) -> None:
+    """Nor does one that another window's replaces; set again, it has all that ran meanwhile."""
+    one, other = gateways
+    await tenant.set(daily_tokens=CAP)
+    used = await _use_up(one)
+    await tenant.set()
+    used += await one.serve(CAP) + await other.serve(CAP)
+    await tenant.set(daily_tokens=1)
+    with pytest.raises(TenantLimited):
+        await one.serve(90)
+    await tenant.set(monthly_tokens=10 * CAP)
+    used += await one.serve(90) + await other.serve(90)
+    for each in gateways:
+        await each.told()
+    assert await tenant.billed() == used
+    await tenant.set(daily_tokens=used)
+    for each in gateways:
+        with pytest.raises(TenantLimited):
+            await each.serve(90)
+
+
 async def _use_up(one: Gateway) -> int:
     """Serve requests until the cap refuses; return the tokens that they used."""
     used = 0
