@@ -320,7 +320,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class SlotUse:
-    """Say what one slot of a window has used and holds, if the window is counted."""
+    """Say what one slot of a window has used and holds, if the window is counted.
+
+    One whose limit is gone is not, nor one that is to be loaded again first.
+    """
 
     is_counted: bool
     used: int

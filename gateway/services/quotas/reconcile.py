@@ -5,6 +5,9 @@ never behind. So one that is behind twice in a row has lost something (a server 
 a replica) and is raised by the least that was missing. One that
 stays ahead by the same amount, with nothing held, is believed for ten rounds before it is lowered:
 a gateway cut off from the database may still hold the rows.
+
+A window that is not counted, as its limit is gone, has nothing to mend however far it is behind: it
+is let go of until a request meets it again.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ class SumsUsage(Protocol):
 
 
 class Reconciler:
-    """Compare the windows that requests met here, until they end, with the ledger."""
+    """Compare the windows that requests met here, until they or their limits end, with the
+    ledger."""
 
     def __init__(
         self,
@@ -99,7 +103,8 @@ class Reconciler:
     async def _compare(
         self, watched: Sequence[tuple[_Window, Limit]]
     ) -> list[tuple[_Window, Limit, int, int, int]]:
-        """Return windows with their drift, and what is used and held in them."""
+        """Return windows with their drift, and what is used and held in them; let go of those that
+        are not counted."""
         # The counters first: a row that comes in between makes them look behind for one round.
         slots = await self._quotas.link.ask(*(ReadSlot(limit) for _, limit in watched))
         wanted = [(lim.scope, lim.slot.start_s, lim.slot.end_s) for _, lim in watched if lim.slot]
@@ -107,9 +112,11 @@ class Reconciler:
         compared = []
         for (window, limit), slot, sums in zip(watched, slots, rows, strict=True):
             assert isinstance(slot, SlotUse)
-            if slot.is_counted:
-                drift = slot.used - sums.of(limit.metric)
-                compared.append((window, limit, drift, slot.used, slot.held))
+            if not slot.is_counted:
+                del self._watched[window]
+                continue
+            drift = slot.used - sums.of(limit.metric)
+            compared.append((window, limit, drift, slot.used, slot.held))
         return compared
 
     async def _mend(self, limit: Limit, drifts: list[int], used: int, held: int) -> bool:

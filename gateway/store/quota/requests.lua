@@ -418,6 +418,25 @@ local function settle_vouched(id, packed, used)
   end
 end
 
+-- The last change of each scope's limits that a reservation of this life has told of: a window that was
+-- not loaded since is not counted in, as its limit is gone, or asks to be loaded.
+local newest, MAX_NEWEST = {of = {}, num = 0, life = nil}, 20000
+
+local function note_heard(heard)
+  -- What is forgotten is told again by the scope's next request.
+  local is_full = newest.num >= MAX_NEWEST
+  if is_full or newest.life ~= living then newest = {of = {}, num = 0, life = living} end
+  for key, changed in pairs(heard) do
+    local before = newest.of[key]
+    if not before then newest.num = newest.num + 1 end
+    if not before or before < changed then newest.of[key] = changed end
+  end
+end
+
+local function newest_of(key)
+  return newest.life == living and newest.of[key] or 0
+end
+
 -- Have what is counted of whom a request is billed to loaded again, once it is asked for: of what the
 -- counters do not know the bill may have come into the ledger since. Loading adds and takes nothing
 -- that is right already.
@@ -451,6 +470,7 @@ function ops.reserve(op)
   if known then return {'held', known[AT], {}} end
   if is_settled then return {'settled'} end
   local scopes, all, worst = scopes_of(packed), {}, nil
+  note_heard(scopes.heard)
   -- The tightest limits, on requests and on tokens: where, what is left, what was written.
   local rs, ri, r_left, r_after = nil, nil, HUGE, nil
   local ts, ti, t_left, t_after = nil, nil, HUGE, nil

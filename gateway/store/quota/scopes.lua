@@ -120,7 +120,7 @@ local scopes_of = kept(function(packed)
   local sent, scopes = cmsgpack.unpack(packed), {heard = {}}
   for i = 1, #sent do
     local scope = scope_of(sent[i])
-    scopes.heard[scope.key] = scope.changed
+    if scope.changed > 0 then scopes.heard[scope.key] = scope.changed end
     if #scope.entries > 0 then scopes[#scopes + 1] = scope end
   end
   return scopes

@@ -222,12 +222,14 @@ function ops.look(op)
   return {'seen', seen}
 end
 
--- {'slot', scope, field, start} -> {'slot', counted?, used, held}: one slot of a window.
+-- {'slot', scope, field, start} -> {'slot', counted?, used, held}: one slot of a window. It is counted
+-- where it was loaded for its scope's limits as they are now: those that are gone count nothing.
 function ops.slot(op)
-  local name, slot = op[3], op[4]
-  local fields = read_named(op[2])
+  local key, name, slot = op[2], op[3], op[4]
+  local fields = read_named(key)
   local used, held = fields[name .. ':u:' .. slot], fields[name .. ':h:' .. slot]
-  return {'slot', fields[name .. ':l'] ~= nil, used or 0, held or 0}
+  local loaded = fields[name .. ':l'] and fields[name .. ':g'] or -1
+  return {'slot', loaded >= newest_of(key), used or 0, held or 0}
 end
 
 -- {'sweep', limit} -> {'swept', how many were reaped, leases, {id, {at_us, meta, use}, ...},

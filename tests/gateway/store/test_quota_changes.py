@@ -17,8 +17,10 @@ from gateway.domain.counters import (
     HoldAgain,
     Keep,
     Load,
+    ReadSlot,
     Reserve,
     Settle,
+    SlotUse,
     Sweep,
     Unknown,
     Waiting,
@@ -91,6 +93,12 @@ class World:
             Load(limit, sums, [*asked, *self.running], [(id_, 100) for id_ in booked])
         )
         return answer
+
+    def is_counted(self, limits: Limits) -> bool:
+        [limit] = limits.limits
+        [answer] = self.counters.run(ReadSlot(limit))
+        assert isinstance(answer, SlotUse)
+        return answer.is_counted
 
     def stands(self, limits: Limits) -> tuple[int, int]:
         """Return what is used and what is held."""
@@ -257,6 +265,35 @@ def test_a_limit_that_was_taken_off_at_once_and_set_again_has_lost_nothing(world
     assert isinstance(world.ask(lifted, 101)[1], Building)
     world.begin(lifted, 60)
     assert world.stands(again) == (900, 60)
+
+
+def test_a_window_is_counted_until_its_limit_is_known_to_be_gone(world: World) -> None:
+    """Nothing is held against the ledger then, and again once the limit is back and loaded."""
+    limits = world.set(daily_tokens=1000)
+    world.load(limits, 0)
+    first = world.serve(limits, 400)
+    assert world.is_counted(limits)
+    lifted = world.set()
+    second = world.serve(lifted, 100)
+    assert not world.is_counted(limits)
+    again = world.set(daily_tokens=1000)
+    world.ask(again, 1)
+    assert not world.is_counted(again)
+    assert world.load(again, 500, (first, second), (first, second)) == Done()
+    world.serve(again, 100)
+    assert world.is_counted(again)
+
+
+def test_a_window_stays_counted_while_others_limits_change(world: World) -> None:
+    """Also for a gateway that has met it before the change of its own scope's."""
+    limits = world.set(daily_tokens=1000)
+    world.load(limits, 0)
+    ended = world.serve(world.set_platform(), 100)
+    assert world.is_counted(limits)
+    raised = world.set(daily_tokens=2000)
+    assert world.load(raised, 0, (ended,)) == Done()
+    world.serve(raised, 100)
+    assert world.is_counted(limits)
 
 
 def test_what_is_held_again_is_held_in_a_young_limit_too(world: World) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.domain.usage import Outcome
 from gateway.errors import CountersUnavailable, TenantLimited
+from gateway.services.quotas.reconcile import Reconciler
 from gateway.store import Store
 from tests.gateway.services.quotas.fleet import PROMPT, Gateway, Tenant, gateway
 
@@ -123,6 +124,39 @@ async def test_a_cap_that_is_lifted_holds_no_request_up(
     for each in gateways:
         with pytest.raises(TenantLimited):
             await each.serve(90)
+
+
+@pytest.mark.parametrize("after", [{}, {"monthly_tokens": 10 * CAP}])
+async def test_what_runs_without_a_cap_is_not_missed_in_its_window(
+    tenant: Tenant, gateways: list[Gateway], after: dict[str, int]
+) -> None:
+    """Whichever gateway serves it: nothing was lost, so nothing is told of or mended."""
+    one, other = gateways
+    reconcilers = [Reconciler(each.quotas, tenant.store.ledger, each.metrics) for each in gateways]
+    await tenant.set(daily_tokens=CAP)
+    for each in gateways:
+        await each.serve(90)
+    assert await _drifts(gateways, reconcilers) == [(0, 0), (0, 0)]
+    await tenant.set(**after)
+    await other.serve(190)
+    for _ in range(3):
+        assert await _drifts(gateways, reconcilers) == [(0, 0), (0, 0)]
+    await one.serve(190)
+    assert await _drifts(gateways, reconcilers) == [(0, 0), (0, 0)]
+
+
+async def _drifts(
+    gateways: list[Gateway], reconcilers: list[Reconciler]
+) -> list[tuple[float, float]]:
+    """Compare once everywhere; return the drift that was found, and how much was mended so far."""
+    for each in gateways:
+        await each.told()
+    found = []
+    for each, reconciler in zip(gateways, reconcilers, strict=True):
+        drift = await reconciler.round()
+        name = "sluice_quota_repairs_total"
+        found.append((drift, each.metrics.registry.get_sample_value(name) or 0))
+    return found
 
 
 async def _use_up(one: Gateway) -> int:

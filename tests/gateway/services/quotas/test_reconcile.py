@@ -103,6 +103,21 @@ async def test_a_window_that_nobody_counts_is_not_compared(world: World) -> None
     assert world.rig.metric("sluice_quota_drift") == 0
 
 
+async def test_a_window_that_is_not_counted_is_let_go_of_until_it_is_met_again(
+    world: World,
+) -> None:
+    """What it lacks by then is no loss, whatever is counted in it later."""
+    world.is_counted = False
+    assert await world.round(used=0, billed=150) == []
+    world.is_counted = True
+    for _ in range(3):
+        assert await world.round(used=0, billed=150) == []
+    assert world.rig.metric("sluice_quota_drift") == 0
+    await world.meet(daily_tokens=1000)
+    assert await world.round(used=100, billed=150) == []
+    assert await world.round(used=100, billed=150) == [world.repair(None, 50)]
+
+
 async def test_a_window_that_is_over_is_not_compared(world: World) -> None:
     """Nothing can be refused by it any more."""
     world.rig.clock.now_s += 86_400
