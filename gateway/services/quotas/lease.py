@@ -415,13 +415,16 @@ class RequestLease:
 
     def _extend(self, index: int) -> None:
         stopped = self.is_settled or index in self.stop_causes
-        if not stopped and index not in self._extending:
+        under_way = self._extending.get(index)
+        # One that is done may not have been told of yet, and what it has brought be used up.
+        if not stopped and (under_way is None or under_way.done()):
             task = asyncio.create_task(self._ask_for_more(index))
             self._extending[index] = task
             task.add_done_callback(lambda done: self._extended(index, done))
 
     def _extended(self, index: int, task: asyncio.Task[None]) -> None:
-        self._extending.pop(index, None)
+        if self._extending.get(index) is task:
+            del self._extending[index]
         if not task.cancelled() and task.exception() is not None:
             logger.error("a grant could not be extended", exc_info=task.exception())
             self._stop(index, "quota")

@@ -131,7 +131,8 @@ class Gateway:
             if is_last:
                 return
             while lease.granted[0] == run.num_used_tokens and not lease.stop_causes:
-                await asyncio.sleep(0.001)
+                # At once where it is granted, be that before whoever asked has heard.
+                await asyncio.sleep(0)
 
     def remind(self) -> None:
         """Tell counters that forgot everything what waits for the ledger."""
