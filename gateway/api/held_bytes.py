@@ -207,13 +207,25 @@ class GrowingRoom(Room):
         self._held.make_room(self, self._tenant_id, num_bytes)
         super().grow(num_bytes)
 
+    def reserve(self, num_bytes: int) -> None:
+        """Take what is known before it is made: nobody gives way for that, nor that for others.
+
+        Raises: as `HeldBytes.take`.
+        """
+        super().grow(num_bytes)
+
     def give_way(self) -> None:
         """Give all of it back for another; what comes next is refused."""
         self._has_given_way = True
         self.close()
 
     def is_whole(self) -> None:
-        """Note that no more comes: from now on it holds what it has until that is sent."""
+        """Note that no more comes: from now on it holds what it has until that is sent.
+
+        Raises: as `HeldBytes.take`, where it has given way since the last came.
+        """
+        if self._has_given_way:
+            raise self._held.refusal()
         self._held.stops_growing(self, self._tenant_id)
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 from gateway.api.access import require_model
 from gateway.api.body import SHORT_BODY_BYTES
-from gateway.api.held_bytes import Room
+from gateway.api.held_bytes import GrowingRoom, Room
 from gateway.api.json_parts import encode_in_parts, giving_way
 from gateway.api.openai.answer import Gathering, usage_of
 from gateway.api.openai.chunks import Chunks, Envelope, Tail
@@ -143,7 +143,7 @@ def require_role(model: ServedModel, *, makes_vectors: bool) -> None:
     )
 
 
-def take_room(understood: Understood[Any], room: Room) -> None:
+def take_room(understood: Understood[Any], room: GrowingRoom) -> None:
     """Take what vectors need that a body asks for, before any is made.
 
     Raises: `AnswersTooLarge`, `AnswersSaturated`: there is no room; `InvalidRequest`: its tenant
@@ -161,7 +161,7 @@ def take_room(understood: Understood[Any], room: Room) -> None:
             "fewer inputs" + ("." if is_encoded else ", or ask for base64."),
             param="input",
         )
-    room.grow(size_bytes)
+    room.reserve(size_bytes)
 
 
 async def shape_whole(

@@ -121,3 +121,31 @@ def test_batches_give_way_first_and_what_is_whole_does_not() -> None:
         room.close()
     assert held.num_bytes == 0
     assert not held._growing
+
+
+def test_what_is_reserved_gives_way_to_nobody_and_nobody_to_it() -> None:
+    """What an answer is known to take is refused or stays counted until it is sent."""
+    held = held_answers(400)
+    first, reserved = held.growing_room(TENANT), held.growing_room(TENANT)
+    reserved.reserve(60)
+    with pytest.raises(AnswersTooLarge):
+        first.grow(50)
+    assert reserved.num_bytes == 60
+    late = held.growing_room(TENANT)
+    late.grow(40)
+    with pytest.raises(AnswersTooLarge):
+        first.reserve(1)
+    assert late.num_bytes == 40
+    for room in (first, reserved, late):
+        room.close()
+    assert held.num_bytes == 0
+
+
+def test_who_gave_way_after_its_last_piece_is_refused() -> None:
+    """It is not sent without being counted, though nothing more of it comes."""
+    held = held_answers(400)
+    first, last = held.growing_room(TENANT), held.growing_room(TENANT)
+    last.grow(60)
+    first.grow(60)
+    with pytest.raises(AnswersTooLarge):
+        last.is_whole()
