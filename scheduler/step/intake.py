@@ -110,14 +110,15 @@ class Intake:
 
     def _urgent(self, passed: Sequence, draft: Draft, now: float) -> Head | None:
         """Find one of the highest band that fits, where the next request is of a lower one."""
-        for sequence in self._waiting.heads_above(passed.request.band, now)[:1]:
-            is_urgent = sequence.request.band is Band.PRIORITY
-            if not is_urgent or self._lifecycle.is_late(sequence, now):
-                return None
-            if self._may_begin(sequence, draft, harvests=False):
-                hit = self._fit(sequence)
-                return None if hit is None else (sequence, hit)
-        return None
+        heads = self._waiting.heads_above(passed.request.band, now)
+        if not heads or heads[0].request.band is not Band.PRIORITY:
+            return None
+        sequence = heads[0]
+        is_late = self._lifecycle.is_late(sequence, now)
+        if is_late or not self._may_begin(sequence, draft, harvests=False):
+            return None
+        hit = self._fit(sequence)
+        return None if hit is None else (sequence, hit)
 
     def _may_begin(self, sequence: Sequence, draft: Draft, harvests: bool) -> bool:
         """Tell whether a request may join this step, slots and blocks aside."""
