@@ -54,4 +54,5 @@ class _Block:
             return
         bare = text.lstrip()
         self.is_over = not _CLOSING.startswith(bare) or bare == _CLOSING
-        self.rest = bare.removeprefix(_CLOSING) if self.is_over else text
+        # Without the spaces, which may go on and on.
+        self.rest = bare.removeprefix(_CLOSING)

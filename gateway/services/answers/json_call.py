@@ -16,9 +16,12 @@ from gateway.services.answers.call_log import CallLog
 from gateway.services.answers.events import Event
 from gateway.services.answers.json_scan import JsonScan
 
-# A name is short: what goes on and on is read when it is whole.
+# A name is short, and so are spaces: what goes on and on is read when it is whole.
+_NAME: Final = r'("(?:[^"\\]|\\.){1,256}")'
+_ARGUMENTS: Final = '"(?:arguments|parameters)"'
+_MAX_HEADER_CHARS: Final = 4096
 _HEADER: Final = re.compile(
-    r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.){1,256}")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
+    r"\s{0,256}".join((r"\{", '"name"', ":", _NAME, ",", _ARGUMENTS, ":", r"(?=\{)"))
 )
 
 
@@ -41,8 +44,10 @@ class JsonCall:
 
     def __init__(self, calls: CallLog) -> None:
         self._calls = calls
-        self._held = ""
-        self._scanned = 0
+        # As it came: what is held may grow to a whole answer, and is joined once.
+        self._spaces: list[str] = []
+        self._held: list[str] = []
+        self._num_held = 0
         self._scan = JsonScan()
         # Of the object around the arguments, once these are over.
         self._tail: JsonScan | None = None
@@ -64,34 +69,45 @@ class JsonCall:
             self._is_open = False
             self.is_over = True
             return [self._calls.end()]
-        if self._held:
+        if self._held or self._spaces:
             self._refuse()
         self.is_over = True
         return []
 
     def _decide(self, text: str) -> list[Event]:
-        self._held += text
-        bare = self._held.lstrip()
-        if not bare:
-            return []
-        if bare[0] != "{":
-            return self._refuse()
-        if header := _HEADER.match(self._held):
-            name = _decoded(header[1])
-            if name is None or not self._calls.offers(name):
+        if not self._held:
+            bare = text.lstrip()
+            self._spaces.append(text[: len(text) - len(bare)])
+            text = bare
+            if not text:
+                return []
+            if text[0] != "{":
+                self._held = [text]
                 return self._refuse()
-            body, self._held = self._held[header.end() :], ""
-            self._scan, self._is_open = JsonScan(), True
-            return [self._calls.start(name), *self._arguments(body)]
-        end = self._scan.end_in(self._held, self._scanned)
-        self._scanned = len(self._held)
-        return [] if end is None else self._read_whole(end)
+        self._held.append(text)
+        if self._num_held < _MAX_HEADER_CHARS:
+            self._held = ["".join(self._held)]
+            if header := _HEADER.match(self._held[0]):
+                return self._open(header)
+        end = self._scan.end_in(text)
+        num_before = self._num_held
+        self._num_held += len(text)
+        return [] if end is None else self._read_whole(num_before + end)
+
+    def _open(self, header: re.Match[str]) -> list[Event]:
+        name = _decoded(header[1])
+        if name is None or not self._calls.offers(name):
+            return self._refuse()
+        self._held = []
+        self._scan, self._is_open = JsonScan(), True
+        return [self._calls.start(name), *self._arguments(header.string[header.end() :])]
 
     def _read_whole(self, end: int) -> list[Event]:
-        call = _read(self._held[:end])
+        held = "".join(self._held)
+        call = _read(held[:end])
         if self._scan.is_broken or call is None or not self._calls.offers(call[0]):
             return self._refuse()
-        self.is_over, self.rest, self._held = True, self._held[end:], ""
+        self.is_over, self.rest, self._held = True, held[end:], []
         name, arguments = call
         return [self._calls.start(name), self._calls.arguments(arguments), self._calls.end()]
 
@@ -118,7 +134,8 @@ class JsonCall:
 
     def _refuse(self) -> list[Event]:
         self.is_over = self.is_refused = True
-        self.rest, self._held = self._held, ""
+        self.rest = "".join([*self._spaces, *self._held])
+        self._spaces, self._held = [], []
         return []
 
 

@@ -24,8 +24,9 @@ class JsonScan:
         self._is_escaped = False
         self.is_broken = False
 
-    def end_in(self, text: str, at: int = 0) -> int | None:
-        """Return where in `text` it ends, looking on from `at`; None: behind this piece."""
+    def end_in(self, text: str) -> int | None:
+        """Return where in the next piece it ends; None: behind it."""
+        at = 0
         while True:
             if self._is_escaped:
                 if at >= len(text):

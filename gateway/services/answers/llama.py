@@ -63,7 +63,6 @@ class _Block:
         """Look for a further call behind one."""
         bare = text.lstrip()
         if not bare:
-            self.rest = text
             return ""
         if bare[0] == ";":
             self._is_between, self._call = False, JsonCall(self._calls)

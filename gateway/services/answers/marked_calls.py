@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from engine.text import undecided_from
 from gateway.services.answers.events import Event, Text
+from gateway.services.answers.up_to_marker import UpToMarker
 
 
 class Block(Protocol):
@@ -40,12 +40,11 @@ class MarkedCalls:
     def __init__(
         self, marker: str, make_block: Callable[[], Block], *, opens_with: str | None = None
     ) -> None:
-        self._marker = marker
+        self._before = UpToMarker(marker)
         self._make_block = make_block
         self._opens_with = opens_with
         self._block: Block | None = None
         self._opening = ""
-        self._held = ""
         self._skips_spaces = False
 
     def push(self, text: str) -> list[Event]:
@@ -64,15 +63,14 @@ class MarkedCalls:
             rest = self._block.rest
             text = self._opening + rest if self._block.is_refused else rest.strip()
         else:
-            text = self._held
+            text = self._before.take()
         if text:
             events.append(Text(text))
-        self._block, self._held = None, ""
+        self._block = None
         return events
 
     def _outside(self, text: str, events: list[Event]) -> str:
         """Read text up to a marker; return what is behind it."""
-        text, self._held = self._held + text, ""
         if self._skips_spaces:
             text = text.lstrip()
             if not text:
@@ -80,22 +78,14 @@ class MarkedCalls:
             self._skips_spaces = False
         if self._opens_with is not None:
             bare = text.lstrip()
-            if not bare:
-                self._held = text
-                return ""
             if bare.startswith(self._opens_with):
-                return self._open(text[: -len(bare)], bare)
-            self._opens_with = None
-        at = text.find(self._marker)
-        end = undecided_from(text, self._marker) if at < 0 else at
-        said = text[:end].rstrip()
+                return self._open(self._before.take() + text[: -len(bare)], bare)
+            if bare:
+                self._opens_with = None
+        said, behind = self._before.push(text)
         if said:
             events.append(Text(said))
-        if at < 0:
-            self._held = text[len(said) :]
-            return ""
-        behind = at + len(self._marker)
-        return self._open(text[len(said) : behind], text[behind:])
+        return "" if behind is None else self._open(self._before.opening, behind)
 
     def _open(self, opening: str, rest: str) -> str:
         self._opens_with = None

@@ -33,7 +33,7 @@ class _Block:
     def __init__(self, calls: CallLog) -> None:
         self._calls = calls
         self._inner: Block | None = None
-        self._spaces = ""
+        self._spaces: list[str] = []
 
     @property
     def is_over(self) -> bool:
@@ -45,17 +45,17 @@ class _Block:
 
     @property
     def rest(self) -> str:
-        return self._spaces if self._inner is None else self._inner.rest
+        return "".join(self._spaces) if self._inner is None else self._inner.rest
 
     def push(self, text: str) -> list[Event]:
         if self._inner is not None:
             return self._inner.push(text)
-        self._spaces += text
-        bare = self._spaces.lstrip()
+        bare = text.lstrip()
+        self._spaces.append(text)
         if not bare:
             return []
         self._inner = _Array(self._calls) if bare[0] == "[" else _Named(self._calls)
-        return self._inner.push(self._spaces)
+        return self._inner.push("".join(self._spaces))
 
     def finish(self) -> list[Event]:
         return [] if self._inner is None else self._inner.finish()
@@ -68,7 +68,7 @@ class _Array:
         self._calls = calls
         self._call: JsonCall | None = None
         self._num_calls = 0
-        self._held = ""
+        self._held: list[str] = []
         self.is_over = False
         self.is_refused = False
         self.rest = ""
@@ -84,17 +84,17 @@ class _Array:
         self.is_over = True
         if not self._num_calls and (self._call is None or self._call.is_refused):
             self.is_refused = True
-            self.rest = self._held + ("" if self._call is None else self._call.rest)
+            self.rest = self._given("" if self._call is None else self._call.rest)
         return events
 
     def _between(self, text: str) -> str:
         """Pass over what stands before a call, or end at the array's end."""
         bare = text.lstrip("[, \t\r\n" if not self._num_calls else ", \t\r\n")
-        self._held += text[: len(text) - len(bare)]
+        self._held.append(text[: len(text) - len(bare)])
         if bare.startswith("]"):
             self.is_over = True
             self.is_refused = not self._num_calls
-            self.rest = self._held + bare if self.is_refused else bare[1:]
+            self.rest = self._given(bare) if self.is_refused else bare[1:]
             return ""
         if bare:
             self._call = JsonCall(self._calls)
@@ -108,11 +108,15 @@ class _Array:
             return ""
         if call.is_refused:
             self.is_over, self.is_refused = True, not self._num_calls
-            self.rest = self._held + call.rest if self.is_refused else call.rest
+            self.rest = self._given(call.rest) if self.is_refused else call.rest
             return ""
-        self._call, self._held = None, ""
+        self._call, self._held = None, []
         self._num_calls += 1
         return call.rest
+
+    def _given(self, rest: str) -> str:
+        """Return all that it was given, of which `rest` is left."""
+        return "".join([*self._held, rest])
 
 
 class _Named:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from engine.text import undecided_from
+from gateway.services.answers.up_to_marker import UpToMarker
 
 OPENING: Final = "<think>"
 CLOSING: Final = "</think>"
@@ -36,7 +36,11 @@ class Thinking:
 
     def __init__(self, prompt_tail: str = "") -> None:
         begins = begins_in(prompt_tail)
-        self._held = ""
+        # What may open the tag, and the spaces before it as the pieces they came in: they may go
+        # on for a whole answer.
+        self._spaces: list[str] = []
+        self._begun = ""
+        self._closing = UpToMarker(CLOSING, spaces="\n")
         self._skips_ends = True
         self._read: Callable[[str], list[Part]] = self._undecided
         if begins is not None:
@@ -60,32 +64,35 @@ class Thinking:
 
     def finish(self) -> list[Part]:
         """Return what was held."""
-        held, self._held = self._held, ""
-        return [(self._read == self._thought, held)] if held else []
+        if self.is_undecided:
+            held = "".join([*self._spaces, self._begun])
+            self._spaces, self._begun = [], ""
+        else:
+            held = self._closing.take()
+        return [(self.is_thinking, held)] if held else []
 
     def _undecided(self, text: str) -> list[Part]:
-        self._held += text
-        bare = self._held.lstrip()
-        if OPENING.startswith(bare) and bare != OPENING:
+        if not self._begun:
+            bare = text.lstrip()
+            self._spaces.append(text[: len(text) - len(bare)])
+            text = bare
+        self._begun += text
+        if OPENING.startswith(self._begun) and self._begun != OPENING:
             return []
-        held, self._held = self._held, ""
-        if not bare.startswith(OPENING):
+        begun, self._begun = self._begun, ""
+        if not begun.startswith(OPENING):
             self._read, self._skips_ends = self._said, False
-            return [(False, held)]
+            return [(False, "".join([*self._spaces, begun]))]
         self._read = self._thought
-        return self._thought(bare.removeprefix(OPENING))
+        return self._thought(begun.removeprefix(OPENING))
 
     def _thought(self, text: str) -> list[Part]:
-        text, self._held = self._without_ends(self._held + text), ""
-        at = text.find(CLOSING)
-        end = undecided_from(text, CLOSING) if at < 0 else at
-        thought = text[:end].rstrip("\n")
+        thought, behind = self._closing.push(self._without_ends(text))
         parts = [(True, thought)] if thought else []
-        if at < 0:
-            self._held = text[len(thought) :]
+        if behind is None:
             return parts
         self._read, self._skips_ends = self._said, True
-        return parts + self._said(text[at + len(CLOSING) :])
+        return parts + self._said(behind)
 
     def _said(self, text: str) -> list[Part]:
         text = self._without_ends(text)
