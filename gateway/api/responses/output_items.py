@@ -48,7 +48,7 @@ class OutputItems:
         self._request_id = request_id
         self._tell = tell
         self._parts: list[str] = []
-        self._blanks = ""
+        self._blanks: list[str] = []
         self._logprobs: list[bytes] = []
         self._is_open = False
 
@@ -64,7 +64,7 @@ class OutputItems:
         if not self.items:
             self._begin(OutputMessage(self._name("msg"), [], "in_progress"))
             if self._blanks:
-                self._say(self._blanks, b"")
+                self._say("".join(self._blanks), b"")
         self._close("incomplete" if reason == "length" else "completed")
 
     @property
@@ -91,16 +91,16 @@ class OutputItems:
 
     def _text(self, text: str, logprobs: bytes) -> None:
         if not self._is(OutputMessage):
-            text = self._blanks + text
+            self._blanks.append(text)
             if not text.strip() and not logprobs:
-                self._blanks = text
                 return
+            text = "".join(self._blanks)
             self._close()
             self._begin(OutputMessage(self._name("msg"), [], "in_progress"))
         self._say(text, logprobs)
 
     def _say(self, text: str, logprobs: bytes) -> None:
-        self._blanks = ""
+        self._blanks = []
         scored = msgspec.Raw(b"[%b]" % logprobs) if logprobs else NO_LOGPROBS
         self._go_on("output_text.delta", text, logprobs=scored)
 
@@ -117,7 +117,7 @@ class OutputItems:
             self._tell("content_part.added", self._place() | {"part": part})
 
     def _close(self, status: Status = "completed") -> None:
-        self._blanks = ""
+        self._blanks = []
         if not self._is_open:
             return
         self._is_open = False
