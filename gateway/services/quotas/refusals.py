@@ -15,9 +15,17 @@ from gateway.services.quotas.standing import standing_of_refusal
 _OTHERS_END_S: Final = 1.0
 
 
-def refusal(denied: Denied, principal: Principal, now_s: float) -> TenantLimited:
-    """Return the error for a request that a limit refused; `now_s` is the counters' time."""
-    error = _error(denied, principal)
+def refusal(
+    denied: Denied, principal: Principal, now_s: float, *, above_window: int | None = None
+) -> TenantLimited:
+    """Return the error for a request that a limit refused; `now_s` is the counters' time.
+
+    `above_window` is what an item of a batch holds where no window of the limit has as much.
+    """
+    if above_window is None:
+        error = _error(denied, principal)
+    else:
+        error = _above_window(denied.limit, principal, above_window)
     error.standing = standing_of_refusal(denied, now_s)
     error.limit = f"{denied.limit.scope.kind.value}.{denied.limit.metric.value}"
     return error
@@ -49,6 +57,19 @@ def _error(denied: Denied, principal: Principal) -> TenantLimited:
         f"Rate limit of {who} reached on {name}: {stands}{held}. Try again in {wait_s:.3g} s.",
         retry_after_s=wait_s,
     )
+
+
+def _above_window(limit: Limit, principal: Principal, held: int) -> TenantLimited:
+    """Say what to mend: to wait is of no use, so no batch is to wait for it."""
+    error = TenantLimited(
+        f"This request holds all that it may use, {_amount(limit, held)}, which is above the limit "
+        f"of {_who(limit, principal)} on {limit.metric.row.text}: limit "
+        f"{_amount(limit, limit.amount)}. Bound its answer, as with 'max_tokens', or have the "
+        "limit raised.",
+        code=QuotaExhausted.code,
+    )
+    error.never_fits = True
+    return error
 
 
 def _who(limit: Limit, principal: Principal) -> str:

@@ -115,7 +115,7 @@ class QuotaService:
             if isinstance(answer, Denied):
                 smaller = ask.smaller(answer)
                 if smaller is None:
-                    raise self._denied(answer, terms.principal)
+                    raise self._denied(answer, terms.principal, ask)
                 ask = smaller
             elif isinstance(answer, Unknown):
                 await self._loads.load(ask.limits, terms.principal.tenant_id, answer.scopes)
@@ -203,7 +203,7 @@ class QuotaService:
         now_s = self.link.now_s()
         denied = self.local.reserve(ask.limits, ask.held, now_s)
         if denied is not None:
-            raise self._denied(denied, ask.terms.principal)
+            raise self._denied(denied, ask.terms.principal, ask)
         return self._lease(ask, at_us=int((now_s - BASE_S) * 1_000_000), is_local=True)
 
     def _lease(
@@ -235,10 +235,14 @@ class QuotaService:
     def _forget(self, lease: RequestLease) -> None:
         self._live.pop(lease.terms.request_id.hex, None)
 
-    def _denied(self, denied: Denied, principal: Principal) -> TenantLimited:
-        limit = denied.limit
+    def _denied(
+        self, denied: Denied, principal: Principal, ask: Ask | None = None
+    ) -> TenantLimited:
+        limit, never_fits = denied.limit, None
         self._metrics.quota_denied.labels(limit.metric.value, limit.scope.kind.value).inc()
-        return refusal(denied, principal, self.link.now_s())
+        if ask is not None and ask.never_fits(denied):
+            never_fits = ask.amount_of(limit)
+        return refusal(denied, principal, self.link.now_s(), above_window=never_fits)
 
 
 def _one_request(limits: Limits) -> tuple[Reserve, Settle]:

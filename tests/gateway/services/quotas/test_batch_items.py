@@ -16,7 +16,8 @@ from gateway.domain.limits import Amounts, Denied, Told
 from gateway.domain.price import Price
 from gateway.domain.quota import Metric, Quota
 from gateway.domain.usage import ItemRow, Outcome
-from gateway.errors import QuotaExhausted
+from gateway.errors import QuotaExhausted, TenantLimited
+from gateway.services.batches.worker_fates import Fate, fate_of
 from gateway.services.quotas.bill import Meta, bill
 from gateway.services.quotas.keeper import QuotaKeeper
 from gateway.services.quotas.lease import RequestLease
@@ -54,16 +55,38 @@ async def test_an_item_meets_quotas_but_no_rates(rig: Rig) -> None:
     assert (reserve.amounts.tokens, reserve.amounts.nano_usd) == (1100, 1050)
 
 
-async def test_an_item_is_refused_rather_than_cut_short(rig: Rig) -> None:
-    """What is left of a quota is for items that fit into it."""
+@pytest.mark.parametrize("quota", [QUOTA, Quota(daily_tokens=0)])
+async def test_an_item_is_refused_rather_than_cut_short(rig: Rig, quota: Quota) -> None:
+    """What is left of a quota is for items that fit into it, and a quota of nothing may end."""
 
     def deny(op: Reserve) -> Denied:
         return Denied(op.limits.limits[0], 60.0, left=500, used=9499, is_exhausted=True)
 
     rig.counters.answers[Reserve] = deny
     with pytest.raises(QuotaExhausted):
-        await leased(rig, FakeRun())
+        await leased(rig, FakeRun(), quota)
     assert len(rig.counters.asked(Reserve)) == 1
+
+
+@pytest.mark.parametrize(
+    ("quota", "told"),
+    [
+        (Quota(daily_tokens=1099), "1100, which is above the limit of tenant 'acme' on tokens"),
+        (Quota(budget_nano_usd=1000), "USD, which is above the limit"),
+    ],
+)
+async def test_an_item_above_a_whole_window_is_told_so(rig: Rig, quota: Quota, told: str) -> None:
+    """No window ever has as much, so its batch need not wait for it; the error says what to do."""
+
+    def deny(op: Reserve) -> Denied:
+        return Denied(op.limits.limits[0], 60.0, left=500, used=500, is_exhausted=True)
+
+    rig.counters.answers[Reserve] = deny
+    with pytest.raises(TenantLimited) as caught:
+        await leased(rig, FakeRun(), quota)
+    assert told in caught.value.message
+    assert fate_of(caught.value) is Fate.ANSWER
+    assert caught.value.code == "insufficient_quota"
 
 
 async def test_an_item_is_billed_with_its_result(rig: Rig) -> None:
