@@ -162,12 +162,15 @@ class BatchStore(Protocol):
         """
         ...
 
-    async def pause(self, batch_id: UUID, why: PausedFor | None) -> None:
-        """Have nothing of it handed out, for a reason that its tenant sees; None: go on."""
+    async def pause(self, batch_ids: Collection[UUID], why: PausedFor | None) -> None:
+        """Have nothing of them handed out, for a reason that tenants see; None: go on."""
         ...
 
     async def open_batches(self) -> Sequence[Batch]:
-        """Return all batches with items to hand out, also the paused ones."""
+        """Return all batches with items to hand out, also the paused ones, in no order.
+
+        Without `metadata` and `errors`, at which their tenants alone look.
+        """
         ...
 
 

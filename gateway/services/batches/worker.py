@@ -47,6 +47,8 @@ LEASE_S: Final = 30.0
 POLL_S: Final = 5.0
 _TICK_S: Final = 0.25
 _TRY_S: Final = 1.0
+# How much longer than looking took nothing is looked at again, whoever asks for it.
+_LOOK_REST_RATIO: Final = 4.0
 _SWEPT: Final = 500
 # Of one batch at a time: what is claimed and then not run is in the way of others.
 _MAX_CLAIM: Final = 256
@@ -105,8 +107,9 @@ class BatchWorker:
         self._running: dict[ItemRun, _Running] = {}
         self._journaled: set[ItemRun] = set()
         self._rests = Rests()
-        self._open: Sequence[Batch] = ()
-        self._looked_s = float("-inf")
+        # By tenant, what ends first before the rest.
+        self._open: Mapping[UUID, Sequence[Batch]] = {}
+        self._looked_s = self._look_from_s = float("-inf")
         self._claims = asyncio.Lock()
         self._is_draining = False
         self._wake = asyncio.Event()
@@ -151,7 +154,7 @@ class BatchWorker:
             now = self._clock.monotonic()
             if self._is_draining:
                 return
-            if now - self._looked_s >= self._poll_s:
+            if now - self._looked_s >= self._poll_s and now >= self._look_from_s:
                 await self._look(now)
             await self._pauses.say()
             if not self._open:
@@ -196,44 +199,64 @@ class BatchWorker:
         """Find out which batches have something to run."""
         self._looked_s = now
         mine, stuck = self._lacking.split(await self._batches.open_batches(), now)
-        self._open = await self._pauses.look(mine, now)
+        running = await self._pauses.look(mine, now)
         for batch_id in stuck:
             self._pauses.pause(batch_id, PausedFor.MODEL_NOT_FOUND, now)
-        self._rests.forget({batch.id for batch in self._open}, now)
+        self._rests.forget({batch.id for batch in running}, now)
+        by_tenant: dict[UUID, list[Batch]] = {}
+        for batch in running:
+            by_tenant.setdefault(batch.tenant_id, []).append(batch)
+        for found in by_tenant.values():
+            # Thousands may be open: in one go they would hold up whoever else is here.
+            await asyncio.sleep(0)
+            found.sort(key=lambda batch: (batch.expires_at, batch.id.int))
+        self._open = by_tenant
+        self._look_from_s = now + _LOOK_REST_RATIO * (self._clock.monotonic() - now)
 
     async def _claim(self, places: Places, now: float) -> None:
         """Claim items of the tenants whose turn it is, and begin them."""
-        batches, payers = await self._waiting(places, now)
-        waiting = {tenant: payers[found[0].id].principal for tenant, found in batches.items()}
+        waiting: dict[UUID, Principal] = {}
+        for tenant_id, batches in self._open.items():
+            payer = await self._first_payer(batches, places, now)
+            if payer is not None:
+                waiting[tenant_id] = payer.principal
         self._turns.forget(waiting)
         for tenant_id, num in self._turns.take(waiting, places.total).items():
             charged, num_left = self._turns.expected(tenant_id), num
-            for batch in batches[tenant_id]:
-                limit = min(num_left, places.of(batch.models))
-                if limit:
-                    num = await self._claim_of(batch, payers[batch.id], limit, charged, now)
+            for batch in self._open[tenant_id]:
+                limit = min(num_left, self._places_of(batch, places, now))
+                payer = await self._payer_of(batch, now) if limit else None
+                if payer is not None:
+                    num = await self._claim_of(batch, payer, limit, charged, now)
                     places.take(batch.models, num)
                     num_left -= num
+                if not num_left:
+                    break
             self._turns.correct(waiting[tenant_id], -charged * num_left)
 
-    async def _waiting(
-        self, places: Places, now: float
-    ) -> tuple[dict[UUID, list[Batch]], dict[UUID, Payer]]:
-        """Return by tenant the batches that may have something to run, and who pays for each."""
-        payers: dict[UUID, Payer] = {}
-        by_tenant: dict[UUID, list[Batch]] = {}
-        for batch in sorted(self._open, key=lambda batch: (batch.expires_at, batch.id)):
-            if self._rests.is_resting(batch.id, now) or self._pauses.is_paused(batch.id):
-                continue
-            if not places.of(batch.models):
-                continue
-            payer = await self._payers.of(batch)
-            if payer is None:
-                self._pauses.pause(batch.id, PausedFor.KEY_REVOKED, now)
-                continue
-            payers[batch.id] = payer
-            by_tenant.setdefault(batch.tenant_id, []).append(batch)
-        return by_tenant, payers
+    async def _first_payer(
+        self, batches: Iterable[Batch], places: Places, now: float
+    ) -> Payer | None:
+        """Return who pays for the first of a tenant's batches that may have something to run."""
+        for batch in batches:
+            if self._places_of(batch, places, now):
+                payer = await self._payer_of(batch, now)
+                if payer is not None:
+                    return payer
+        return None
+
+    def _places_of(self, batch: Batch, places: Places, now: float) -> int:
+        """Say how many items of a batch there is room for, if it may have any now."""
+        if self._rests.is_resting(batch.id, now) or self._pauses.is_paused(batch.id):
+            return 0
+        return places.of(batch.models)
+
+    async def _payer_of(self, batch: Batch, now: float) -> Payer | None:
+        """Return who pays for a batch; one whose key is no longer good for that is paused."""
+        payer = await self._payers.of(batch)
+        if payer is None:
+            self._pauses.pause(batch.id, PausedFor.KEY_REVOKED, now)
+        return payer
 
     async def _claim_of(
         self, batch: Batch, payer: Payer, num_places: int, charged: float, now: float

@@ -36,9 +36,10 @@ class Pauses:
     async def say(self) -> None:
         """Write down what was paused. Raises: `StoreUnavailable`; call it again then."""
         while self._to_say:
-            batch_id, why = next(iter(self._to_say.items()))
-            await self._batches.pause(batch_id, why)
-            del self._to_say[batch_id]
+            why = next(iter(self._to_say.values()))
+            said = {batch_id for batch_id, each in self._to_say.items() if each is why}
+            await self._batches.pause(said, why)
+            self._to_say = {id_: each for id_, each in self._to_say.items() if id_ not in said}
 
     async def look(self, batches: Iterable[Batch], now: float) -> list[Batch]:
         """Return those of open batches that run; what has waited long enough is tried again.
@@ -49,7 +50,7 @@ class Pauses:
         known = {batch.id for batch in batches}
         self._retry_at_s = {id_: at for id_, at in self._retry_at_s.items() if id_ in known}
         self._trying &= known
-        running = []
+        running, tried = [], []
         for batch in batches:
             due_s = self._retry_at_s.get(batch.id)
             if due_s is None and batch.paused_for is not None:
@@ -58,10 +59,13 @@ class Pauses:
             if due_s is None:
                 running.append(batch)
             elif now >= due_s:
-                del self._retry_at_s[batch.id]
-                self._trying.add(batch.id)
-                await self._batches.pause(batch.id, None)
+                tried.append(batch.id)
                 running.append(batch)
+        if tried:
+            await self._batches.pause(tried, None)
+        for batch_id in tried:
+            del self._retry_at_s[batch_id]
+            self._trying.add(batch_id)
         return running
 
     def is_paused(self, batch_id: UUID) -> bool:

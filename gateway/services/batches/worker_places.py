@@ -36,6 +36,8 @@ class Places:
         for models in claimed:
             num_claimed.update(self._of(models))
         self._free: dict[int, int] = {}
+        # Asked for each batch that is open, of which most ask for the same.
+        self._known: dict[tuple[str, ...], int] = {}
         for name, engine in engines.items():
             if id(engine) not in self._free:
                 num = num_claimed[id(engine)]
@@ -49,10 +51,16 @@ class Places:
 
     def of(self, models: Sequence[str]) -> int:
         """Return how many there are for items that ask for these models."""
-        return min((self._free[engine] for engine in self._of(models)), default=0)
+        name = tuple(models)
+        found = self._known.get(name)
+        if found is None:
+            found = min((self._free[engine] for engine in self._of(models)), default=0)
+            self._known[name] = found
+        return found
 
     def take(self, models: Sequence[str], number: int) -> None:
         """Take places that items were claimed for."""
+        self._known.clear()
         for engine in self._of(models):
             self._free[engine] -= number
 

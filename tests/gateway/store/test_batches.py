@@ -7,7 +7,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import delete, text
 
 from gateway.domain.batch import BatchState, PausedFor
 from gateway.domain.page import PageRequest
@@ -147,11 +147,11 @@ async def test_cancelling_is_said_at_once_and_once(store: Store) -> None:
 async def test_a_pause_is_seen_and_hands_out_nothing(store: Store) -> None:
     """Its reason is part of the batch, which stays open, and goes away with it."""
     batch = await running_batch(store, 1)
-    await store.batches.pause(batch.id, PausedFor.BUDGET)
+    await store.batches.pause([batch.id], PausedFor.BUDGET)
     [paused] = await store.batches.open_batches()
     assert (paused.id, paused.paused_for) == (batch.id, PausedFor.BUDGET)
     assert await store.batch_queue.claim(batch.id, uuid4(), limit=1, lease_s=60) == []
-    await store.batches.pause(batch.id, None)
+    await store.batches.pause([batch.id], None)
     assert len(await store.batch_queue.claim(batch.id, uuid4(), limit=1, lease_s=60)) == 1
 
 
@@ -161,3 +161,23 @@ async def test_open_batches_have_something_to_hand_out(store: Store) -> None:
     late, good = await running_batch(store, 1), await running_batch(store, 1)
     await alter(store, "batches", "expires_at = now()", late)
     assert [batch.id for batch in await store.batches.open_batches()] == [good.id]
+
+
+async def test_open_batches_are_read_in_parts(store: Store) -> None:
+    """All of them are there, each once, without what their tenants alone look at."""
+    batch = await running_batch(store, 1, metadata={"run": "nightly"})
+    copies = text(
+        """
+        INSERT INTO batches (id, tenant_id, key_id, endpoint, state, input_file_id,
+            completion_window_s, metadata, num_items, expires_at)
+        SELECT gen_random_uuid(), tenant_id, key_id, endpoint, state, input_file_id,
+            completion_window_s, metadata, num_items, expires_at
+        FROM batches, generate_series(1, 200)
+        """
+    )
+    async with store.database.platform() as connection:
+        await connection.execute(copies)
+    found = await store.batches.open_batches()
+    assert len({one.id for one in found}) == len(found) == 201
+    [own] = [one for one in found if one.id == batch.id]
+    assert own == replace(batch, draft=replace(batch.draft, metadata=None))

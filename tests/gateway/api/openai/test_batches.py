@@ -253,7 +253,7 @@ async def test_a_pause_is_told(api: Api) -> None:
     batch = await made(api, requests(1))
     await settled(client, batch.id, "in_progress")
     [own] = await api.world.store.batches.open_batches()
-    await api.world.store.batches.pause(own.id, PausedFor.BUDGET)
+    await api.world.store.batches.pause([own.id], PausedFor.BUDGET)
     assert (await client.batches.retrieve(batch.id)).paused_for == "budget"
 
 

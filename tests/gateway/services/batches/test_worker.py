@@ -254,6 +254,32 @@ async def test_an_empty_budget_pauses_a_batch_until_there_is_room() -> None:
     assert world.batches[batch.id].paused_for is None
 
 
+async def test_many_batches_pause_and_go_on_together() -> None:
+    """One statement for all: hundreds of a tenant would hold up whoever waits for a claim."""
+    world = World(num_slots=20)
+    tenant_id = uuid4()
+    for _ in range(40):
+        world.add(1, tenant_id=tenant_id)
+    world.errors = [QuotaExhausted("used up")]
+    await world.turn()
+    await world.turn()
+    assert ([why for _, why in world.pauses], world.num_pause_calls) == ([PausedFor.BUDGET] * 40, 1)
+    world.clock.now_s += 31
+    await world.worker.round()
+    assert ([why for _, why in world.pauses[40:]], world.num_pause_calls) == ([None] * 40, 2)
+
+
+async def test_a_claim_looks_at_no_more_batches_than_it_takes_from() -> None:
+    """However many a tenant has open: each end of an item has the worker claim again."""
+    world = World()
+    tenant_id = uuid4()
+    for _ in range(100):
+        world.add(1, tenant_id=tenant_id)
+    await world.turn()
+    assert len(world.claims) == 8
+    assert world.num_key_lookups == 8
+
+
 @pytest.mark.parametrize(
     ("error", "why"),
     [

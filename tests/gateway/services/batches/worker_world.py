@@ -67,6 +67,7 @@ class World:
         self.given: list[Given] = []
         self.held: set[ItemRun] = set()
         self.pauses: list[tuple[UUID, PausedFor | None]] = []
+        self.num_pause_calls = self.num_key_lookups = 0
         # What ends runs: a request that has not been answered, by its id.
         self.runs: dict[UUID, tuple[ItemOrder, asyncio.Future[int]]] = {}
         self.errors: list[GatewayError] = []
@@ -135,6 +136,7 @@ class World:
         self.held.difference_update(runs)
 
     async def of_id(self, key_id: UUID) -> KeyRecord | None:
+        self.num_key_lookups += 1
         return self.records.get(key_id)
 
     async def version(self, price_id: UUID) -> Price | None:
@@ -143,9 +145,11 @@ class World:
     async def open_batches(self) -> Sequence[Batch]:
         return list(self.batches.values())
 
-    async def pause(self, batch_id: UUID, why: PausedFor | None) -> None:
-        self.pauses.append((batch_id, why))
-        self.batches[batch_id] = replace(self.batches[batch_id], paused_for=why)
+    async def pause(self, batch_ids: Collection[UUID], why: PausedFor | None) -> None:
+        self.num_pause_calls += 1
+        for batch_id in batch_ids:
+            self.pauses.append((batch_id, why))
+            self.batches[batch_id] = replace(self.batches[batch_id], paused_for=why)
 
     async def claim(
         self, batch_id: UUID, worker_id: UUID, *, limit: int, lease_s: float
