@@ -139,18 +139,28 @@ NEVER_VALIDATED: Final = text(
     RETURNING id
     """
 )
-# What runs has a while to end; after it, it is dropped too, and its run has lost it.
+# What runs has a while to end; after it, it is dropped too, and its run has lost it. Until then a
+# batch that has nothing else is left out: it would take the place of one that has.
 TO_DROP: Final = text(
     """
-    SELECT id, fate, clock_timestamp() > since + make_interval(secs => :grace_s) AS is_late
-    FROM (
-        SELECT id, CASE WHEN state = 'cancelling' THEN 'cancelled' ELSE 'expired' END AS fate,
-            CASE WHEN state = 'cancelling' THEN cancelling_at ELSE expires_at END AS since,
-            row_number() OVER (PARTITION BY tenant_id ORDER BY created_at, id) AS nth
-        FROM batches WHERE ended_at IS NULL AND num_done + num_failed + num_dropped < num_items
-            AND (state = 'cancelling'
-                OR (state = 'in_progress' AND expires_at <= clock_timestamp()))
-    ) AS stopped
+    SELECT id, fate, is_late FROM (
+        SELECT *, row_number() OVER (PARTITION BY tenant_id ORDER BY created_at, id) AS nth
+        FROM (
+            SELECT *, clock_timestamp() > since + make_interval(secs => :grace_s) AS is_late
+            FROM (
+                SELECT id, tenant_id, created_at,
+                    CASE WHEN state = 'cancelling' THEN 'cancelled' ELSE 'expired' END AS fate,
+                    CASE WHEN state = 'cancelling' THEN cancelling_at ELSE expires_at END AS since
+                FROM batches
+                WHERE ended_at IS NULL AND num_done + num_failed + num_dropped < num_items
+                    AND (state = 'cancelling'
+                        OR (state = 'in_progress' AND expires_at <= clock_timestamp()))
+            ) AS stopped
+        ) AS told
+        WHERE is_late OR EXISTS (
+            SELECT FROM batch_items WHERE batch_id = told.id AND batch_items.state = 'pending'
+        )
+    ) AS ranked
     ORDER BY nth, since LIMIT :limit
     """
 )

@@ -206,6 +206,19 @@ async def test_what_runs_too_long_after_the_window_is_dropped(store: Store) -> N
     assert (await seen(store, batch)).state is BatchState.EXPIRED
 
 
+async def test_what_may_still_end_keeps_no_other_batch_from_being_dropped(store: Store) -> None:
+    """Batches that wait for what runs of them alone are not in the way of those to be dropped."""
+    for nth in range(9):
+        batch = await running_batch(store, 2, tenant=nth % 2)
+        if nth < 8:
+            await claimed(store, batch, limit=2)
+        await store.batches.cancel(batch.tenant_id, batch.id)
+    assert await store.batch_steps.drop() == 2
+    assert (await seen(store, batch)).num_dropped == 2
+    patient = SqlBatchSteps(store.database, grace_s=0)
+    assert await patient.drop() == 16
+
+
 async def test_a_window_that_passes_before_validation_ends_the_batch(store: Store) -> None:
     """It expires with no items, and nobody is given it to validate."""
     draft = await draft_of(store)
