@@ -67,7 +67,11 @@ def new_file_id(at: datetime) -> UUID:
 
 
 def id_time(file_id: UUID) -> datetime | None:
-    """Return when an id was made; None where it does not tell."""
+    """Return when an id was made; None where it does not tell, or what no clock of ours does."""
     if file_id.version != 7:
         return None
-    return datetime.fromtimestamp((file_id.int >> 80) / 1000, UTC)
+    try:
+        return datetime.fromtimestamp((file_id.int >> 80) / 1000, UTC)
+    except ValueError:
+        # It has room for years beyond 9999.
+        return None

@@ -520,9 +520,12 @@ async def test_a_file_without_a_name_is_one(client: httpx.AsyncClient) -> None:
     assert made.json()["bytes"] == len(LINE)
 
 
-async def test_a_list_that_goes_on_after_no_file_is_a_404(client: httpx.AsyncClient) -> None:
-    """An id that is spelled right and names nothing is told apart from one that is none."""
-    gone = await client.get(f"/v1/files?after=file-{'0' * 32}")
+@pytest.mark.parametrize("named", ["0" * 32, f"{'f' * 12}7{'f' * 3}8{'f' * 15}"])
+async def test_a_list_that_goes_on_after_no_file_is_a_404(
+    client: httpx.AsyncClient, named: str
+) -> None:
+    """An id that names nothing, or a time of no calendar, is told apart from one that is none."""
+    gone = await client.get(f"/v1/files?after=file-{named}")
     assert (gone.status_code, gone.json()["error"]["param"]) == (404, "after")
 
 
