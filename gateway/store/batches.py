@@ -62,7 +62,8 @@ _OPEN: Final = (
     .order_by(_ROW.id)
     .limit(_OPEN_ROWS)
 )
-# What failed has its line of the error file: an error of its own, or that of an answer.
+# What failed has its line of the error file: an error of its own, or that of an answer. It may
+# quote what was sent, and JSONB takes no NUL.
 _ERROR_GROUPS: Final = text(
     """
     SELECT code, min(message), count(*), min(line) FROM (
@@ -75,7 +76,9 @@ _ERROR_GROUPS: Final = text(
                 said #>> '{error,message}', said #>> '{response,body,error,message}', ''
             ), 200) AS message
         FROM (
-            SELECT line, convert_from(body, 'UTF8')::jsonb AS said FROM batch_results
+            SELECT line,
+                replace(convert_from(body, 'UTF8'), '\\u0000', '\\ufffd')::jsonb AS said
+            FROM batch_results
             WHERE batch_id = :batch_id AND is_error ORDER BY line LIMIT :limit
         ) AS failed
     ) AS causes GROUP BY code ORDER BY 3 DESC, 1 LIMIT 20

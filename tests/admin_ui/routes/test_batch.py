@@ -44,6 +44,21 @@ async def test_failed_items_are_grouped_by_cause(world: World, client: httpx.Asy
     assert (await client.get(f"/admin/batches/batch_{uuid4().hex}")).status_code == 404
 
 
+async def test_what_failed_may_quote_anything(world: World, client: httpx.AsyncClient) -> None:
+    """A NUL in what a tenant sent is no end of the page that shows why it was refused."""
+    batch_id = await add_batch(world)
+    tenant = await world.parts.admin.tenants.get("acme")
+    said = {"response": {"body": {"error": {"code": "x", "message": "No \\u0000, no a\x00b."}}}}
+    row = {"batch_id": batch_id, "line": 4, "tenant_id": tenant.id, "is_error": True}
+    async with world.store.database.platform() as connection:
+        await connection.execute(
+            insert(batch_results).values(**row, body=json.dumps(said).encode())
+        )
+    page = await client.get(f"/admin/batches/batch_{batch_id.hex}")
+    assert page.status_code == 200
+    assert "no a\N{REPLACEMENT CHARACTER}b." in page.text
+
+
 async def test_errors_of_an_input_are_grouped_too(world: World, client: httpx.AsyncClient) -> None:
     """A batch that failed at its input says what is wrong with it, by cause."""
     errors = [{"code": "invalid_json", "message": "No JSON.", "line": n} for n in (7, 3)]
