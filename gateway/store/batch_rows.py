@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Row, delete, func, literal_column, select
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Update,
+    case,
+    delete,
+    func,
+    literal_column,
+    select,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.domain.batch import Batch, BatchDraft, BatchState, LineError, PausedFor
@@ -83,6 +93,25 @@ def stored_errors(errors: Sequence[LineError]) -> list[dict[str, object]]:
         }
         for error in errors
     ]
+
+
+def cancelling(which: ColumnElement[bool]) -> Update:
+    """Return what has batches cancelled that have not ended; those not validated yet end with it.
+
+    What these have of items is to be deleted in the same transaction.
+    """
+    now = func.statement_timestamp()
+    is_new = batches.c.state == BatchState.VALIDATING
+    return (
+        update(batches)
+        .where(which, batches.c.state.in_([BatchState.VALIDATING, BatchState.IN_PROGRESS]))
+        .values(
+            state=case((is_new, BatchState.CANCELLED), else_=BatchState.CANCELLING),
+            cancelling_at=now,
+            ended_at=case((is_new, now)),
+            lease_until=None,
+        )
+    )
 
 
 async def delete_items(connection: AsyncConnection, batch_ids: Sequence[UUID]) -> None:

@@ -16,7 +16,6 @@ from sqlalchemy import (
     ColumnElement,
     and_,
     bindparam,
-    case,
     delete,
     func,
     null,
@@ -31,7 +30,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gateway.domain.batch import Batch, BatchDraft, BatchState, ErrorGroup, NamedBatch, PausedFor
 from gateway.domain.page import Page, PageRequest
 from gateway.errors import FileNotFound, TenantLimited
-from gateway.store.batch_rows import COLUMNS, NUM_DEAD, batch_of, delete_items
+from gateway.store.batch_rows import COLUMNS, NUM_DEAD, batch_of, cancelling, delete_items
 from gateway.store.batch_tables import batches, files
 from gateway.store.database import Database
 from gateway.store.keyset import Keyset
@@ -170,22 +169,7 @@ class SqlBatches:
             return (await connection.execute(statement)).rowcount == 1
 
     async def cancel(self, tenant_id: UUID, batch_id: UUID) -> Batch | None:
-        now = func.statement_timestamp()
-        is_new = _ROW.state == BatchState.VALIDATING
-        statement = (
-            update(batches)
-            .where(
-                _named(tenant_id, batch_id),
-                _ROW.state.in_([BatchState.VALIDATING, BatchState.IN_PROGRESS]),
-            )
-            .values(
-                state=case((is_new, BatchState.CANCELLED), else_=BatchState.CANCELLING),
-                cancelling_at=now,
-                ended_at=case((is_new, now)),
-                lease_until=None,
-            )
-            .returning(*COLUMNS)
-        )
+        statement = cancelling(_named(tenant_id, batch_id)).returning(*COLUMNS)
         async with self._database.platform(_ASKED) as connection:
             row = (await connection.execute(statement)).one_or_none()
             if row is None:

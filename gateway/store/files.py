@@ -45,6 +45,7 @@ from gateway.store.batch_tables import batches, files
 from gateway.store.database import Database
 from gateway.store.keyset import Keyset
 from gateway.store.pools import Purpose
+from gateway.store.tables import tenants
 
 _ROW: Final = files.c
 _KEPT: Final = (
@@ -146,9 +147,11 @@ class SqlFiles:
 
     async def sweep(self, limit: int, *, unready_for_s: float) -> Collection[UUID]:
         died = and_(~_ROW.is_ready, _ROW.created_at < func.now() - timedelta(seconds=unready_for_s))
+        archived = select(tenants.c.id).where(tenants.c.archived_at.is_not(None))
         expired = and_(
             _ROW.is_ready,
-            _ROW.expires_at <= func.now(),
+            # Of a tenant that is gone nobody could ever remove one.
+            or_(_ROW.expires_at <= func.now(), _ROW.tenant_id.in_(archived)),
             ~_is_read(batches.c.input_file_id == _ROW.id),
         )
         held = (

@@ -15,10 +15,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.domain import Tenant
 from gateway.domain.admin import Actor, AuditEntry
+from gateway.domain.batch import BatchState
 from gateway.domain.tenant_archive import ArchivedTenant, archived_name
 from gateway.errors import VersionConflict
 from gateway.store.admin_tokens import described_tokens, token_entry, token_of
 from gateway.store.audit_chain import AuditChain
+from gateway.store.batch_rows import cancelling, delete_items
+from gateway.store.batch_tables import batches
 from gateway.store.database import Database
 from gateway.store.key_rows import api_key, described_keys, key_entry
 from gateway.store.organisations import described_tenants, tenant_entry, tenant_of
@@ -49,6 +52,7 @@ class SqlTenantArchive:
             of_keys, entries_of_keys = await _end_keys(connection, before)
             of_tokens, entries_of_tokens = await _end_tokens(connection, before)
             await connection.execute(delete(responses).where(responses.c.tenant_id == before.id))
+            await _stop_batches(connection, before)
             after = await _put_away(connection, before)
             entries = [*entries_of_keys, *entries_of_tokens]
             entries.append(tenant_entry("tenant.delete", before, after))
@@ -88,6 +92,16 @@ async def _end_tokens(
         for token in after
     ]
     return [token.kid for token in after], entries
+
+
+async def _stop_batches(connection: AsyncConnection, tenant: Tenant) -> None:
+    """Cancel what has not ended: nobody is left to do it, or to pay for it.
+
+    Files, those that it ends with too, are swept from then on (`SqlFiles.sweep`).
+    """
+    stopped = cancelling(batches.c.tenant_id == tenant.id)
+    rows = await connection.execute(stopped.returning(batches.c.id, batches.c.state))
+    await delete_items(connection, [row.id for row in rows if row.state == BatchState.CANCELLED])
 
 
 async def _put_away(connection: AsyncConnection, tenant: Tenant) -> Tenant:

@@ -9,11 +9,16 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import func, insert, select, update
 
+from gateway.domain.admin import Actor, AdminRole
+from gateway.domain.batch import BatchState
 from gateway.domain.files import FileDraft, StoredFile, Written, id_time, new_file_id
 from gateway.domain.page import PageRequest
 from gateway.errors import FileInUse, FileNotFound, StorageFull
 from gateway.store import Store
 from gateway.store.batch_tables import batches, files
+from gateway.store.tables import tenants
+from tests.gateway.store import batch_rows
+from tests.gateway.store.batch_rows import new_items, num_rows, running_batch, seen
 
 pytestmark = pytest.mark.anyio
 
@@ -221,6 +226,42 @@ async def test_a_sweep_forgets_what_expired_and_what_died(store: Store) -> None:
     gone += await store.files.sweep(10, unready_for_s=3600)
     assert sorted(gone) == sorted([expired.id, died.id])
     assert await store.files.known([lasting.id, running.id, died.id]) == {lasting.id, running.id}
+
+
+async def test_files_of_an_archived_tenant_go(store: Store) -> None:
+    """Nobody could ever remove one; what its batches read goes once they have ended."""
+    mine = tenant_of(store)
+    other, free = await kept(store, tenant_of(store, 1)), await kept(store, mine)
+    read = await kept(store, mine)
+    batch_id = await read_by_batch(store, read)
+    await archive(store, mine)
+    assert set(await store.files.sweep(10, unready_for_s=3600)) == {free.id, read.id}
+    assert await store.files.known([other.id, free.id, read.id]) == {other.id}
+    stopped = await store.batches.get(mine, batch_id)
+    assert stopped is not None
+    assert stopped.state is BatchState.CANCELLED
+
+
+async def test_batches_of_an_archived_tenant_are_cancelled(store: Store) -> None:
+    """Nothing of them runs until their windows pass, and nothing is left of what was validated."""
+    mine = tenant_of(store)
+    running = await running_batch(store, 3)
+    new = await batch_rows.draft_of(store)
+    await store.batches.create(new)
+    await store.batch_steps.add_items(new.id, new_items(3))
+    await archive(store, mine)
+    assert await store.batches.open_batches() == []
+    assert (await seen(store, running)).state is BatchState.CANCELLING
+    assert (await seen(store, new)).state is BatchState.CANCELLED
+    assert await num_rows(store, new) == 0
+    assert await store.batch_steps.drop() == 3
+
+
+async def archive(store: Store, tenant_id: UUID) -> None:
+    async with store.database.platform() as connection:
+        row = (await connection.execute(select(tenants).where(tenants.c.id == tenant_id))).one()
+    actor = Actor("owner", AdminRole.OWNER)
+    assert await store.tenant_archive.archive(actor, row.organisation_id, row.name) is not None
 
 
 async def expire(store: Store, file: StoredFile) -> None:
