@@ -21,6 +21,8 @@ from gateway.services import loop_share
 
 _MAX_PARTS: Final = 16
 _MAX_HEADER_BYTES: Final = 16 << 10
+# Each takes some microseconds to be told apart, and a name has few.
+_MAX_OPTIONS: Final = 256
 _MAX_FIELD_BYTES: Final = 1 << 10
 _MAX_SHOWN_CHARS: Final = 64
 # What all may have beside the file: headers, fields, what stands before the first boundary.
@@ -142,7 +144,7 @@ class FileForm:
         self._header, self._value = b"", b""
 
     def _on_headers_finished(self) -> None:
-        _, options = parse_options_header(self._disposition)
+        _, options = _options(self._disposition)
         name = options.get(b"name", b"").decode("utf-8", "replace")
         if name == "file":
             if self.filename is not None:
@@ -185,7 +187,7 @@ def _boundary(scope: Scope) -> bytes:
             "Send the form as it is: no Content-Encoding is understood here.",
             code="unsupported_content_encoding",
         )
-    kind, options = parse_options_header(headers.get(b"content-type", b""))
+    kind, options = _options(headers.get(b"content-type", b""))
     if kind != b"multipart/form-data":
         raise InvalidRequest(
             "Send the file as multipart/form-data.", code="unsupported_content_type"
@@ -195,6 +197,13 @@ def _boundary(scope: Scope) -> bytes:
     if not 1 <= len(boundary) <= 70:
         raise _malformed("The Content-Type of a form needs a boundary of 1 to 70 characters.")
     return boundary
+
+
+def _options(header: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+    """Read what a header says, and its options. Raises: `InvalidRequest`: there are too many."""
+    if header.count(b";") > _MAX_OPTIONS:
+        raise _malformed(f"A header of the form has more than {_MAX_OPTIONS} semicolons.")
+    return parse_options_header(header)
 
 
 def _told_bytes(scope: Scope) -> int | None:
