@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -118,6 +119,48 @@ def test_what_is_wrong_is_said(fields: dict[str, object], code: str) -> None:
     with pytest.raises(BadLine) as refused:
         read_line(line, TEXT)
     assert refused.value.code == code
+
+
+@pytest.mark.parametrize("place", ["line", "body"])
+def test_nothing_is_built_of_what_nobody_looks_at(place: str) -> None:
+    """Unknown fields cost their bytes: made into objects, they would hold up everybody."""
+    unknown: dict[str, object] = {f"{number:x}": 0 for number in range(20_000)}
+    asked = {"custom_id": "one", "method": "POST", "url": TEXT}
+    if place == "line":
+        line = json.dumps({**asked, **unknown, "body": {"model": "m"}}).encode()
+    else:
+        line = json.dumps({**asked, "body": {"model": "m", **unknown}}).encode()
+    tracemalloc.start()
+    with pytest.raises(BadLine, match="prompt"):
+        read_line(line, TEXT)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most_bytes < 2 * len(line)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"custom_id": "x" * 100_000}, "invalid_value"),
+        ({"method": "x" * 100_000}, "invalid_method"),
+        ({"url": "x" * 100_000}, "invalid_url"),
+        ({"body": {"model": "x" * 100_000, "prompt": "p"}}, "invalid_value"),
+    ],
+)
+def test_a_name_that_is_too_long_is_not_decoded(fields: dict[str, object], code: str) -> None:
+    """It is refused by its length, and its line by the field."""
+    good = {"custom_id": "one", "method": "POST", "url": TEXT}
+    line = json.dumps({**good, "body": {"model": "m", "prompt": "p"}, **fields}).encode()
+    with pytest.raises(BadLine, match="too long") as refused:
+        read_line(line, TEXT)
+    assert refused.value.code == code
+
+
+def test_a_number_of_many_digits_counts_for_nothing() -> None:
+    """It is left to whoever runs the line, who refuses it."""
+    body = b'{"model":"m","prompt":"p","max_tokens":' + b"9" * 100_000 + b"}"
+    line = b'{"custom_id":"one","method":"POST","url":"/v1/completions","body":' + body + b"}"
+    assert read_line(line, TEXT).enqueued_tokens == 1 + 16
 
 
 def test_bytes_that_are_no_text_are_refused_in_fields_that_nobody_reads() -> None:
