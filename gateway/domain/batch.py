@@ -75,6 +75,7 @@ class Batch:
 
     `models` are those that its lines ask for, by their own names. `cost_nano_usd` is what its
     items were billed, `full_nano_usd` what they would have been as requests that do not wait.
+    `paused_because` is what its tenant is told of a pause beside `paused_for`.
     `num_dead` items wait for an operator, as their workers died of them; it is counted where one
     batch or a list is read.
     """
@@ -104,6 +105,7 @@ class Batch:
     cost_nano_usd: int = 0
     full_nano_usd: int = 0
     num_dead: int = 0
+    paused_because: str | None = None
 
     @property
     def id(self) -> UUID:

@@ -162,8 +162,11 @@ class BatchStore(Protocol):
         """
         ...
 
-    async def pause(self, batch_ids: Collection[UUID], why: PausedFor | None) -> None:
-        """Have nothing of them handed out, for a reason that tenants see; None: go on."""
+    async def pause(self, paused: Mapping[UUID, str | None], why: PausedFor | None) -> None:
+        """Have nothing of them handed out, for a reason that tenants see; None: go on.
+
+        Each comes with what more its tenant is told of it.
+        """
         ...
 
     async def open_batches(self) -> Sequence[Batch]:

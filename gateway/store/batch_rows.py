@@ -43,6 +43,13 @@ NUM_DEAD: Final = (
 
 def batch_of(row: Row[*tuple[Any, ...]]) -> Batch:
     """Read a batch from its row."""
+    errors = [LineError(**error) for error in row.errors or ()]
+    paused_because = None
+    if row.state != BatchState.FAILED:
+        # What was told of a pause, and may be told no longer.
+        if errors and row.paused_for is not None:
+            paused_because = errors[0].message
+        errors = []
     return Batch(
         draft=BatchDraft(
             id=row.id,
@@ -57,7 +64,7 @@ def batch_of(row: Row[*tuple[Any, ...]]) -> Batch:
         ),
         state=BatchState(row.state),
         paused_for=None if row.paused_for is None else PausedFor(row.paused_for),
-        errors=[LineError(**error) for error in row.errors or ()],
+        errors=errors,
         price_ids={model: UUID(id_) for model, id_ in row.price_ids.items()},
         output_file_id=row.output_file_id,
         error_file_id=row.error_file_id,
@@ -79,6 +86,7 @@ def batch_of(row: Row[*tuple[Any, ...]]) -> Batch:
         ended_at=row.ended_at,
         models=tuple(row.models),
         num_dead=row._mapping.get("num_dead", 0),
+        paused_because=paused_because,
     )
 
 

@@ -69,6 +69,7 @@ batches = Table(
     # How long its output and error files are kept; for good where it says nothing.
     Column("output_expires_after_s", Integer),
     Column("metadata", JSONB),
+    # What is wrong with the input of one that failed; why one that is paused is.
     Column("errors", JSONB),
     # The versions of the prices that held as it was made, by model.
     Column("price_ids", JSONB, nullable=False, server_default="{}"),

@@ -7,11 +7,12 @@ database's.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
+import msgspec
 from sqlalchemy import (
     ColumnElement,
     and_,
@@ -22,21 +23,36 @@ from sqlalchemy import (
     or_,
     select,
     text,
-    update,
 )
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.domain.batch import Batch, BatchDraft, BatchState, ErrorGroup, NamedBatch, PausedFor
+from gateway.domain.batch import (
+    Batch,
+    BatchDraft,
+    BatchState,
+    ErrorGroup,
+    LineError,
+    NamedBatch,
+    PausedFor,
+)
 from gateway.domain.page import Page, PageRequest
 from gateway.errors import FileNotFound, TenantLimited
-from gateway.store.batch_rows import COLUMNS, NUM_DEAD, batch_of, cancelling, delete_items
+from gateway.store.batch_rows import (
+    COLUMNS,
+    NUM_DEAD,
+    batch_of,
+    cancelling,
+    delete_items,
+    stored_errors,
+)
 from gateway.store.batch_tables import batches, files
 from gateway.store.database import Database
 from gateway.store.keyset import Keyset
 from gateway.store.pools import Purpose
 from gateway.store.tables import tenants
 
+_encoder: Final = msgspec.json.Encoder()
 _COLUMNS: Final = (batches.c.created_at, batches.c.id)
 _ORDERS: Final = {False: Keyset(_COLUMNS, descending=True), True: Keyset(_COLUMNS)}
 _ROW: Final = batches.c
@@ -44,6 +60,18 @@ _ROW: Final = batches.c
 _ASKED: Final = Purpose.REPORTS
 
 
+# Locked in one order, as results are summed on them in it.
+_PAUSE: Final = text(
+    """
+    WITH held AS MATERIALIZED (
+        SELECT batches.id, given.errors
+        FROM jsonb_to_recordset(CAST(:paused AS jsonb)) AS given(id uuid, errors jsonb)
+        JOIN batches USING (id)
+        WHERE state = 'in_progress' ORDER BY batches.id FOR NO KEY UPDATE OF batches
+    )
+    UPDATE batches SET paused_for = :why, errors = held.errors FROM held WHERE batches.id = held.id
+    """
+)
 # A part of all that are open, small enough to be read in a few milliseconds; without what their
 # tenants alone look at, of which each may have ten kilobytes.
 _OPEN_ROWS: Final = 100
@@ -178,14 +206,16 @@ class SqlBatches:
                 await delete_items(connection, [batch_id])
             return batch_of(row)
 
-    async def pause(self, batch_ids: Collection[UUID], why: PausedFor | None) -> None:
-        statement = (
-            update(batches)
-            .where(_ROW.id.in_(batch_ids), _ROW.state == BatchState.IN_PROGRESS)
-            .values(paused_for=why)
-        )
+    async def pause(self, paused: Mapping[UUID, str | None], why: PausedFor | None) -> None:
+        told = [
+            {"id": id_, "errors": stored_errors([LineError(why, because)])}
+            if why is not None and because is not None
+            else {"id": id_}
+            for id_, because in paused.items()
+        ]
+        given = {"why": why, "paused": _encoder.encode(told).decode()}
         async with self._database.platform(Purpose.LEDGER) as connection:
-            await connection.execute(statement)
+            await connection.execute(_PAUSE, given)
 
     async def open_batches(self) -> Sequence[Batch]:
         found: list[Batch] = []

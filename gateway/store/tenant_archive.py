@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from sqlalchemy import delete, func, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.domain import Tenant
@@ -100,6 +100,11 @@ async def _stop_batches(connection: AsyncConnection, tenant: Tenant) -> None:
     Files, those that it ends with too, are swept from then on (`SqlFiles.sweep`).
     """
     stopped = cancelling(batches.c.tenant_id == tenant.id)
+    # In the order in which results are summed on them.
+    open_ones = select(batches.c.id).where(
+        batches.c.tenant_id == tenant.id, batches.c.ended_at.is_(None)
+    )
+    await connection.execute(open_ones.order_by(batches.c.id).with_for_update(key_share=True))
     rows = await connection.execute(stopped.returning(batches.c.id, batches.c.state))
     await delete_items(connection, [row.id for row in rows if row.state == BatchState.CANCELLED])
 

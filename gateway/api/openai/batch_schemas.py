@@ -1,4 +1,7 @@
-"""The wire types of batches, in OpenAI's shapes; ours are `paused_for`, `num_awaiting_operator`."""
+"""The wire types of batches, in OpenAI's shapes.
+
+Ours are `paused_for`, `paused_because` and `num_awaiting_operator`.
+"""
 
 from __future__ import annotations
 
@@ -111,6 +114,7 @@ class BatchView(msgspec.Struct, kw_only=True):
     usage: BatchUsage
     metadata: dict[str, str] | None
     paused_for: str | None
+    paused_because: str | None
     num_awaiting_operator: int
 
 
@@ -154,6 +158,7 @@ def batch_view(batch: Batch) -> BatchView:
         usage=_usage(batch),
         metadata=None if batch.draft.metadata is None else dict(batch.draft.metadata),
         paused_for=batch.paused_for,
+        paused_because=batch.paused_because,
         num_awaiting_operator=batch.num_dead,
     )
 

@@ -85,7 +85,7 @@ _BESIDE: Final = """\
 | `first_id`, `last_id` | lists of files and batches | where pages begin and end |
 | `object` | lists of files and batches | `list` |
 | `cost_nano_usd`, `saved_nano_usd` | batches | see [batches.md](batches.md) |
-| `paused_for`, `num_awaiting_operator` | batches | see [batches.md](batches.md) |
+| `paused_for`, `paused_because`, `num_awaiting_operator` | batches | see [batches.md](batches.md) |
 
 A log-probability of a prompt's first token is null, and so is `finish_reason` of text completions
 as they stream: OpenAI's answers have both, its SDK's types neither.

@@ -312,7 +312,7 @@ class BatchWorker:
             after_s = self._rests.no_room(batch_id, now, after_s)
         if ending.paused_for is not None:
             self._payers.forget(one.batch.draft.key_id)
-            self._pauses.pause(batch_id, ending.paused_for, now)
+            self._pauses.pause(batch_id, ending.paused_for, now, because=ending.because)
         self._returns.add(one.item.run, is_unharmed=ending.is_unharmed, after_s=after_s)
 
 

@@ -45,6 +45,8 @@ class GivenUp:
     is_unharmed: bool
     after_s: float = 0.0
     paused_for: PausedFor | None = None
+    # For its tenant: which limit it is, or which model, and what helps.
+    because: str | None = None
     # What is wrong is wrong with this server, or with what all of the tenant's items need.
     is_busy: bool = False
 
@@ -187,7 +189,8 @@ def given_up(error: GatewayError, item: ClaimedItem) -> GivenUp:
     """Say how an item goes back whose run failed without an answer."""
     fate = fate_of(error)
     if isinstance(fate, PausedFor):
-        return GivenUp(is_unharmed=True, paused_for=fate)
+        because = f"Line {item.run.line}: {error.message}"
+        return GivenUp(is_unharmed=True, paused_for=fate, because=because)
     if fate is Fate.AGAIN:
         logger.warning("%s failed and is run again: %s", item.run, error.detail or error.code)
         return GivenUp(is_unharmed=False, after_s=backoff_s(item.num_attempts))

@@ -24,22 +24,24 @@ class Pauses:
         self._retry_s = retry_s
         self._retry_at_s: dict[UUID, float] = {}
         self._trying: set[UUID] = set()
-        self._to_say: dict[UUID, PausedFor] = {}
+        self._to_say: dict[UUID, tuple[PausedFor, str | None]] = {}
 
-    def pause(self, batch_id: UUID, why: PausedFor, now: float) -> None:
-        """Have a batch wait; others learn of it with `say`."""
+    def pause(
+        self, batch_id: UUID, why: PausedFor, now: float, *, because: str | None = None
+    ) -> None:
+        """Have a batch wait; others learn of it with `say`, its tenant in words: `because`."""
         if batch_id not in self._retry_at_s:
             self._trying.discard(batch_id)
             self._retry_at_s[batch_id] = now + self._retry_s
-            self._to_say[batch_id] = why
+            self._to_say[batch_id] = why, because
 
     async def say(self) -> None:
         """Write down what was paused. Raises: `StoreUnavailable`; call it again then."""
         while self._to_say:
-            why = next(iter(self._to_say.values()))
-            said = {batch_id for batch_id, each in self._to_say.items() if each is why}
+            why, _ = next(iter(self._to_say.values()))
+            said = {id_: because for id_, (each, because) in self._to_say.items() if each is why}
             await self._batches.pause(said, why)
-            self._to_say = {id_: each for id_, each in self._to_say.items() if id_ not in said}
+            self._to_say = {id_: one for id_, one in self._to_say.items() if id_ not in said}
 
     async def look(self, batches: Iterable[Batch], now: float) -> list[Batch]:
         """Return those of open batches that run; what has waited long enough is tried again.
@@ -62,7 +64,7 @@ class Pauses:
                 tried.append(batch.id)
                 running.append(batch)
         if tried:
-            await self._batches.pause(tried, None)
+            await self._batches.pause(dict.fromkeys(tried), None)
         for batch_id in tried:
             del self._retry_at_s[batch_id]
             self._trying.add(batch_id)

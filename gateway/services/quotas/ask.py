@@ -5,8 +5,7 @@ that, it asks again for what is left: the last tokens of a quota can be used, an
 ends with `length`. A rate is not asked for less, as it has more again shortly.
 
 An item of a batch asks for all that it may use, and for no less: it can wait, so it never ends
-short for want of money, nor computes what would then have to be thrown away unpaid. Where that is
-more than a whole window has, waiting is of no use, and it is told so.
+short for want of money, nor computes what would then have to be thrown away unpaid.
 """
 
 from __future__ import annotations
@@ -47,16 +46,6 @@ class Ask:
         terms = self.terms
         meta = terms.meta().packed()
         return Reserve(terms.request_id.hex, self.limits, self.held, meta, LEASE_US)
-
-    def never_fits(self, denied: Denied) -> bool:
-        """Tell whether a window that refused this, and is asked for no less, is too small for it.
-
-        Of an item of a batch: it would wait for the next window, and find as little there. A limit
-        of nothing holds everything up for a while, as who sets it wants.
-        """
-        if not self.terms.is_batch or not denied.is_exhausted:
-            return False
-        return 0 < denied.limit.amount < self.amount_of(denied.limit)
 
     def amount_of(self, limit: Limit) -> int:
         """Return what this holds of a limit."""

@@ -16,23 +16,23 @@ _OTHERS_END_S: Final = 1.0
 
 
 def refusal(
-    denied: Denied, principal: Principal, now_s: float, *, above_window: int | None = None
+    denied: Denied, principal: Principal, now_s: float, *, held: int | None = None
 ) -> TenantLimited:
     """Return the error for a request that a limit refused; `now_s` is the counters' time.
 
-    `above_window` is what an item of a batch holds where no window of the limit has as much.
+    `held` is what an item of a batch would hold of the limit: all that it may use.
     """
-    if above_window is None:
-        error = _error(denied, principal)
-    else:
-        error = _above_window(denied.limit, principal, above_window)
+    error = _error(denied, principal, held)
     error.standing = standing_of_refusal(denied, now_s)
     error.limit = f"{denied.limit.scope.kind.value}.{denied.limit.metric.value}"
     return error
 
 
-def _error(denied: Denied, principal: Principal) -> TenantLimited:
+def _error(denied: Denied, principal: Principal, held: int | None) -> TenantLimited:
     limit = denied.limit
+    # A limit of nothing holds everything up for a while, as who sets it wants.
+    if held is not None and denied.is_exhausted and 0 < limit.amount < held:
+        return _above_window(limit, principal, held)
     name, amount = limit.metric.row.text, _amount(limit, limit.amount)
     who = _who(limit, principal)
     if denied.wait_s is None:
@@ -47,20 +47,26 @@ def _error(denied: Denied, principal: Principal) -> TenantLimited:
         assert limit.slot is not None, "only windows are used up"
         ends = datetime.fromtimestamp(limit.slot.end_s, UTC).isoformat().replace("+00:00", "Z")
         anew = "begins anew" if limit.slot.oldest_s == limit.slot.start_s else "has more again"
+        all_of_it = ""
+        if held is not None:
+            all_of_it = (
+                f" A request of a batch holds all that it may use, this one {_amount(limit, held)}:"
+                " with a smaller bound, as 'max_tokens', it may fit before."
+            )
         return QuotaExhausted(
             f"The quota of {who} on {name} is used up for this request: {stands}, "
-            f"{_amount(limit, denied.left)} left. It {anew} at {ends}."
+            f"{_amount(limit, denied.left)} left. It {anew} at {ends}.{all_of_it}"
         )
     wait_s = denied.wait_s or _OTHERS_END_S
-    held = " (the rest is held by requests that run)" if not denied.wait_s else ""
+    rest = " (the rest is held by requests that run)" if not denied.wait_s else ""
     return TenantLimited(
-        f"Rate limit of {who} reached on {name}: {stands}{held}. Try again in {wait_s:.3g} s.",
+        f"Rate limit of {who} reached on {name}: {stands}{rest}. Try again in {wait_s:.3g} s.",
         retry_after_s=wait_s,
     )
 
 
 def _above_window(limit: Limit, principal: Principal, held: int) -> TenantLimited:
-    """Say what to mend: to wait is of no use, so no batch is to wait for it."""
+    """Say what to mend: no window has as much, so no batch is to wait for one."""
     error = TenantLimited(
         f"This request holds all that it may use, {_amount(limit, held)}, which is above the limit "
         f"of {_who(limit, principal)} on {limit.metric.row.text}: limit "

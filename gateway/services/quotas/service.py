@@ -238,11 +238,11 @@ class QuotaService:
     def _denied(
         self, denied: Denied, principal: Principal, ask: Ask | None = None
     ) -> TenantLimited:
-        limit, never_fits = denied.limit, None
+        limit, held = denied.limit, None
         self._metrics.quota_denied.labels(limit.metric.value, limit.scope.kind.value).inc()
-        if ask is not None and ask.never_fits(denied):
-            never_fits = ask.amount_of(limit)
-        return refusal(denied, principal, self.link.now_s(), above_window=never_fits)
+        if ask is not None and ask.terms.is_batch:
+            held = ask.amount_of(limit)
+        return refusal(denied, principal, self.link.now_s(), held=held)
 
 
 def _one_request(limits: Limits) -> tuple[Reserve, Settle]:

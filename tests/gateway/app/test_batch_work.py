@@ -217,6 +217,9 @@ async def test_a_budget_pauses_a_batch_and_holds(settings: Settings, database: D
         batch = await paused(database, draft)
         lines = await results_of(database, draft)
     assert batch.paused_for is PausedFor.BUDGET
+    assert batch.paused_because is not None
+    for told in ("Line ", "tenant 'acme' on budget", "holds all", "'max_tokens'"):
+        assert told in batch.paused_because, batch.paused_because
     assert 0 < batch.num_done < 20
     assert {line["response"]["body"]["usage"]["completion_tokens"] for line in lines} == {9}
     rows = await ledger_of(database, sluice.key())

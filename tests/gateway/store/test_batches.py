@@ -147,11 +147,18 @@ async def test_cancelling_is_said_at_once_and_once(store: Store) -> None:
 async def test_a_pause_is_seen_and_hands_out_nothing(store: Store) -> None:
     """Its reason is part of the batch, which stays open, and goes away with it."""
     batch = await running_batch(store, 1)
-    await store.batches.pause([batch.id], PausedFor.BUDGET)
-    [paused] = await store.batches.open_batches()
-    assert (paused.id, paused.paused_for) == (batch.id, PausedFor.BUDGET)
+    other = await running_batch(store, 1)
+    told = {batch.id: "Line 3: no, for \x00.", other.id: None}
+    await store.batches.pause(told, PausedFor.BUDGET)
+    paused = await seen(store, batch)
+    assert (paused.paused_for, paused.errors) == (PausedFor.BUDGET, [])
+    assert paused.paused_because == "Line 3: no, for \N{REPLACEMENT CHARACTER}."
+    paused = await seen(store, other)
+    assert (paused.paused_for, paused.paused_because) == (PausedFor.BUDGET, None)
+    assert {one.id for one in await store.batches.open_batches()} == set(told)
     assert await store.batch_queue.claim(batch.id, uuid4(), limit=1, lease_s=60) == []
-    await store.batches.pause([batch.id], None)
+    await store.batches.pause({batch.id: None}, None)
+    assert await seen(store, batch) == batch
     assert len(await store.batch_queue.claim(batch.id, uuid4(), limit=1, lease_s=60)) == 1
 
 

@@ -253,8 +253,10 @@ async def test_a_pause_is_told(api: Api) -> None:
     batch = await made(api, requests(1))
     await settled(client, batch.id, "in_progress")
     [own] = await api.world.store.batches.open_batches()
-    await api.world.store.batches.pause([own.id], PausedFor.BUDGET)
-    assert (await client.batches.retrieve(batch.id)).paused_for == "budget"
+    await api.world.store.batches.pause({own.id: "Line 3: no."}, PausedFor.BUDGET)
+    paused = await client.batches.retrieve(batch.id)
+    assert (paused.paused_for, paused.paused_because) == ("budget", "Line 3: no.")  # type: ignore[attr-defined]
+    assert paused.errors is None
 
 
 async def test_requests_without_a_key_are_refused(api: Api) -> None:

@@ -232,6 +232,7 @@ async def test_an_empty_budget_pauses_a_batch_until_there_is_room() -> None:
     await world.worker._returns.flush()
     await world.turn()
     assert world.pauses == [(batch.id, PausedFor.BUDGET)]
+    assert world.batches[batch.id].paused_because == "Line 1: used up"
     assert len(world.given) == 8
     assert all(one.is_unharmed for one in world.given)
     world.clock.now_s += 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -145,11 +145,13 @@ class World:
     async def open_batches(self) -> Sequence[Batch]:
         return list(self.batches.values())
 
-    async def pause(self, batch_ids: Collection[UUID], why: PausedFor | None) -> None:
+    async def pause(self, paused: Mapping[UUID, str | None], why: PausedFor | None) -> None:
         self.num_pause_calls += 1
-        for batch_id in batch_ids:
+        for batch_id, because in paused.items():
             self.pauses.append((batch_id, why))
-            self.batches[batch_id] = replace(self.batches[batch_id], paused_for=why)
+            self.batches[batch_id] = replace(
+                self.batches[batch_id], paused_for=why, paused_because=because
+            )
 
     async def claim(
         self, batch_id: UUID, worker_id: UUID, *, limit: int, lease_s: float

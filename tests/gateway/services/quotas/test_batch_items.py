@@ -63,7 +63,7 @@ async def test_an_item_is_refused_rather_than_cut_short(rig: Rig, quota: Quota) 
         return Denied(op.limits.limits[0], 60.0, left=500, used=9499, is_exhausted=True)
 
     rig.counters.answers[Reserve] = deny
-    with pytest.raises(QuotaExhausted):
+    with pytest.raises(QuotaExhausted, match="this one 1100: with a smaller bound"):
         await leased(rig, FakeRun(), quota)
     assert len(rig.counters.asked(Reserve)) == 1
 
