@@ -73,14 +73,15 @@ def call(
     body: Mapping[str, Any] | None = None,
     params: Mapping[str, str] | None = None,
     version: int | None = None,
+    timeout_s: float | None = None,
 ) -> Any:  # JSON of the server's making; the commands know its fields
     """Send one request and return the decoded answer.
 
-    With `version`, what is changed must still have it. Raises: `CliError` with the server's own
-    message and the matching exit code.
+    `timeout_s` is for what takes longer than other answers. With `version`, what is changed must
+    still have it. Raises: `CliError` with the server's own message and the matching exit code.
     """
     headers = {} if version is None else {"if-match": f'"{version}"'}
-    with _client(access) as client:
+    with _client(access, timeout_s) as client:
         answer = client.request(
             method, f"/admin/v1{path}", json=body, params=params, headers=headers
         )
@@ -118,13 +119,15 @@ def download(
 
 
 @contextmanager
-def _client(access: AdminAccess) -> Iterator[Any]:  # an httpx.Client, loaded only here
+def _client(
+    access: AdminAccess, timeout_s: float | None = None
+) -> Iterator[Any]:  # an httpx.Client, loaded only here
     import httpx
 
     try:
         with httpx.Client(
             base_url=access.url,
-            timeout=_TIMEOUT_S,
+            timeout=timeout_s or _TIMEOUT_S,
             trust_env=False,
             headers={"authorization": f"Bearer {access.token}"},
         ) as client:

@@ -1,4 +1,8 @@
-"""Pages by keyset: a page goes on after what the last row was ordered by, whatever was inserted."""
+"""Pages by keyset: a page goes on after what the last row was ordered by, whatever was inserted.
+
+A long page is read in short ones: a driver makes objects of all rows that a statement returns in
+one go, and with a thousand of them nothing else has the event loop for 30 ms.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,8 @@ _READ: Final[dict[type, Callable[[str], Any]]] = {
     datetime: datetime.fromisoformat,
 }
 _INT_MAX: Final = 2**63 - 1
+# As many rows as are read in a few milliseconds.
+_TOGETHER: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +46,31 @@ class Keyset:
         read: Callable[[Row[*tuple[Any, ...]]], T],
     ) -> Page[T]:
         """Run a query for one page. Raises: `InvalidRequest`: `after` is no cursor of this list."""
+        data: list[T] = []
+        after = request.after
+        while True:
+            limit = min(request.limit - len(data), _TOGETHER)
+            rows = await self._rows(connection, query, after, limit + 1)
+            data += [read(row) for row in rows[:limit]]
+            if len(rows) <= limit:
+                return Page(data)
+            last = rows[limit - 1]._mapping
+            after = tuple(_text(last[column]) for column in self.columns)
+            if len(data) == request.limit:
+                return Page(data, after)
+
+    async def _rows(
+        self,
+        connection: AsyncConnection,
+        query: Select[*tuple[Any, ...]],
+        after: Sequence[str] | None,
+        limit: int,
+    ) -> Sequence[Row[*tuple[Any, ...]]]:
         order = [column.desc() if self.descending else column for column in self.columns]
-        query = query.order_by(*order).limit(request.limit + 1)
-        if request.after is not None:
-            query = query.where(self._beyond(request.after))
-        rows = (await connection.execute(query)).all()
-        data = [read(row) for row in rows[: request.limit]]
-        if len(rows) <= request.limit:
-            return Page(data)
-        last = rows[request.limit - 1]._mapping
-        return Page(data, tuple(_text(last[column]) for column in self.columns))
+        query = query.order_by(*order).limit(limit)
+        if after is not None:
+            query = query.where(self._beyond(after))
+        return (await connection.execute(query)).all()
 
     def _beyond(self, after: Sequence[str]) -> Any:  # a condition
         kinds = [column.type.python_type for column in self.columns]

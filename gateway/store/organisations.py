@@ -33,6 +33,8 @@ from gateway.store.quota_settings import note_new_plan
 from gateway.store.tables import organisations, orgs, plans, tenants
 
 _ORDER: Final = Keyset((tenants.c.name,))
+# More than there are.
+_ALL: Final = 1 << 31
 ALL_TENANTS: Final = TenantFilter()
 
 
@@ -145,9 +147,10 @@ class SqlTenants:
         return after
 
     async def list(self, organisation_id: UUID) -> Sequence[Tenant]:
-        query = _living(organisation_id).order_by(tenants.c.name)
+        query = _living(organisation_id)
         async with self._database.platform() as connection:
-            return [tenant_of(row) for row in await connection.execute(query)]
+            page = await _ORDER.page(connection, query, PageRequest(_ALL), tenant_of)
+        return page.data
 
     async def named(self, organisation_id: UUID, ids: Collection[UUID]) -> Sequence[Tenant]:
         query = described_tenants().where(

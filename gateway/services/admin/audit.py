@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 from uuid import UUID
@@ -29,6 +30,7 @@ class AuditService:
         self._log = log
         self._tenants = tenants
         self._kept_heads = kept_heads
+        self._walking = asyncio.Lock()
 
     async def page(
         self,
@@ -53,11 +55,15 @@ class AuditService:
         return await self._log.head((await self._tenants.organisation()).id)
 
     async def verify(self, published: AuditHead | None = None) -> AuditVerdict:
-        """Walk the organisation's chain, by way of a head from before and of this machine's."""
+        """Walk the organisation's chain, by way of a head from before and of this machine's.
+
+        One walks at a time: it takes seconds, and a connection that reports would have.
+        """
         organisation = await self._tenants.organisation()
         kept = self._kept_heads.read(organisation.id)
         heads = [head for head in (published, kept) if head is not None]
-        return await self._log.verify(organisation.id, heads)
+        async with self._walking:
+            return await self._log.verify(organisation.id, heads)
 
     async def record(
         self,

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -24,6 +25,7 @@ from gateway.domain.page import PageRequest
 from gateway.errors import Conflict
 from gateway.settings import Settings
 from gateway.store import Store, open_store
+from gateway.store.audit import SqlAudit
 from gateway.store.audit_chain import AuditChain, said
 from gateway.store.database import Database
 from gateway.store.kept_heads import NAME
@@ -339,6 +341,32 @@ async def _records(store: Store, chosen: AuditFilter | None = None) -> list[Audi
     organisation = await store.organisations.default()
     page = await store.audit.page(organisation.id, chosen or AuditFilter(), PageRequest(1000))
     return list(page.data)
+
+
+async def test_a_walk_along_the_chain_leaves_the_loop_to_others(store: Store) -> None:
+    """Of hundreds of records 25 are checked in a row, and then what else goes on has its turn."""
+    others, turns = 0, list[int]()
+
+    class Noting(AuditChain):
+        def follows(self, *args: Any, **kwargs: Any) -> bool:
+            turns.append(others)
+            return super().follows(*args, **kwargs)
+
+    async def other() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await asyncio.sleep(0)
+
+    chain, entry = Noting(store.secrets), await _entry(store)
+    async with store.database.platform() as connection:
+        await chain.append_all(connection, ACTOR, [entry] * 300)
+    beside = asyncio.ensure_future(other())
+    verdict = await SqlAudit(store.database, chain).verify(entry.organisation_id)
+    beside.cancel()
+    assert (verdict.seq, verdict.broken_seq, len(turns)) == (306, None, 306)
+    begun = [0, *(n for n, (a, b) in enumerate(pairwise(turns), 1) if b > a), len(turns)]
+    assert max(b - a for a, b in pairwise(begun)) <= 25
 
 
 async def _broken(store: Store) -> int | None:
