@@ -224,7 +224,8 @@ def _values(tenant: Tenant) -> dict[str, str]:
     """Return what the fields of the settings hold."""
 
     def number(value: float | None) -> str:
-        return "" if value is None else f"{value:g}"
+        # All of its digits: they are what a form that is saved for another field sends back.
+        return "" if value is None else repr(value).removesuffix(".0")
 
     slo = tenant.slo
     return {

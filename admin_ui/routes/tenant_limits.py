@@ -71,11 +71,9 @@ class TenantLimits:
         form = await read_form(request)
         settings = self._services.admin.quota_settings
         try:
+            limits = _kept_budget((await self._state(request)).quota) | read_limits(form, _KIND)
             await settings.put(
-                actor_of(request),
-                await self._holder(request),
-                read_limits(form, _KIND),
-                version=form.version(),
+                actor_of(request), await self._holder(request), limits, version=form.version()
             )
         except VersionConflict as exc:
             return await self._show(request, form, conflict=exc.current)
@@ -224,3 +222,11 @@ class TenantLimits:
 
     def _done(self, request: Request, said: str) -> Response:
         return see(f"/admin/tenants/{request.path_params['name']}", said=said)
+
+
+def _kept_budget(own: Quota) -> dict[str, object]:
+    """Return how a tenant is held to its plan's budget, which no field of the form says."""
+    if own.budget_nano_usd is not None:
+        return {}
+    window = None if own.budget_window is None else own.budget_window.text
+    return {"budget_window": window, "budget_hard": own.budget_hard}
