@@ -239,6 +239,14 @@ class Quota:
         return _FIXED.get(metric) or self.budget_window or MONTH
 
     @property
+    def spelled(self) -> Quota:
+        """Return this with what its budget is where nothing says: hard, over a month."""
+        if self.budget_nano_usd is None:
+            return self
+        is_hard = self.budget_hard is not False
+        return replace(self, budget_window=self.window(Metric.BUDGET), budget_hard=is_hard)
+
+    @property
     def is_empty(self) -> bool:
         """Tell whether nothing is limited."""
         return all(self.limit(metric) is None for metric in Metric)

@@ -3,9 +3,10 @@
 `kind` is platform, organisation, tenant, key or plan. A tenant and a plan are named by their name,
 a key by its id or kid, the platform and the organisation by `-`. `PUT` replaces all limits of a
 scope's own, `PATCH` those that it names. The answer has what the scope has set, what lies over it,
-and what holds for it now: the override over its own over, for a tenant, its plan's. A tenant's
-owner sets limits of the tenant's keys, never the tenant's own, and not above those; what an
-operator has set of a key's (`operator_set`), or laid over them, it can neither change nor cover.
+and what holds for it now: the override over its own over, for a tenant, its plan's, and hard and
+over a month where a budget is set and none of them says. A tenant's owner sets limits of the
+tenant's keys, never the tenant's own, and not above those; what an operator has set of a key's
+(`operator_set`), or laid over them, it can neither change nor cover.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ def _state_view(state: QuotaState) -> QuotaStateView:
         scope=ScopeView(scope.kind.value, str(scope.id), state.holder.name),
         quota=plain_quota(state.quota),
         override=override,
-        effective=plain_quota(state.effective.quota),
+        effective=plain_quota(state.effective.quota.spelled),
         version=state.version,
         operator_set=state.operator_set,
     )

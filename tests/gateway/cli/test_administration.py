@@ -81,7 +81,8 @@ def test_limits_of_every_scope(server: Server, scope: str) -> None:
         *("--daily-tokens", "10", "--monthly-tokens", "11", "--budget-usd", "0"),
     )
     assert state["scope"]["kind"] == scope
-    assert state["quota"] == state["effective"]
+    budget = {"budget_window": "month", "budget_hard": True}
+    assert state["effective"] == state["quota"] | budget
     assert {name: value for name, value in state["quota"].items() if value is not None} == {
         "input_tpm": 7,
         "output_tpm": 8,
