@@ -32,7 +32,8 @@ from gateway.services.auth import Authenticator
 
 # Shares are divided by weights: bounds keep the quotients exact enough to be fair.
 WEIGHT_MIN, WEIGHT_MAX = 1e-3, 1e6
-_SLO_MAX_MS: Final = 86_400_000.0
+# No machine answers sooner: a promise below that is a slip of the unit.
+_SLO_MIN_MS, _SLO_MAX_MS = 1.0, 86_400_000.0
 # Of plans and orgs to choose from: who has more names one in the address.
 _MAX_CHOICES: Final = 100
 ALL_TENANTS: Final = TenantFilter()
@@ -237,7 +238,7 @@ def _check(values: Mapping[str, object]) -> None:
         assert value is None or isinstance(value, int | float), "all but names are numbers"
         if param == "weight":
             require_weight(value)
-        elif value is not None and not 0 < value <= _SLO_MAX_MS:
+        elif value is not None and not _SLO_MIN_MS <= value <= _SLO_MAX_MS:
             raise InvalidRequest(
-                f"'{param}' must be above 0 ms and at most a day, or null.", param=param
+                f"'{param}' must be at least 1 ms and at most a day, or null.", param=param
             )

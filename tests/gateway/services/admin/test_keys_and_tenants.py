@@ -126,6 +126,9 @@ async def test_a_change_of_a_tenant_sets_what_it_names(ours: Services) -> None:
     assert (changed.weight, changed.slo) == (5, TenantSlo(500, 20, 60.5))
     changed = await ours.tenants.update(ACTOR, "research", {"ttft_ms": None})
     assert (changed.weight, changed.slo) == (5, TenantSlo(None, 20, 60.5))
+    for promise in ("ttft_ms", "tpot_ms", "max_gap_ms"):
+        with pytest.raises(InvalidRequest, match="at least 1 ms"):
+            await ours.tenants.update(ACTOR, "research", {promise: 0.001})
     assert await ours.tenants.get("research") == changed
     assert await ours.tenants.update(ACTOR, "research", {}) == changed
     assert [tenant.weight for tenant in ours.running.told] == [5, 5]
