@@ -354,7 +354,9 @@ class Settings(ModelOptions, BaseSettings):
         description="Tenants made at the first start, separated by commas.",
     )
     init_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
-        default=(), description="Their keys, in the same order, by commas; unset: drawn."
+        default=(),
+        description="Keys of the tenants made at the first start, in their order, by commas; "
+        "unset: drawn.",
     )
     init_admin_token: SecretStr | None = Field(
         default=None, description="The admin token of the first start; unset: drawn."

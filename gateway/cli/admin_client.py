@@ -27,10 +27,11 @@ _PAGE_ROWS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class AdminAccess:
-    """Say where the admin API is and what opens it."""
+    """Say where the admin API is and what opens it; `token_of`: where that was found."""
 
     url: str
     token: str = field(repr=False)
+    token_of: str = "SLUICE_ADMIN_TOKEN"
 
 
 def find_server(data_dir: Path | None) -> AdminAccess:
@@ -62,7 +63,9 @@ def find_server(data_dir: Path | None) -> AdminAccess:
             f"no server is running with the data directory {directory}: start one with "
             "'sluice serve', or set SLUICE_ADMIN_URL and SLUICE_ADMIN_TOKEN"
         )
-    return AdminAccess(local.admin.rstrip("/"), local.local_token)
+    return AdminAccess(
+        local.admin.rstrip("/"), local.local_token, f"the data directory {directory}"
+    )
 
 
 def call(
@@ -86,7 +89,7 @@ def call(
             method, f"/admin/v1{path}", json=body, params=params, headers=headers
         )
         if not answer.is_success:
-            raise _error(answer)
+            raise _error(answer, access)
         return answer.json()
 
 
@@ -114,7 +117,7 @@ def download(
     ):
         if not answer.is_success:
             answer.read()
-            raise _error(answer)
+            raise _error(answer, access)
         yield from answer.iter_text()
 
 
@@ -136,7 +139,11 @@ def _client(
         raise NoAnswer(f"the server at {access.url} does not answer: {exc}") from None
 
 
-def _error(answer: Any) -> CliError:  # an httpx.Response
+def _error(answer: Any, access: AdminAccess) -> CliError:  # an httpx.Response
+    if answer.status_code == 401:
+        # The server's own words are for who sends a key in a header.
+        said = f"the server at {access.url} does not take the admin token of {access.token_of}"
+        return CliError(f"{said}: it is another's, revoked or expired", Exit.AUTH)
     try:
         document = answer.json()
         message = str(document["error"]["message"])

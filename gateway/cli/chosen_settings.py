@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.cli.exits import CliError, Exit
+from gateway.cli.plain_words import said_of
 from gateway.cli.setting_flags import flag_of
 from gateway.environment import PREFIX, did_you_mean, unknown_variables
 
@@ -51,7 +52,9 @@ def read_settings(flags: Mapping[str, Any]) -> Settings | None:
         # Of all settings the tables alone are read as JSON.
         lines.append(f"{PREFIX}MODELS: it must be a list of objects, in JSON")
     except pydantic.ValidationError as exc:
-        lines += [_line_of(error, given, Settings.model_fields) for error in exc.errors()]
+        told = (_line_of(error, given, Settings.model_fields) for error in exc.errors())
+        # What may be of two kinds is told of once.
+        lines += dict.fromkeys(told)
     if not lines:
         return settings
     for line in lines:
@@ -76,7 +79,7 @@ def refuse_unknown_variables() -> None:
 
 def _line_of(error: ErrorDetails, flags: Mapping[str, Any], known: Mapping[str, object]) -> str:
     """Say what is wrong with a setting, and where whoever mends it finds it."""
-    said = error["msg"].removeprefix("Value error, ")
+    said = said_of(error)
     if not error["loc"]:
         return f"settings: {said}"
     name, *path = error["loc"]

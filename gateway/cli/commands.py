@@ -31,15 +31,17 @@ from gateway.cli import (
 )
 from gateway.cli.apply import apply
 from gateway.cli.doctor import doctor
+from gateway.cli.plain_words import PlainGroup
 from gateway.cli.serve import serve
 from gateway.cli.setting_flags import SettingsCommand
 from gateway.cli.simulate import simulate
 from gateway.cli.top import top
 from gateway.cli.usage import usage
-from gateway.cli.worker import worker
+from gateway.cli.worker import WorkerCommand, worker
 
 app = typer.Typer(
     name="sluice",
+    cls=PlainGroup,
     help="A multi-tenant LLM API gateway with its own engine.",
     no_args_is_help=True,
     add_completion=False,
@@ -47,7 +49,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command(cls=SettingsCommand)(serve)
-app.command(cls=SettingsCommand)(worker)
+app.command(cls=WorkerCommand)(worker)
 app.command()(doctor)
 app.command()(simulate)
 app.add_typer(tenants.app, name="tenants")

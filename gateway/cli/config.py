@@ -30,6 +30,15 @@ directory = "demo"
 kv_share = 0.75
 # aliases = ["gpt-4o-mini"]
 """
+# Of what is unset by itself: a value to begin with.
+_EXAMPLES: Final = {
+    "dtype": "bfloat16",
+    "weight_dtype": "fp8",
+    "kv_dtype": "fp8",
+    "max_model_len": 4096,
+    "max_num_batched_tokens": 2048,
+    "name": "chat",
+}
 _TAIL: Final = """
 [[models]]
 directory = "demo"
@@ -116,8 +125,8 @@ def example() -> str:
     lines = ["# What else a table may have; what it leaves out is as the setting of that name:"]
     for name, field in ModelTable.model_fields.items():
         if name in ("weight", "name") or name in ModelOptions.model_fields:
-            value = field.default
-            shown = f"{name} =" if value is None else toml_text({name: _plain(value)}).strip()
+            value = _EXAMPLES[name] if field.default is None else field.default
+            shown = toml_text({name: _plain(value)}).strip()
             lines.append(f"# {shown}  # {field.description}")
     return _HEAD.format(kv_cache_bytes=DEFAULT_KV_CACHE_BYTES) + "\n".join(lines) + "\n" + _TAIL
 

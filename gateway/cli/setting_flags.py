@@ -9,7 +9,7 @@ loaded once a command that has such flags is parsed: it takes half a second, whi
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import typer
@@ -46,12 +46,20 @@ _GIVEN: Final = "sluice.given_settings"
 
 
 class SettingsCommand(TyperCommand):
-    """Give a command the flags of `FLAGS`; `given_settings` has what was typed."""
+    """Give a command the flags of `FLAGS`; `given_settings` has what was typed.
+
+    Those of `left_out` settings are known, so that the command can say why not, and in no help.
+    """
+
+    left_out: Collection[str] = ()
 
     # Any: typer's own classes, which are not public.
     def get_params(self, ctx: Any) -> list[Any]:
         *own, help_ = super().get_params(ctx)
-        return [*own, *_options(), help_]
+        options = _options()
+        for option in options:
+            option.hidden = option.name in self.left_out
+        return [*own, *options, help_]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:

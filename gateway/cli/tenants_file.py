@@ -288,7 +288,10 @@ def _tables(name: str, parent: Table, where: str = "") -> list[tuple[str, Table]
     path = f"{where}.{name}" if where else name
     tables = parent.get(name, {})
     if not isinstance(tables, dict):
-        raise CliError(f"{path}: it must hold tables", Exit.USAGE)
+        list_of = f", not [[{path}]]" if isinstance(tables, list) else ""
+        raise CliError(
+            f"{path}: write a table for each by its name, [{path}.NAME]{list_of}", Exit.USAGE
+        )
     for one, table in tables.items():
         if not isinstance(table, dict):
             raise _wrong(path, one, "it must be a table")

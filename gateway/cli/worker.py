@@ -9,7 +9,7 @@ import typer
 
 from gateway.cli.exits import CliError, Exit
 from gateway.cli.serve import Banner, ChosenBanner, flags_of, run, say_nothing
-from gateway.cli.setting_flags import flag_of
+from gateway.cli.setting_flags import SettingsCommand, flag_of
 from gateway.services.local_access import read_local_access
 
 if TYPE_CHECKING:
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 _SHARED: Final = ("database_url", "redis_url", "file_storage")
 _PUBLIC: Final = ("port", "host", "init_keys")
+
+
+class WorkerCommand(SettingsCommand):
+    """Give a worker the flags of settings, but of a public API."""
+
+    left_out = _PUBLIC
 
 
 def worker(

@@ -112,8 +112,7 @@ def test_a_mistake_in_a_table_is_told_by_its_line(
         "sluice: sluice.toml, line 2: [[models]] no. 1: directory: a model needs it",
         "sluice: sluice.toml, line 4: [[models]] no. 1: model: no such key; did you mean "
         "directory?",
-        "sluice: sluice.toml, line 9: [[models]] no. 2: max_num_seqs: Input should be greater "
-        "than or equal to 1",
+        "sluice: sluice.toml, line 9: [[models]] no. 2: max_num_seqs: it must be at least 1",
         "sluice: sluice.toml, line 8: [[models]] no. 2: kv_shares: no such key; did you mean "
         "kv_share?",
     ]
@@ -129,7 +128,7 @@ def test_a_mistake_in_a_table_is_told_by_its_line(
     )
     monkeypatch.setenv("SLUICE_MODELS", '["demo"]')
     [line] = told(capsys)
-    assert line.startswith("sluice: SLUICE_MODELS: [[models]] no. 1: Input should be")
+    assert line.startswith("sluice: SLUICE_MODELS: [[models]] no. 1: it must be a")
     monkeypatch.setenv("SLUICE_MODELS", "[{")
     assert told(capsys) == ["sluice: SLUICE_MODELS: it must be a list of objects, in JSON"]
 

@@ -143,6 +143,11 @@ def test_a_server_is_reached_by_url_and_token(server: Server) -> None:
         SLUICE_ADMIN_TOKEN="x",
     )
     assert wrong.returncode == 0, wrong.stderr
+    there["SLUICE_ADMIN_TOKEN"] = new_token(ADMIN_PREFIX).text
+    assert sluice("tenants", "list", **there).stderr == (
+        f"sluice: the server at {server.url} does not take the admin token of SLUICE_ADMIN_TOKEN: "
+        "it is another's, revoked or expired\n"
+    )
 
 
 def test_exit_codes_say_what_went_wrong(server: Server) -> None:

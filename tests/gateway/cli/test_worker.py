@@ -39,3 +39,6 @@ def test_a_worker_has_no_public_port() -> None:
         done = sluice("worker", flag, "1")
         assert done.returncode == 2, done
         assert flag in done.stderr
+    known = sluice("worker", "--help").stdout.split()
+    assert "--admin-port" in known
+    assert {"--port", "--host", "--api-key"}.isdisjoint(known)
