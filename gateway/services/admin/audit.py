@@ -42,13 +42,16 @@ class AuditService:
     ) -> Page[AuditRecord]:
         """Return records, the newest first; `tenant` names whose, `within` bounds whose.
 
+        Who is bound to a tenant is not told where its operators work from.
         Raises: `NotFound`: no such tenant; `InvalidRequest`: the cursor.
         """
         organisation = await self._tenants.organisation()
         tenant_id = within
         if tenant is not None:
             tenant_id = await self._tenants.id_of(tenant, within=within)
-        return await self._log.page(organisation.id, replace(chosen, tenant_id=tenant_id), request)
+        chosen = replace(chosen, tenant_id=tenant_id)
+        page = await self._log.page(organisation.id, chosen, request)
+        return page if within is None else Page(list(map(_of_tenant, page.data)), page.next)
 
     async def head(self) -> AuditHead | None:
         """Return the place of the newest record."""
@@ -94,3 +97,9 @@ class AuditService:
             await self._log.append(actor, entry)
         except StoreUnavailable:
             logger.error("not in the audit log: %s by %s: %s", action, actor, after)
+
+
+def _of_tenant(record: AuditRecord) -> AuditRecord:
+    if record.actor.is_of_tenant:
+        return record
+    return replace(record, actor=replace(record.actor, ip=None))

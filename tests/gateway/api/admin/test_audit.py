@@ -92,6 +92,24 @@ async def test_the_log_is_chosen_from(admin: httpx.AsyncClient) -> None:
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
 
 
+async def test_a_tenant_is_not_told_where_operators_are(
+    admin: httpx.AsyncClient, store: Store
+) -> None:
+    """Of its own changes a tenant sees the addresses, of operators' what was done, and by whom."""
+    wanted = {"name": "acme-owner", "role": "tenant-owner", "tenant": "acme"}
+    made = (await admin.post("/admin/v1/tokens", json=wanted)).json()
+    await admin.post("/admin/v1/keys", json={"tenant": "acme", "name": "theirs"})
+    async with admin_client(await admin_app(store), made["token"]) as tenant:
+        await tenant.post("/admin/v1/keys", json={"tenant": "acme", "name": "own"})
+        told = (await tenant.get(URL, params={"action": "key.create"})).json()["data"]
+    assert [(one["after"]["name"], one["actor"], one["ip"]) for one in told[:2]] == [
+        ("own", "acme-owner", "127.0.0.1"),
+        ("theirs", "first", None),
+    ]
+    known = (await admin.get(URL, params={"action": "key.create"})).json()["data"]
+    assert [one["ip"] for one in known[:2]] == ["127.0.0.1", "127.0.0.1"]
+
+
 async def test_the_chain_is_verified(admin: httpx.AsyncClient, owner: Database) -> None:
     """It holds, with its head to be kept elsewhere; the first record that does not is named."""
     verdict = (await admin.get(f"{URL}/verify")).json()
