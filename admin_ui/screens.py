@@ -146,9 +146,16 @@ def page_asked(request: Request, *, rows: int = ROWS) -> PageRequest:
 
 
 def chosen(request: Request, *names: str) -> Words:
-    """Return the filters of these names that an address has; an empty one chooses nothing."""
+    """Return the filters of these names that an address has; an empty one chooses nothing.
+
+    Raises: `InvalidRequest`: no text that anything here could have.
+    """
     params = request.query_params
-    return Words({name: text for name in names if (text := params.get(name, "").strip())})
+    found = Words({name: text for name in names if (text := params.get(name, "").strip())})
+    for name, text in found.items():
+        if not text.isprintable():
+            raise InvalidRequest(f"'{name}' must be printable.", param=name)
+    return found
 
 
 def address(request: Request, **changes: str | None) -> str:
@@ -189,9 +196,15 @@ def see(path: str, *, said: str | None = None) -> Response:
 
     `path` is ours or, where it was sent to us, made to be: never another site's.
     """
-    parts = urlsplit(path)
-    is_ours = parts.path.startswith(ROOTS) and not (parts.scheme or parts.netloc)
-    place = path if is_ours else "/admin"
+    place = path if _is_ours(path) else "/admin"
     if said is not None:
         place += f"{'&' if urlsplit(place).query else '?'}said={said}"
     return RedirectResponse(quote(place, safe="/?&=%:,+~.-_"), 303)
+
+
+def _is_ours(path: str) -> bool:
+    try:
+        parts = urlsplit(path)
+    except ValueError:
+        return False
+    return parts.path.startswith(ROOTS) and not (parts.scheme or parts.netloc)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
 
+from gateway.domain import is_name
 from gateway.domain.desired import Desired, DesiredKey, DesiredTenant
 from gateway.domain.quota import Quota, ScopeKind
 from gateway.errors import InvalidRequest
@@ -66,6 +67,10 @@ def wanted_tenant(
         require_name(name, param="name")
         # Whether there is a plan or an org of a name is said where they are looked up.
         named = {field: fields[field] for field in fields if field in ("plan", "org")}
+        for field, called in named.items():
+            # It is in no lookup, which the database might not even take.
+            if called is not None and not is_name(called):
+                raise InvalidRequest(f"there is no {field} '{called}'.", param=field)
         kept = checked_tenant({field: fields[field] for field in fields if field not in named})
         kept |= named
         quota = None if limits is None else _quota(limits, ScopeKind.TENANT)

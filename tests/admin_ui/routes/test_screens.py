@@ -269,6 +269,9 @@ async def test_what_is_looked_for_is_found_by_how_it_looks(
         "/admin/requests?tenant=nobody&status=x&cause=x",
         "/admin/batches?tenant=nobody",
         "/admin/audit?tenant=nobody&from=x&actor=%00",
+        "/admin/audit?actor=%00",
+        "/admin/tenants?q=%00",
+        "/admin/tenants?plan=%00",
         "/admin/scheduler/change?model=nobody&policy=fcfs",
         "/admin/scheduler/change?model=sluice-demo&policy=nobody",
         "/admin/tenants/" + "x" * 300,
@@ -281,3 +284,13 @@ async def test_what_makes_no_sense_is_never_our_fault(owner: httpx.AsyncClient, 
     page = await owner.get(path)
     assert page.status_code < 500
     assert page.headers["content-type"].startswith("text/html")
+
+
+@pytest.mark.parametrize("back", ["//[x", "//example.org", "http://example.org/admin", ""])
+async def test_a_way_back_that_is_none_of_ours_is_the_overview(
+    owner: httpx.AsyncClient, back: str
+) -> None:
+    """Where a form was sent from is believed below our roots, and anything else never read on."""
+    for path in ("/admin/theme", "/admin/rows"):
+        answer = await owner.post(path, data={"back": back})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/admin")

@@ -206,6 +206,18 @@ async def test_a_plan_changes_nothing(store: Store, client: httpx.AsyncClient) -
     assert done.json()["plan"] == plan
 
 
+@pytest.mark.parametrize("name", ["nowhere", "Not A Name", "\0"])
+@pytest.mark.parametrize("field", ["plan", "org"])
+async def test_what_a_tenant_is_to_be_in_is_there(
+    client: httpx.AsyncClient, field: str, name: str
+) -> None:
+    """A plan or an org that is nowhere, or that none can be called, is told with its place."""
+    answer = await client.post("/admin/v1/apply/plan", json={"tenants": {"acme": {field: name}}})
+    assert answer.status_code == 400
+    said = answer.json()["error"]["message"]
+    assert said == f"tenants.acme: there is no {field} '{name}'."
+
+
 async def test_a_clash_of_names_leaves_nothing(
     store: Store, settings: Settings, client: httpx.AsyncClient
 ) -> None:
