@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 
+from gateway.domain.admin import Actor, AuditEntry
 from gateway.settings import Settings
 from gateway.store import Store
 from tests.admin_ui.screens import SCREENS, browsing, chromium, look, owner_of, served
@@ -21,6 +24,27 @@ _DROP = """() => {
   const event = {dataTransfer: held, bubbles: true, cancelable: true};
   document.getElementById("drop").dispatchEvent(new DragEvent("drop", event));
 }"""
+
+
+async def test_the_audit_log_fits_a_small_laptop(settings: Settings, store: Store) -> None:
+    """At 1,280 px all columns are seen, with ids and names of people as long as they are."""
+    async with (
+        open_world(settings, store, await owner_of(store)) as world,
+        served(world.app) as root,
+        browsing() as browser,
+    ):
+        await fill(world)
+        organisation = await store.organisations.default()
+        after = {"rights": "many, " * 30}
+        entry = AuditEntry("user.password", "user", str(uuid4()), organisation.id, after=after)
+        await store.audit.append(Actor("user:bob@example.org", "tenant-owner"), entry)
+        page = await browser.new_page(viewport={"width": 1280, "height": 900})
+        await page.goto(f"{root}/admin/audit")
+        hidden_px = await page.evaluate(
+            "() => { const t = document.querySelector('.table-scroll');"
+            " return t.scrollWidth - t.clientWidth; }"
+        )
+        assert hidden_px <= 0
 
 
 async def test_screens_are_whole_in_a_browser(settings: Settings, store: Store) -> None:
