@@ -100,11 +100,13 @@ def _slow(slow: View) -> str:
     )
 
 
-def _bar(got: float | None, entitled: float) -> str:
-    """Draw what was got, and with a line what there is a right to."""
-    filled, mark = round((got or 0.0) * _BAR), min(_BAR - 1, int(entitled * _BAR))
+def _bar(got: float | None, entitled: float | None) -> str:
+    """Draw what was got, and with a line what there is a right to, if there is one now."""
+    filled = round((got or 0.0) * _BAR)
     cells = ["█" if n < filled else "·" for n in range(_BAR)]
-    cells[mark] = "▐" if mark < filled else "|"
+    if entitled is not None:
+        mark = min(_BAR - 1, int(entitled * _BAR))
+        cells[mark] = "▐" if mark < filled else "|"
     return "".join(cells)
 
 

@@ -234,7 +234,8 @@ def _share(
         "tenant": _name_of(tenant.tenant_id, named),
         "band": band.name.lower(),
         "weight": tenant.weight,
-        "entitled": round(tenant.entitled, 4),
+        # A right to a part has who has work: who is just done is not short of nothing.
+        "entitled": round(tenant.entitled, 4) if tenant.queued or tenant.running else None,
         "received": None if received is None else round(min(1.0, received), 4),
         "queued": tenant.queued,
         "running": tenant.running,

@@ -83,6 +83,14 @@ def test_a_full_view_fits_80_by_24() -> None:
     assert any(line.startswith("llama-0") and "93%" in line for line in lines)
 
 
+def test_who_is_just_done_has_no_part_that_it_is_held_to() -> None:
+    """A dash stands for what it is entitled to, and no line in its bar."""
+    done = view(num_tenants=1)
+    done["shares"][0] |= {"entitled": None, "received": 1.0, "queued": 0, "running": 0}
+    [share] = [line for line in screen(done) if line.startswith("tenant-0 ")]
+    assert share.split()[1:] == ["priority", "0", "0", "-", "100%", "█" * 14]
+
+
 def test_an_idle_server_is_said_to_be_idle() -> None:
     """Without work there are heads and a word, and no table that is empty."""
     idle = view(num_bands=0, num_tenants=0, num_slow=0)

@@ -153,6 +153,18 @@ async def test_shares_are_of_what_was_served_between_two_views() -> None:
     assert [one["band"] for one in view["bands"]] == ["default", "batch"]
 
 
+async def test_who_is_just_done_is_entitled_to_nothing_that_it_lacks() -> None:
+    """It received all of what was served, and has no part that this could be held against."""
+    world = World()
+    world.service.bands = (band(tenant(ACME, service=100.0), service=100.0),)
+    await world.live.show()
+    done = tenant(ACME, service=160.0, queued=0, entitled=0.0)
+    world.service.bands = (band(done, service=160.0),)
+    world.clock.now_s = 1.0
+    [share] = (await world.live.show())["shares"]
+    assert (share["received"], share["entitled"]) == (1.0, None)
+
+
 async def test_the_slowest_are_named_and_promises_counted() -> None:
     """By the mean time to their first tokens, with what they were promised and got."""
     world = World()
