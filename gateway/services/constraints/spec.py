@@ -44,8 +44,12 @@ _OPTIONS: Final = {
 _COMPACT: Final = _OPTIONS | {"whitespace_flexible": False, "whitespace_pattern": None}
 _SCHEMA_OPTIONS: Final = "x-guidance"
 
-# Texts, patterns and comments of a grammar, in which nothing is an instruction.
-_LITERAL: Final = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|//[^\n]*|#[^\n]*')
+# Texts, patterns and comments of a grammar, in which nothing is an instruction. Where one does not
+# end, what is left of its line is kept and not looked through again: of many that begin in one line
+# each would be followed to its end otherwise.
+_LITERAL: Final = re.compile(
+    r'"(?:\\.|[^"\\\n])*+"|/(?:\\.|[^/\\\n])++/|//[^\n]*|#[^\n]*|(["/][^\n]*)'
+)
 _INSTRUCTION: Final = re.compile(r"<[^>\s]*>?|%(?!ignore\b|import\b|regex\b)\w+|@\w+")
 
 
@@ -108,7 +112,9 @@ def client_grammar_spec(grammar: str, *, param: str) -> ConstraintSpec:
 
     Raises: `ConstraintRefused`: it is too long, or names special tokens or other grammars.
     """
-    bare = _LITERAL.sub("", grammar)
+    # First: looking through a long one holds the interpreter for as long as that is.
+    _check_length(grammar, param)
+    bare = "".join(filter(None, _LITERAL.split(grammar)))
     if "::=" in bare:
         raise ConstraintRefused(
             f"'{param}' is read as Lark: write 'start: …' instead of 'root ::= …'.", param=param
@@ -123,10 +129,7 @@ def lark_spec(grammar: str, *, param: str) -> ConstraintSpec:
 
     A schema in it is written by `json_rule`. Raises: `ConstraintRefused`: it is too long.
     """
-    if not 1 <= len(grammar.encode(errors="replace")) <= MAX_GRAMMAR_BYTES:
-        raise ConstraintRefused(
-            f"'{param}' must be a grammar of 1 to {MAX_GRAMMAR_BYTES} bytes.", param=param
-        )
+    _check_length(grammar, param)
     return ConstraintSpec(_encode({"grammars": [{"lark_grammar": grammar}]}), param)
 
 
@@ -153,6 +156,13 @@ def _with_our_options(schema: Mapping[str, Any], param: str, *, is_compact: bool
             f"'{param}': the schema is larger than {MAX_SCHEMA_BYTES} bytes.", param=param
         )
     return Narrowed(ours, beyond)
+
+
+def _check_length(grammar: str, param: str) -> None:
+    if not 1 <= len(grammar.encode(errors="replace")) <= MAX_GRAMMAR_BYTES:
+        raise ConstraintRefused(
+            f"'{param}' must be a grammar of 1 to {MAX_GRAMMAR_BYTES} bytes.", param=param
+        )
 
 
 def _encode(value: Any) -> str:

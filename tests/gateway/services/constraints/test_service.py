@@ -205,6 +205,16 @@ async def test_a_clients_grammar_names_no_token_and_no_other_grammar(
         await compiled(constraints, client_grammar_spec(grammar, param="p"))
 
 
+@pytest.mark.parametrize("begun", ['"' + '\\"' * 8000, "/" + r"\/" * 8000, "/\\" * 8000])
+def test_literals_that_do_not_end_are_looked_through_once(begun: str) -> None:
+    """As many as a grammar has room for take what any text of that length does."""
+    began_s = time.thread_time()
+    assert client_grammar_spec(f"start: {begun}", param="p")
+    with pytest.raises(ConstraintRefused, match="<ended>"):
+        client_grammar_spec(f"start: {begun}<ended>", param="p")
+    assert time.thread_time() - began_s < 0.5
+
+
 @pytest.mark.parametrize(
     "spec",
     [
