@@ -11,10 +11,10 @@ import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import IO, Any, Final
@@ -58,21 +58,15 @@ class Checkers:
         Raises: `ConstraintRefused`: it cannot be compiled, or not in the time and memory there is.
         `InternalFailure`: no child could be started.
         """
-        child = self._take()
         try:
-            answer = child.check(words, grammar, self._deadline_s, self._memory_bytes)
+            answer = self._ask(words, grammar)
         except _Gone as gone:
-            self._replace(child)
-            if not gone.was_checking:
+            if not gone.is_of_grammar:
                 raise InternalFailure(detail="no process compiles grammars") from None
             raise ConstraintRefused(
                 f"'{param}' takes too long or too much memory to compile; ask for less.",
                 param=param,
             ) from None
-        except BaseException:
-            self._replace(child)
-            raise
-        self._give(child)
         if "refused" in answer:
             raise ConstraintRefused(f"'{param}' is not supported: {answer['refused']}", param=param)
         return int(answer["bytes"])
@@ -85,6 +79,27 @@ class Checkers:
             self._idle.clear()
         for child in children:
             child.kill()
+
+    def _ask(self, words: Words, grammar: str) -> dict[str, Any]:
+        """Have a child answer; where one was killed by others, as for memory, a fresh one has to.
+
+        Raises: `_Gone`.
+        """
+        while True:
+            child = self._take()
+            was_ready = child.is_ready
+            try:
+                answer = child.check(words, grammar, self._deadline_s, self._memory_bytes)
+            except _Gone as gone:
+                self._replace(child)
+                if gone.is_of_grammar or not was_ready:
+                    raise
+            except BaseException:
+                self._replace(child)
+                raise
+            else:
+                self._give(child)
+                return answer
 
     def _take(self) -> _Child:
         with self._lock:
@@ -112,11 +127,11 @@ class Checkers:
 
 
 class _Gone(Exception):
-    """A child died or was killed."""
+    """A child died or was killed, because of the grammar that it had or not."""
 
-    def __init__(self, *, was_checking: bool) -> None:
+    def __init__(self, *, is_of_grammar: bool) -> None:
         super().__init__()
-        self.was_checking = was_checking
+        self.is_of_grammar = is_of_grammar
 
 
 class _Child:
@@ -137,16 +152,16 @@ class _Child:
         assert self._process.stdout is not None
         self._in: IO[bytes] = self._process.stdin
         self._out: IO[bytes] = self._process.stdout
-        self._is_ready = False
+        self.is_ready = False
         self._known: set[str] = set()
 
     def check(
         self, words: Words, grammar: str, deadline_s: float, memory_bytes: int
     ) -> dict[str, Any]:
         """Return what it answers. Raises: `_Gone`."""
-        if not self._is_ready:
+        if not self.is_ready:
             self._answer(_START_S, was_checking=False)
-            self._is_ready = True
+            self.is_ready = True
         if words.name not in self._known:
             self._send(
                 load=words.name,
@@ -173,13 +188,16 @@ class _Child:
         try:
             write_frame(self._in, json.dumps(message).encode())
         except OSError:
-            raise _Gone(was_checking=False) from None
+            raise _Gone(is_of_grammar=False) from None
 
     def _answer(self, timeout_s: float, *, was_checking: bool) -> dict[str, Any]:
-        end_s = time.monotonic() + timeout_s
-        readable, _, _ = select.select([self._out], [], [], max(0.0, end_s - time.monotonic()))
-        message = read_frame(self._out) if readable else None
+        # Not `select`, which takes no file of a process that has a thousand open.
+        poll = select.poll()
+        poll.register(self._out, select.POLLIN)
+        is_readable = bool(poll.poll(1000.0 * timeout_s))
+        message = read_frame(self._out) if is_readable else None
         if message is None:
-            raise _Gone(was_checking=was_checking)
+            was_killed = is_readable and self._process.wait() == -signal.SIGKILL
+            raise _Gone(is_of_grammar=was_checking and not was_killed)
         answer: dict[str, Any] = json.loads(message)
         return answer

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import resource
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -261,6 +265,42 @@ async def test_a_child_that_takes_too_much_memory_is_refused() -> None:
     constraints = Constraints(Checkers(memory_bytes=1 << 20))
     with pytest.raises(ConstraintRefused, match="too much memory"):
         await compiled(constraints, bomb())
+    constraints.close()
+
+
+async def test_a_child_that_others_kill_is_replaced_and_the_grammar_tried_again() -> None:
+    """Whether it is idle or at work when it is killed, as for memory, no request fails of it."""
+    checkers = Checkers()
+    constraints = Constraints(checkers)
+    await compiled(constraints, choice_spec(["first"], param="p"))
+    [child] = checkers._all
+    child._process.kill()
+    await compiled(constraints, choice_spec(["a"], param="p"))
+    [child] = checkers._all
+    child._process.send_signal(signal.SIGSTOP)
+    asked = asyncio.create_task(compiled(constraints, choice_spec(["b"], param="p")))
+    await asyncio.sleep(0.05)
+    child._process.kill()
+    assert takes(await asked, "b")
+    constraints.close()
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """Hold more files open than `select` has numbers for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    with contextlib.ExitStack() as held:
+        for _ in range(1100):
+            held.enter_context(open(os.devnull, "rb"))
+        yield
+
+
+@pytest.mark.usefixtures("many_files")
+async def test_a_process_with_many_files_open_compiles_too() -> None:
+    """A child that is started beside a thousand connections is heard like any other."""
+    constraints = Constraints(Checkers())
+    assert takes(await compiled(constraints, choice_spec(["a"], param="p")), "a")
     constraints.close()
 
 
