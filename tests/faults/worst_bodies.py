@@ -75,7 +75,7 @@ def worst_bodies(model: str) -> Iterator[tuple[str, str, bytes]]:
         yield f"most-{name}", TOKENIZE, body
     for depth in (32, 100, 1_000, 100_000):
         yield f"deep-{depth}", COMPLETIONS, _object(model, f'"prompt":{"[" * depth}{"]" * depth}')
-    for name, path, asked in (*_asking(), *_prompts()):
+    for name, path, asked in (*_asking(), *_prompts(), *_forms()):
         yield name, path, json.dumps({"model": model, **asked}).encode()
 
 
@@ -104,6 +104,22 @@ def _asking() -> Iterator[tuple[str, str, dict[str, Any]]]:
     yield "stops-stream", CHAT, chat | stops | {"stream": True}
     scored = {"logprobs": True, "top_logprobs": 20, "max_tokens": 500}
     yield "scored-stream", CHAT, chat | scored | {"stream": True}
+
+
+def _forms() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Ask for forms that take long to write down, in bodies that are decoded where they stand."""
+    values = {"enum": list(range(1999))}
+    object_ = {"properties": {f"k{number}": {} for number in range(60)}, "type": "object"}
+    schemas: dict[str, dict[str, Any]] = {
+        "unique": {"type": "array", "items": values, "uniqueItems": True},
+        "multiples": {"items": [{"multipleOf": 123456789012345}] * 700},
+        "counted": {"items": [object_ | {"minProperties": 1, "maxProperties": 1}] * 16},
+    }
+    chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+    for name, schema in schemas.items():
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        yield f"form-{name}", CHAT, chat | {"response_format": form}
+    yield "form-grammar", CHAT, chat | {"guided_grammar": 'start: "' + r"\"" * 8000}
 
 
 def _prompts() -> Iterator[tuple[str, str, dict[str, Any]]]:

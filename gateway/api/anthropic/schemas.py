@@ -37,6 +37,11 @@ class MessagesFields(RequestFields, forbid_unknown_fields=True, kw_only=True):
     user_profile_id: Any = None
     workspace_id: Any = None
 
+    @property
+    def may_have_form(self) -> bool:
+        asked = (self.output_config, self.output_format, self.tool_choice)
+        return any(field is not None for field in asked)
+
 
 class MessagesRequest(MessagesFields, forbid_unknown_fields=True, kw_only=True):
     """Decode the body of `POST /v1/messages`."""

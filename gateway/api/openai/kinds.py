@@ -37,6 +37,8 @@ _FEW_HELD_BYTES: Final = 16 << 10
 _FEW_TOKENS: Final = 1 << 16
 # A decoder keeps the interpreter for milliseconds at a time.
 _DECODE_REST_RATIO: Final = 5.0
+# A schema of some KiB is rewritten in tens of milliseconds.
+_SHORT_FORM_BYTES: Final = 1 << 10
 _STREAM: Final = Fates(STREAM_OPTIONS)
 # A vector's number, and how it is spelled, twice while parts are joined; and the same as base64.
 _NUMBER_BYTES: Final = 48
@@ -88,6 +90,12 @@ class Understood(NamedTuple, Generic[Body]):
     ignored: Ignored
 
 
+class _Read(NamedTuple, Generic[Body]):
+    body: Body
+    model: ServedModel
+    ignored: Ignored
+
+
 class Understanding(Generic[Body]):
     """Understand bodies of one kind, those of batches' items as those of requests."""
 
@@ -104,17 +112,23 @@ class Understanding(Generic[Body]):
         `beside_bytes` is what is looked at beside it.
         Raises: `InvalidRequest`, `ModelNotFound`, `PermissionDenied`; what the pool raises.
         """
-        understand = partial(self._understand, principal, parts, request_id)
+        tenant_id = principal.tenant_id
         size_bytes = sum(map(len, parts)) + beside_bytes
         if size_bytes <= SHORT_BODY_BYTES:
-            return understand()
+            read = self._read(principal, parts)
+            finish = partial(self._finish, *read, request_id)
+            if size_bytes <= _SHORT_FORM_BYTES or not read.body.may_have_form:
+                return finish()
+            return await self._pool.run(tenant_id, finish, size_bytes=size_bytes)
+
+        def understand() -> Understood[Body]:
+            return self._finish(*self._read(principal, parts), request_id)
+
         return await self._pool.run(
-            principal.tenant_id, understand, size_bytes=size_bytes, rest_ratio=_DECODE_REST_RATIO
+            tenant_id, understand, size_bytes=size_bytes, rest_ratio=_DECODE_REST_RATIO
         )
 
-    def _understand(
-        self, principal: Principal, parts: list[bytes], request_id: str
-    ) -> Understood[Body]:
+    def _read(self, principal: Principal, parts: list[bytes]) -> _Read[Body]:
         ignored = Ignored()
         body = self._kind.reader.read(b"".join(parts), ignored)
         if not body.model:
@@ -128,6 +142,11 @@ class Understanding(Generic[Body]):
         if body.stream_options is not None:
             for name in _STREAM.taken(body.stream_options):
                 ignored.add(f"stream_options.{name}")
+        return _Read(body, model, ignored)
+
+    def _finish(
+        self, body: Body, model: ServedModel, ignored: Ignored, request_id: str
+    ) -> Understood[Body]:
         return Understood(body, model, self._kind.jobs(body, model, request_id, ignored), ignored)
 
 

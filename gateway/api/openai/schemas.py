@@ -106,6 +106,11 @@ class RequestFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     def metadata(self) -> dict[str, str] | None:
         return None
 
+    @property
+    def may_have_form(self) -> bool:
+        """Tell whether its answer may be held to a form, which takes a while to write down."""
+        return False
+
 
 class OpenAiFields(RequestFields, forbid_unknown_fields=True, kw_only=True):
     """Hold what OpenAI's requests share."""
@@ -147,6 +152,12 @@ class SamplingFields(OpenAiFields, forbid_unknown_fields=True, kw_only=True):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
 
+    @property
+    def may_have_form(self) -> bool:
+        asked = (self.response_format, self.structured_outputs, self.guided_json)
+        texts = (self.guided_regex, self.guided_choice, self.guided_grammar)
+        return any(field is not None for field in (*asked, *texts))
+
 
 class ChatRequest(SamplingFields, forbid_unknown_fields=True, kw_only=True):
     """Decode the body of `POST /v1/chat/completions`.
@@ -175,6 +186,10 @@ class ChatRequest(SamplingFields, forbid_unknown_fields=True, kw_only=True):
     store: bool | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+
+    @property
+    def may_have_form(self) -> bool:
+        return super().may_have_form or self.tool_choice not in (None, "auto", "none")
 
 
 class CompletionRequest(SamplingFields, forbid_unknown_fields=True, kw_only=True):

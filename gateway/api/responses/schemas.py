@@ -53,6 +53,10 @@ class ResponsesRequest(OpenAiFields, forbid_unknown_fields=True, kw_only=True):
     access_programs: Any = None
     image: Any = None
 
+    @property
+    def may_have_form(self) -> bool:
+        return self.text is not None or self.tool_choice not in (None, "auto", "none")
+
 
 class OutputText(msgspec.Struct):
     """Say a part of an answer; `logprobs` are JSON."""

@@ -8,8 +8,8 @@ of the first places.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from itertools import combinations, permutations
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate, combinations, permutations
 from typing import Any, Final
 
 from gateway.services.constraints.limits import MAX_COUNT
@@ -124,13 +124,18 @@ def _arrangements(values: list[Any], least: int, most: int) -> list[Schema]:
     for highest in (most, max(least, 2), max(least, 1)):
         for count, arranged in ways:
             sizes = range(least, min(highest, most) + 1)
-            if sum(count(len(values), size) for size in sizes) <= _MOST_ARRANGED:
+            if _are_few(count(len(values), size) for size in sizes):
                 told = [list(each) for size in sizes for each in arranged(values, size)]
                 return [{"enum": told}]
     if least > _MOST_PLACES:
         return []
     places = [{"enum": values[place::least]} for place in range(least)]
     return [{"type": "array", "minItems": least, "items": places, "additionalItems": False}]
+
+
+def _are_few(counts: Iterable[int]) -> bool:
+    """Tell whether counts are few together, of which the later ones may take long to find."""
+    return all(total <= _MOST_ARRANGED for total in accumulate(counts))
 
 
 def impossible(schema: Mapping[str, Any], scope: Scope) -> Instead | None:
