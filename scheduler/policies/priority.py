@@ -2,13 +2,15 @@
 
 Each `aging_s` of waiting lifts a request by one band, `max_boost` times at most. As the order of
 all three levels it orders the bands too, in place of their guaranteed shares: aging is then what
-keeps the low ones from starving. Below a band all requests have the same one, and the order is
-that of arrival.
+keeps the low ones from starving. Only work of the batch band is not raised, which is let in where
+nothing else waits: next before others, it would keep them out and not begin itself. Below a band
+all requests have the same one, and the order is that of arrival.
 """
 
 from __future__ import annotations
 
 from scheduler.policies.base import Child, Key, Policy, require_positive
+from scheduler.request import Band
 
 
 class Priority(Policy):
@@ -32,5 +34,7 @@ class Priority(Policy):
 
     def rank(self, child: Child, now: float) -> Key:
         request = child.head(now).request
-        boost = min((now - request.arrival_s) // self._aging_s, self._max_boost)
+        boost = 0.0
+        if request.band is not Band.BATCH:
+            boost = min((now - request.arrival_s) // self._aging_s, self._max_boost)
         return (request.band - boost, request.arrival_s)

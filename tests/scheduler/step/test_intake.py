@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 import fakes
 from engine.step_cost import LinearCost, StepCost
 from fakes import Driver
-from scheduler.config import PRESETS
+from scheduler.config import PRESETS, FairnessConfig, SchedulerConfig
 from scheduler.core import Scheduler
 from scheduler.learn import StepModel
+from scheduler.policies.registry import policy_names
 from scheduler.request import Band
 
 
@@ -27,6 +30,23 @@ def test_batch_work_leaves_slots_for_who_comes() -> None:
         )
     most = max(driver.scheduler.snapshot().running for _ in range(6) if driver.turn())
     assert most == 6
+
+
+@pytest.mark.parametrize("policy", policy_names())
+def test_batch_work_that_has_waited_long_keeps_nobody_out(policy: str) -> None:
+    """Whatever the order is, who comes begins at once where there is room."""
+    driver = Driver(fakes.make_engine(max_num_seqs=2))
+    fairness = FairnessConfig(policy=policy)
+    driver.scheduler = Scheduler(driver.engine.info, SchedulerConfig(fairness=fairness))
+    for number in range(4):
+        driver.offer(fakes.make_request(f"d{number}", max_tokens=60, ignore_eos=True))
+    driver.offer(fakes.make_request("batch", band=Band.BATCH, arrival_s=-1000.0))
+    driver.turn()
+    for number in range(4):
+        driver.scheduler.cancel(f"d{number}", driver.now)
+    driver.offer(fakes.make_request("new", arrival_s=driver.now, max_tokens=1))
+    driver.turn()
+    assert driver.last["new"].finish_reason is not None
 
 
 def test_the_highest_band_passes_a_lower_one_that_does_not_fit() -> None:
