@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from heapq import nlargest
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -39,7 +40,7 @@ LEAST: Final = 0.05
 # Over how long rates are averaged, and for how long who wanted more is taken to want it still.
 _MEAN_S: Final = 3.0
 _WANTED_S: Final = 5.0
-# Told are those with the most; what is left out of thousands is little for each.
+# Told, and leaned, are those with the most; what is left out of thousands is little for each.
 MAX_TOLD: Final = 256
 # Of what is wanted, divided by the number of replicas.
 _GAIN: Final = 0.5
@@ -176,6 +177,11 @@ class Replicas:
             member = node if node.level is Level.ORGANISATION else node.member
             if node.num_waiting or columns.was_held[member.entry]:
                 self._wanted_s[account] = now
+        if len(rates) > MAX_TOLD:
+            # Of thousands others have the most each time, and are remembered for a while. Who
+            # weighs less has less, and would weigh what it did as soon as that is forgotten.
+            most = nlargest(MAX_TOLD, rates, key=lambda a: rates[a] / self._factors.get(a, 1.0))
+            rates = {account: rates[account] for account in most}
         self._rates = rates
         self._wanted_s = {a: at_s for a, at_s in self._wanted_s.items() if a in rates}
 

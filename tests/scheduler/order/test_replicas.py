@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fakes
 from decode_contest import Contest, Flood
-from scheduler.order.replicas import LEAST, Account, Rates, fill
+from fakes import Driver
+from scheduler.order.replicas import LEAST, MAX_TOLD, Account, Rates, fill
 from scheduler.request import Band
 
 # Streams that wait for one of 64 slots, and so few that all rows fit.
@@ -123,6 +125,18 @@ def test_a_light_tenant_loses_nothing() -> None:
         weights = {t.tenant_id: t.weight for band in state.bands for t in band.tenants}
         assert weights["light"] >= 1.0
         assert fleet.told[-1][0][light] > 0.0
+
+
+def test_no_more_are_told_than_may_be() -> None:
+    """Of hundreds that are served in turn those with the most are told, not all of a while."""
+    driver = Driver(fakes.make_engine(max_num_seqs=64, num_blocks=256, max_num_batched_tokens=256))
+    for number in range(600):
+        driver.offer(fakes.make_request(f"r{number}", tenant_id=f"t{number}", max_tokens=1))
+    told: list[Rates] = []
+    while driver.turn():
+        told.append(driver.scheduler.rates(driver.now))
+    assert sum(len(rates) > 0 for rates in told) > 6
+    assert max(map(len, told)) == MAX_TOLD
 
 
 def test_a_weight_that_is_set_holds_at_once() -> None:
