@@ -2,16 +2,17 @@
 
 Each tells the others once a second what its engine serves whom, and leans the weights of its own
 scheduler by what they say (`scheduler.order.replicas`). What was said holds for `LIFE_S`: a gateway
-that is not heard from any longer counts for nothing, and one that is cut off from Redis shares
-fairly what comes to itself, as a single one does. Nothing of a request waits for any of this.
+that is not heard from any longer counts for nothing, and one that is cut off from Redis for longer
+shares fairly what comes to itself, as a single one does. Nothing of a request waits for that.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 from uuid import uuid4
 
@@ -62,12 +63,20 @@ _encoder: Final = msgspec.msgpack.Encoder()
 class ReplicaShares:
     """Exchange what is served of `models`, and lean their schedulers."""
 
-    def __init__(self, models: Iterable[Serves], rates: ReplicaRates) -> None:
+    def __init__(
+        self,
+        models: Iterable[Serves],
+        rates: ReplicaRates,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._models = tuple(models)
+        self._clock = clock
         self._rates = rates
         self._replica = uuid4().hex
-        # By model: how many others were heard last.
+        # By model: how many others were heard last, and until when what they said holds.
         self._num_others: dict[str, int] = {}
+        self._heard: dict[str, tuple[float, Sequence[bytes]]] = {}
         self._is_cut_off = False
 
     def running(self) -> Background:
@@ -85,9 +94,13 @@ class ReplicaShares:
             except CountersUnavailable as exc:
                 if not self._is_cut_off:
                     logger.warning("what other gateways serve is not known: %s", exc.detail)
-                self._is_cut_off, heard = True, ()
+                self._is_cut_off = True
+                until_s, heard = self._heard.get(model.name, (0.0, ()))
+                if self._clock() >= until_s:
+                    heard = ()
             else:
                 self._is_cut_off = False
+                self._heard[model.name] = self._clock() + LIFE_S, heard
             self._lean(model, heard)
 
     def _lean(self, model: Serves, heard: Sequence[bytes]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 
+from fakes import ManualClock
 from gateway.errors import CountersUnavailable
 from gateway.services.replica_shares import LIFE_S, ReplicaShares
 from scheduler.order import Account, Rates
@@ -93,17 +94,28 @@ async def test_who_is_alone_leans_on_nobody() -> None:
 
 async def test_cut_off_it_shares_what_comes_to_itself(caplog: pytest.LogCaptureFixture) -> None:
     """Without Redis weights go back to what they are, and the log has it once."""
-    carried = FakeRates()
+    carried, clock = FakeRates(), ManualClock()
     carried.said["m", "other"] = msgspec.msgpack.encode([(1, "", "acme", 4.0)])
     mine = FakeModel("m", {MINE: 1.0})
-    sharing = ReplicaShares([mine], carried)
+    sharing = ReplicaShares([mine], carried, clock=clock)
     await sharing.round()
-    carried.is_away = True
+    carried.is_away, clock.now = True, LIFE_S
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             await sharing.round()
     assert mine.service.leaned[1:] == [({}, 1)]
     assert len(caplog.records) == 1
+
+
+async def test_what_was_said_holds_for_a_while_without_redis() -> None:
+    """A round that fails brings no weights back; what takes ten rounds to find would be lost."""
+    carried, clock = FakeRates(), ManualClock()
+    carried.said["m", "other"] = msgspec.msgpack.encode([(1, "", "acme", 4.0)])
+    mine = FakeModel("m", {MINE: 1.0})
+    sharing = ReplicaShares([mine], carried, clock=clock)
+    for carried.is_away, clock.now in ((False, 0.0), (True, 1.0), (False, 2.0), (True, 3.0)):
+        await sharing.round()
+    assert mine.service.leaned == [({MINE: 4.0}, 2)] * 4
 
 
 @pytest.mark.parametrize(
