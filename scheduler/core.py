@@ -227,7 +227,7 @@ class Scheduler:
         assert len(self._in_flight) < self.info.depth, "report comes first"
         self._lifecycle.drop_late(now)
         self._lifecycle.release_followers(now)
-        self._lifecycle.promote_due(now)
+        self._lifecycle.promote_due(self._replicas, now)
         if now >= self._lifecycle.shares.ends_s:
             self._lifecycle.shares.roll(now)
         step = self._composer.compose(self._num_steps, now)

@@ -26,7 +26,7 @@ from scheduler.admission import Admission, Expiry
 from scheduler.config import FairnessConfig
 from scheduler.facts import PreemptionCause, RequestFacts
 from scheduler.learn import Estimates, Lengths
-from scheduler.order import Charges, FairTree, ShareWindow, Unit, Windows
+from scheduler.order import Charges, FairTree, Replicas, ShareWindow, Unit, Windows
 from scheduler.request import Band, FinishReason, RequestOutput
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence, Status
@@ -256,9 +256,12 @@ class Lifecycle:
             if self.is_late(sequence, now):
                 self.drop(sequence, now)
 
-    def promote_due(self, now: float) -> None:
+    def promote_due(self, replicas: Replicas, now: float) -> None:
         """Move batch work to the band `due` whose window forces it up; to be called once a step."""
         for sequence in self.windows.take(now):
+            # It came with weights of its band, and may have come before they were set anew.
+            tenant = self.waiting.key_of(sequence).above
+            sequence.request = replicas.moved(sequence.request, Band.DUE, tenant)
             self._promote(sequence, Band.DUE, now)
 
     def _promote(self, sequence: Sequence, band: Band, now: float) -> None:

@@ -126,17 +126,38 @@ class Replicas:
         """Return a request with the weights that it has here."""
         if not self._factors:
             return request
-        own = self._factors.get(Account(request.band, request.organisation_id, request.tenant_id))
-        above = None
-        if request.organisation_id:
-            above = self._factors.get(Account(request.band, request.organisation_id, ""))
-        if own is None and above is None:
+        own, above = self._factors_in(request.band, request)
+        if own == above == 1.0:
             return request
         return replace(
             request,
-            weight=request.weight * (own or 1.0),
-            organisation_weight=request.organisation_weight * (above or 1.0),
+            weight=request.weight * own,
+            organisation_weight=request.organisation_weight * above,
         )
+
+    def moved(self, request: Request, band: Band, tenant: Node) -> Request:
+        """Return a request with the weights that it has in another band, as they are set by now.
+
+        `tenant` is whom it is of in the band where it is.
+        """
+        own, above = self._factors_in(request.band, request)
+        own_there, above_there = self._factors_in(band, request)
+        organisation_weight = request.organisation_weight
+        if request.organisation_id:
+            organisation_weight = tenant.above.weight / above * above_there
+        return replace(
+            request,
+            weight=tenant.weight / own * own_there,
+            organisation_weight=organisation_weight,
+        )
+
+    def _factors_in(self, band: Band, request: Request) -> tuple[float, float]:
+        """Return by what the weights of a request's tenant and organisation are multiplied."""
+        organisation_id = request.organisation_id
+        own = self._factors.get(Account(band, organisation_id, request.tenant_id), 1.0)
+        if not organisation_id:
+            return own, 1.0
+        return own, self._factors.get(Account(band, organisation_id, ""), 1.0)
 
     def forget(self, name: str) -> None:
         """Begin anew with a tenant or an organisation, whose weight was set."""

@@ -16,7 +16,7 @@ from scheduler.config import AdmissionConfig, FairnessConfig, SchedulerConfig
 from scheduler.facts import PreemptionCause
 from scheduler.learn import Estimates, LengthModel, StepModel
 from scheduler.lifecycle import Lifecycle
-from scheduler.order import Tokens
+from scheduler.order import Replicas, Tokens
 from scheduler.request import Band, FinishReason
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence, Status
@@ -173,7 +173,7 @@ def test_batch_work_that_has_ended_is_not_forced_up() -> None:
     for second in range(30):
         life.cycle.windows.note_step(1.0)
         life.cycle.waiting.charge(other, 10_000.0, float(second))
-        life.cycle.promote_due(float(second))
+        life.cycle.promote_due(Replicas(), float(second))
     assert (kept.request.band, ended.request.band) == (Band.DUE, Band.BATCH)
 
 

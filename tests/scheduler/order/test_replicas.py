@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 import fakes
 from decode_contest import Contest, Flood
 from fakes import Driver
+from scheduler.config import PRESETS
+from scheduler.core import Scheduler
 from scheduler.order.replicas import LEAST, MAX_TOLD, Account, Rates, fill
 from scheduler.request import Band
 
@@ -125,6 +127,36 @@ def test_a_light_tenant_loses_nothing() -> None:
         weights = {t.tenant_id: t.weight for band in state.bands for t in band.tenants}
         assert weights["light"] >= 1.0
         assert fleet.told[-1][0][light] > 0.0
+
+
+def test_batch_work_that_is_forced_up_weighs_what_was_set() -> None:
+    """What a tenant has of the batch band elsewhere is no reason to force less of it up here."""
+    driver = Driver(fakes.make_engine(num_blocks=400))
+    scheduler = driver.scheduler = Scheduler(driver.engine.info, PRESETS["mixed"])
+
+    def offer(name: str, tenant: str, *, window_s: float | None = None) -> None:
+        ends_s = None if window_s is None else driver.now + window_s
+        asked = fakes.make_request(
+            name, tenant_id=tenant, band=Band.BATCH, max_tokens=20, finish_by_s=ends_s, weight=2.0
+        )
+        driver.offer(asked)
+
+    for number in range(40):
+        for tenant in "ab":
+            offer(f"{tenant}{number}", tenant)
+    offer("early", "b", window_s=300.0)
+    for second in range(30):
+        if second == 12:
+            offer("late", "a", window_s=100.0)
+            scheduler.set_weight("b", 5.0)
+        driver.turn()
+        scheduler.rates(driver.now)
+        if second < 12:
+            scheduler.lean({Account(Band.BATCH, "", "a"): 1.0}, 2, driver.now)
+    bands = {band.band: band.tenants for band in scheduler.state(driver.now).bands}
+    weights = {band: {t.tenant_id: t.weight for t in bands[band]} for band in bands}
+    assert weights[Band.BATCH]["a"] < 0.5
+    assert weights[Band.DUE] == pytest.approx({"a": 2.0, "b": 5.0})
 
 
 def test_no_more_are_told_than_may_be() -> None:
