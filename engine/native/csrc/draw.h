@@ -69,6 +69,23 @@ inline float largest_of(const float* values, int64_t size) {
   return any_of(bad) || maximum == -kInfinity ? std::numeric_limits<float>::quiet_NaN() : maximum;
 }
 
+// The least and the largest of values, of which there are some and all are finite.
+inline std::pair<float, float> range_of(const float* values, size_t size) {
+  Floats lows = broadcast(values[0]), highs = lows;
+  size_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    const Floats x = load(values + i);
+    lows = x < lows ? x : lows;
+    highs = x > highs ? x : highs;
+  }
+  float low = -largest(-lows), high = largest(highs);
+  for (; i < size; ++i) {
+    low = std::min(low, values[i]);
+    high = std::max(high, values[i]);
+  }
+  return {low, high};
+}
+
 // Logits relative to the largest and over the temperature, and e to the power of each.
 struct Tempered {
   std::vector<float> logits, masses;
@@ -107,43 +124,43 @@ inline double gather(const float* logits, int64_t size, float maximum, float tem
 }
 
 // The least of the logits before which, in descending order, there is less mass than `wanted`: of
-// all of them, that is. Halves the range that it must be in until few are left to be put in order.
-inline float least_of_nucleus(Tempered& in, double wanted) {
-  static thread_local Tempered above, below;
+// all of them, that is. Puts them into buckets by their value, and goes on with the bucket that it
+// must be in until few are left to be put in order: two passes, wherever the mass is.
+inline float least_before(Tempered& in, double wanted) {
+  constexpr int kBuckets = 1024;
+  static thread_local std::vector<uint16_t> places;
   double before = 0;
   while (in.logits.size() > 64) {
-    const auto [low, high] = std::minmax_element(in.logits.begin(), in.logits.end());
-    const float middle = *low + (*high - *low) / 2;
-    if (!(*low <= middle && middle < *high)) break;
-    above.resize(in.logits.size());
-    below.resize(in.logits.size());
-    size_t num_above = 0, num_below = 0;
-    double mass = 0;
-    for (size_t i = 0; i < in.logits.size(); ++i) {
-      const bool is_above = in.logits[i] > middle;
-      in.copy_to(above, num_above, i);
-      in.copy_to(below, num_below, i);
-      num_above += is_above;
-      num_below += !is_above;
-      mass += is_above ? in.masses[i] : 0.0f;
+    const size_t size = in.logits.size();
+    const auto [low, high] = range_of(in.logits.data(), size);
+    if (low == high) return low;
+    const float scale = (kBuckets - 1) / (high - low);
+    if (!(scale < kInfinity)) break;
+    double masses[kBuckets] = {};
+    places.resize(size);
+    for (size_t i = 0; i < size; ++i)
+      places[i] = static_cast<uint16_t>((in.logits[i] - low) * scale);
+    for (size_t i = 0; i < size; ++i) masses[places[i]] += in.masses[i];
+    int place = kBuckets - 1;
+    for (; place > 0 && before + masses[place] < wanted; --place) before += masses[place];
+    size_t num_left = 0;
+    for (size_t i = 0; i < size; ++i) {
+      in.copy_to(in, num_left, i);
+      num_left += places[i] == place;
     }
-    above.resize(num_above);
-    below.resize(num_below);
-    if (before + mass < wanted) {
-      before += mass;
-      std::swap(in, below);
-    } else {
-      std::swap(in, above);
-    }
+    in.resize(num_left);
   }
-  std::vector<float>& rest = in.logits;
-  std::sort(rest.begin(), rest.end(), std::greater<>());
-  size_t last = 0;
-  for (size_t i = 0; i < rest.size() && before < wanted; ++i) {
-    last = i;
-    before += std::exp(rest[i]);
+  static thread_local std::vector<size_t> order;
+  order.resize(in.logits.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](size_t one, size_t other) { return in.logits[one] > in.logits[other]; });
+  size_t last = order.front();
+  for (size_t i = 0; i < order.size() && before < wanted; ++i) {
+    last = order[i];
+    before += in.masses[last];
   }
-  return rest[last];
+  return in.logits[last];
 }
 
 // What top-k, then top-p, then min-p keep of a row's tempered logits at least. Tokens that tie with
@@ -162,11 +179,10 @@ inline float threshold_of(const float* logits, int64_t size, float maximum, cons
     if (is_short && cut != -kInfinity) continue;
     float least = -kInfinity;
     if (is_limited && !is_short) {
-      static thread_local std::vector<float> ordered;
-      ordered = kept.logits;
-      const auto kth = ordered.begin() + by.top_k - 1;
-      std::nth_element(ordered.begin(), kth, ordered.end(), std::greater<>());
-      least = *kth;
+      static thread_local Tempered counted;
+      counted.logits = kept.logits;
+      counted.masses.assign(kept.logits.size(), 1.0f);
+      least = least_before(counted, by.top_k);
       size_t num_kept = 0;
       for (int64_t i = 0; i < count; ++i) {
         kept.copy_to(kept, num_kept, i);
@@ -175,7 +191,7 @@ inline float threshold_of(const float* logits, int64_t size, float maximum, cons
       kept.resize(num_kept);
       total = std::accumulate(kept.masses.begin(), kept.masses.end(), 0.0);
     }
-    if (by.top_p < 1) least = std::max(least, least_of_nucleus(kept, by.top_p * total));
+    if (by.top_p < 1) least = std::max(least, least_before(kept, by.top_p * total));
     return std::max(by_share, least);
   }
   return by_share;
