@@ -70,7 +70,6 @@ class SlotTable:
         self._num_blocks = np.zeros(max_num_seqs, np.int64)
         self._sampling = SamplingState(
             max_num_seqs=max_num_seqs,
-            max_num_tokens=self._max_tokens,
             vocab_size=vocab_size,
             eos_token_ids=eos_token_ids,
         )

@@ -6,8 +6,9 @@ subtracted for every token of the output. This is what transformers and vLLM com
 
 **State.** For each slot that asks for a penalty, and for no other, its distinct tokens and how
 often each was generated; a drawn token changes one entry. A step reads the entries of its rows as
-flat lists of (row, token), so it costs what the distinct tokens cost, not what the vocabulary
-does. A preempted sequence brings all its tokens back, so its counts are rebuilt when it returns.
+flat lists of (row, token), so a row costs what its own distinct tokens do, not what the vocabulary
+or another row does. A preempted sequence brings all its tokens back, so its counts are rebuilt when
+it returns.
 
 Sources: Keskar et al. 2019 (CTRL) for repetition; OpenAI's API reference for the other two;
 vLLM's `v1/sample/ops/penalties.py` for their order.
@@ -19,12 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.contract import NewSequence, SamplingParams
-from engine.sampling.columns import widened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,105 +44,123 @@ class PenaltyEntries:
 
 def penalise(logits: Tensor, entries: PenaltyEntries) -> None:
     """Change logits on a CPU of tokens that are there already, in place; [num_rows, vocab_size]."""
-    flat = logits.view(-1)
-    index = torch.from_numpy(entries.rows * logits.shape[-1] + entries.token_ids)
-    repetition = torch.from_numpy(entries.repetition)
-    values = flat.index_select(0, index)
-    values = torch.where(values > 0, values / repetition, values * repetition)
-    values -= torch.from_numpy(entries.frequency * entries.counts)
-    values -= torch.from_numpy(entries.presence * (entries.counts > 0))
-    flat.index_copy_(0, index, values)
+    flat = logits.view(-1).numpy()
+    index = entries.rows * logits.shape[-1] + entries.token_ids
+    values = flat[index]
+    values = np.where(values > 0, values / entries.repetition, values * entries.repetition)
+    values -= entries.frequency * entries.counts
+    values -= entries.presence * (entries.counts > 0)
+    flat[index] = values
 
 
 class PenaltyTable:
     """Count tokens for the slots that ask for penalties."""
 
-    def __init__(self, *, max_num_seqs: int, max_num_tokens: int) -> None:
-        self._max_num_tokens = max_num_tokens
-        self._token_ids = np.zeros((max_num_seqs, min(64, max_num_tokens)), np.int32)
-        self._counts = np.zeros_like(self._token_ids)
-        # Distinct tokens of a slot; whatever is beyond them in its row means nothing.
-        self._num_distinct = np.zeros(max_num_seqs, np.int64)
+    def __init__(self, *, max_num_seqs: int) -> None:
         self._repetition = np.ones(max_num_seqs, np.float32)
         self._frequency = np.zeros(max_num_seqs, np.float32)
         self._presence = np.zeros(max_num_seqs, np.float32)
-        self._is_used = np.zeros(max_num_seqs, np.bool_)
-        self._used: set[int] = set()
+        self._counts: dict[int, _Counts] = {}
 
     def admit(self, sequence: NewSequence) -> None:
         """Count what a sequence has, if it asks for penalties."""
         slot, params = sequence.slot, sequence.params
         if not asks_for_penalties(params):
             return
-        self._used.add(slot)
-        self._is_used[slot] = True
         self._repetition[slot] = params.repetition_penalty
         self._frequency[slot] = params.frequency_penalty
         self._presence[slot] = params.presence_penalty
         # Only repetition looks at the prompt.
         begin = 0 if params.repetition_penalty != 1 else sequence.num_prompt_tokens
         token_ids = np.array(sequence.token_ids[begin:], np.int32)
-        distinct, column = np.unique(token_ids, return_inverse=True)
-        output = column[sequence.num_prompt_tokens - begin :]
-        n = len(distinct)
-        self._widen(n)
-        self._token_ids[slot, :n] = distinct
-        self._counts[slot, :n] = np.bincount(output, minlength=n)
-        self._num_distinct[slot] = n
+        self._counts[slot] = _Counts(token_ids, token_ids[sequence.num_prompt_tokens - begin :])
 
     def append(self, slots: NDArray[np.int32], token_ids: NDArray[np.int64]) -> None:
         """Count a drawn token of each slot; no slot may occur twice."""
-        if not self._used:
+        if not self._counts:
             return
-        mine = self._is_used[slots]
-        if not mine.any():
-            return
-        slots, token_ids = slots[mine], token_ids[mine]
-        num_distinct = self._num_distinct[slots]
-        width = int(num_distinct.max()) + 1
-        self._widen(width)
-        known = self._token_ids[slots, :width] == token_ids[:, None]
-        known &= np.arange(width) < num_distinct[:, None]
-        is_known = known.any(axis=1)
-        columns = np.where(is_known, known.argmax(axis=1), num_distinct)
-        self._token_ids[slots, columns] = token_ids
-        self._counts[slots, columns] = np.where(is_known, self._counts[slots, columns], 0) + 1
-        self._num_distinct[slots] = num_distinct + ~is_known
+        for slot, token_id in zip(slots.tolist(), token_ids.tolist(), strict=True):
+            counts = self._counts.get(slot)
+            if counts is not None:
+                counts.add(token_id)
 
     def entries(self, slots: NDArray[np.int32]) -> PenaltyEntries | None:
         """Read what penalises the rows of a batch; None where nothing does."""
-        if not self._used:
+        if not self._counts:
             return None
-        rows = np.flatnonzero(self._is_used[slots])
-        slots = slots[rows]
-        num_distinct = self._num_distinct[slots]
-        if not num_distinct.any():
+        asked = [(row, slot) for row, slot in enumerate(slots.tolist()) if slot in self._counts]
+        counts = [self._counts[slot] for _, slot in asked]
+        sizes = [each.num_distinct for each in counts]
+        if not any(sizes):
             return None
-        width = int(num_distinct.max())
-        inside = np.arange(width) < num_distinct[:, None]
+        rows, mine = np.array(asked, np.int64).T
         return PenaltyEntries(
-            rows=np.repeat(rows, num_distinct),
-            token_ids=self._token_ids[slots, :width][inside],
-            counts=self._counts[slots, :width][inside].astype(np.float32),
-            repetition=np.repeat(self._repetition[slots], num_distinct),
-            frequency=np.repeat(self._frequency[slots], num_distinct),
-            presence=np.repeat(self._presence[slots], num_distinct),
+            rows=np.repeat(rows, sizes),
+            token_ids=np.concatenate([each.token_ids for each in counts]),
+            counts=np.concatenate([each.counts for each in counts]),
+            repetition=np.repeat(self._repetition[mine], sizes),
+            frequency=np.repeat(self._frequency[mine], sizes),
+            presence=np.repeat(self._presence[mine], sizes),
         )
 
     def release(self, slots: Sequence[int]) -> None:
         """Forget what slots had asked for."""
-        if self._used:
-            self._used.difference_update(slots)
-            self._is_used[list(slots)] = False
+        if self._counts:
+            for slot in slots:
+                self._counts.pop(slot, None)
 
     def clear(self) -> None:
         """Forget every slot."""
-        self._used.clear()
-        self._is_used[:] = False
+        self._counts.clear()
 
-    def _widen(self, width: int) -> None:
-        self._token_ids = widened(self._token_ids, width, self._max_num_tokens)
-        self._counts = widened(self._counts, width, self._max_num_tokens)
+
+class _Counts:
+    """Hold the distinct tokens of one sequence: first those it came with, in their order.
+
+    Each sequence has its own, so that one with many costs nobody else's rows anything.
+    """
+
+    __slots__ = ("_columns", "_counts", "_num_sorted", "_token_ids", "num_distinct")
+
+    def __init__(self, token_ids: NDArray[np.int32], output: NDArray[np.int32]) -> None:
+        """Take distinct tokens of `token_ids`, and count those of `output`, all among them."""
+        self._token_ids = np.unique(token_ids)
+        self._num_sorted = self.num_distinct = len(self._token_ids)
+        found = np.searchsorted(self._token_ids, output)
+        self._counts = np.bincount(found, minlength=self._num_sorted).astype(np.float32)
+        # Of tokens that were drawn here.
+        self._columns: dict[int, int] = {}
+
+    @property
+    def token_ids(self) -> NDArray[np.int32]:
+        return self._token_ids[: self.num_distinct]
+
+    @property
+    def counts(self) -> NDArray[np.float32]:
+        return self._counts[: self.num_distinct]
+
+    def add(self, token_id: int) -> None:
+        """Count a drawn token."""
+        column = self._columns.get(token_id)
+        if column is None:
+            column = self._columns[token_id] = self._column_of(token_id)
+        self._counts[column] += 1
+
+    def _column_of(self, token_id: int) -> int:
+        """Find a token among those it came with, or give it a place of its own."""
+        known = self._token_ids[: self._num_sorted]
+        # Of the same type: else they are all copied.
+        column = int(known.searchsorted(np.int32(token_id)))
+        if column < len(known) and known[column] == token_id:
+            return column
+        column = self.num_distinct
+        if column == len(self._token_ids):
+            more = np.zeros(max(64, column), np.int32)
+            self._token_ids = np.concatenate([self._token_ids, more])
+            self._counts = np.concatenate([self._counts, more.astype(np.float32)])
+        self._token_ids[column] = token_id
+        self.num_distinct += 1
+        return column
 
 
 def asks_for_penalties(params: SamplingParams) -> bool:

@@ -26,7 +26,6 @@ class SamplingState:
         self,
         *,
         max_num_seqs: int,
-        max_num_tokens: int,
         vocab_size: int,
         eos_token_ids: frozenset[int],
     ) -> None:
@@ -36,7 +35,7 @@ class SamplingState:
         self._min_p = np.zeros(max_num_seqs, np.float32)
         self._seeds = np.zeros(max_num_seqs, np.uint64)
         self._bias = BiasTable(eos_token_ids=eos_token_ids)
-        self._penalties = PenaltyTable(max_num_seqs=max_num_seqs, max_num_tokens=max_num_tokens)
+        self._penalties = PenaltyTable(max_num_seqs=max_num_seqs)
         self._constraints = ConstraintTable(vocab_size=vocab_size, num_slots=max_num_seqs)
         # Slot → how many alternatives.
         self._logprobs: dict[int, int] = {}

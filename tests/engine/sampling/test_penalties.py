@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from array import array
 
 import numpy as np
@@ -16,8 +17,8 @@ from engine.sampling.penalties import PenaltyTable, penalise
 VOCAB_SIZE = 40
 
 
-def make_table(max_num_tokens: int = 500) -> PenaltyTable:
-    return PenaltyTable(max_num_seqs=8, max_num_tokens=max_num_tokens)
+def make_table() -> PenaltyTable:
+    return PenaltyTable(max_num_seqs=8)
 
 
 def admit(
@@ -130,3 +131,22 @@ def test_frequency_and_presence_leave_the_prompt_alone() -> None:
     table = make_table()
     admit(table, 0, [1, 2, 3], [], frequency_penalty=1.0, presence_penalty=1.0)
     assert table.entries(np.array([0], np.int32)) is None
+
+
+def test_a_row_of_many_tokens_makes_no_other_row_wider() -> None:
+    """What a step reads and holds of 255 short rows does not grow with the tokens of another."""
+    table = PenaltyTable(max_num_seqs=256)
+    slots = np.arange(256, dtype=np.int32)
+    tracemalloc.start()
+    try:
+        admit(table, 0, list(range(30_000)), [], repetition_penalty=1.1)
+        for slot in range(1, 256):
+            admit(table, slot, [1], [2], presence_penalty=1.0)
+        table.append(slots, np.full(256, 3))
+        entries = table.entries(slots)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert entries is not None
+    assert len(entries.rows) == 30_000 + 255 * 2
+    assert peak_bytes < 4 << 20
