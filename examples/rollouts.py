@@ -6,7 +6,8 @@ A line of FILE is {"prompt": TEXT} or {"messages": […]}; without one the demo 
 Sluice. A line of the output is one sample: `prompt` as it was given, `prompt_token_ids` as the
 model got it, `completion`, its `token_ids` with the end token if that was drawn, the `logprobs` of
 these, the `seed` and the `finish_reason`. The log-probabilities are of the model's own logits,
-which are the policy's at temperature 1. A seed draws the same sample again, whatever else runs.
+which are the policy's at temperature 1. A seed draws the same sample again, whatever else runs, but
+for rounding: in bfloat16 that may turn a draw, in float32 (`--dtype float32`) hardly ever.
 
 All samples of many prompts are in the engine at once, and what their prompts begin with is computed
 once: the instructions or examples that they share, and a prompt's own text for its n samples.
@@ -24,6 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from engine.config import EngineConfig
 from engine.contract import SamplingParams
 from engine.demo import MODEL_DIR
 from engine.errors import EngineError
@@ -127,7 +129,7 @@ def run(args: argparse.Namespace) -> Total:
     total, given = Total(), read_prompts(args.prompts)
     template = ChatTemplate.from_dir(args.model)
     with (
-        LLM(args.model) as llm,
+        LLM(EngineConfig(model_dir=args.model, dtype=args.dtype)) as llm,
         nullcontext(sys.stdout) if args.out is None else args.out.open("w") as out,
     ):
         prompts = [(prompt, tokenised(llm, template, prompt)) for prompt in given]
@@ -146,6 +148,7 @@ def main() -> int:
     parser.add_argument("--prompts", type=Path, help="a JSON object a line")
     parser.add_argument("-n", type=int, default=8, help="samples of each prompt")
     parser.add_argument("--at-once", type=int, default=512, help="prompts between two writes")
+    parser.add_argument("--dtype", help="float32 or bfloat16; unset: what suits this machine")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0, help="of the first sample; counted on")

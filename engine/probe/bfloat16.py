@@ -5,18 +5,32 @@ from __future__ import annotations
 import torch
 
 from engine.models.linear import apply_packed, pack
+from engine.probe import cache
 from engine.probe.race import ROWS, WORTH_IT, consume, race
 
 
-@torch.inference_mode()
 def bfloat16_wins() -> bool:
-    """Tell whether this CPU multiplies bfloat16 faster than float32, at one row and at eight."""
+    """Tell whether this CPU multiplies bfloat16 faster than float32, at one row and at eight.
+
+    What is drawn hangs on it, so it is not asked anew at each start.
+    """
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
+    return cache.recall(["bfloat16"], _wins, encode=bool, decode=_decode)
+
+
+@torch.inference_mode()
+def _wins() -> bool:
     try:
         return all(_wins_at(rows) for rows in ROWS)
     except (RuntimeError, AttributeError):
         return False
+
+
+def _decode(kept: object) -> bool:
+    if not isinstance(kept, bool):
+        raise ValueError("neither true nor false")
+    return kept
 
 
 def _wins_at(rows: int) -> bool:

@@ -11,8 +11,8 @@ import torch
 
 from engine.models.linear import Layout, Linear
 from engine.native import library
+from engine.probe import bfloat16, layouts
 from engine.probe import cache as probe_cache
-from engine.probe import layouts
 
 _IS_BUSY = probe_cache.is_busy
 
@@ -124,3 +124,17 @@ def test_a_model_is_raced_for_once(cache: Path, monkeypatch: pytest.MonkeyPatch)
             path.write_text(json.dumps(kept))
         lay_out(2)
     assert raced == [2, 3, 2, 2, 2, 2]
+
+
+def test_what_a_model_computes_in_is_raced_for_once(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start on the same machine computes as the last one did, so that a seed draws the same."""
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    verdicts = iter([True, False, True])
+    monkeypatch.setattr(bfloat16, "_wins_at", lambda rows: next(verdicts))
+    assert [bfloat16.bfloat16_wins() for _ in range(3)] == [False] * 3
+    [kept] = cache.iterdir()
+    kept.write_text("1")
+    monkeypatch.setattr(bfloat16, "_wins_at", lambda rows: True)
+    assert bfloat16.bfloat16_wins()
