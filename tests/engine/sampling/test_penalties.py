@@ -96,6 +96,18 @@ def test_drawn_tokens_are_counted_as_they_come() -> None:
                 assert torch.equal(found[row], wanted)
 
 
+def test_a_token_that_it_came_with_is_known_whatever_was_drawn_before() -> None:
+    """Tokens that come later stand behind those, and are no place to look for them."""
+    logits = torch.randn(1, VOCAB_SIZE, generator=torch.Generator().manual_seed(4))
+    table = make_table()
+    asked = {"repetition_penalty": 1.4, "frequency_penalty": 0.5}
+    admit(table, 0, [5, 9], [9], **asked)
+    for token_id in (1, 2, 3, 0, 9):
+        table.append(np.array([0], np.int32), np.array([token_id]))
+    wanted = expected(logits[0], [5, 9], [9, 1, 2, 3, 0, 9], **asked)
+    assert torch.equal(penalised(table, [0], logits)[0], wanted)
+
+
 def test_a_returning_sequence_has_the_counts_it_left_with() -> None:
     """Admission with generated tokens counts like drawing them did, in a slot others have used."""
     logits = torch.randn(1, VOCAB_SIZE, generator=torch.Generator().manual_seed(2))

@@ -9,18 +9,29 @@ from gateway.api.responses.schemas import OutputMessage
 from gateway.services.answers import Text
 
 
-def cpu_s_of(num_pieces: int) -> float:
-    """How long it takes to build an answer that begins with so many pieces of spaces."""
+def text_of(*pieces: str) -> str:
+    """The text of an answer that came in these pieces."""
     items = OutputItems("0" * 32)
-    began_s = time.thread_time()
-    for _ in range(num_pieces):
-        items.add([Text("\n" * 16)])
-    items.add([Text("Yes")])
+    for piece in pieces:
+        items.add([Text(piece)])
     items.finish("stop")
-    took_s = time.thread_time() - began_s
     [item] = items.items
     assert isinstance(item, OutputMessage)
-    assert item.content[0].text == "\n" * 16 * num_pieces + "Yes"
+    return item.content[0].text
+
+
+def test_an_answer_has_the_spaces_that_it_begins_with() -> None:
+    """Also where it has nothing else."""
+    assert text_of("\n", " ", "Yes", " ") == "\n Yes "
+    assert text_of("\n", " ") == "\n "
+
+
+def cpu_s_of(num_pieces: int) -> float:
+    """How long it takes to build an answer that begins with so many pieces of spaces."""
+    began_s = time.thread_time()
+    text = text_of(*["\n" * 16] * num_pieces, "Yes")
+    took_s = time.thread_time() - began_s
+    assert text == "\n" * 16 * num_pieces + "Yes"
     return took_s
 
 

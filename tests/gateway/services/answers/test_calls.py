@@ -118,6 +118,12 @@ CASES: list[tuple[str, str, str, Called]] = [
         "",
         [("time", "{}"), ("weather", "{}")],
     ),
+    (
+        "llama3",
+        '{"name": "time", "parameters": {}} ; {"name": "weather", "parameters": {}}',
+        "",
+        [("time", "{}"), ("weather", "{}")],
+    ),
     ("llama3", '{"type": "function", "name": "time", "parameters": {}}', "", [("time", "{}")]),
     ("llama3", '{"name": "Ada", "born": 1815}', '{"name": "Ada", "born": 1815}', []),
     ("llama3", "See {this} and [that].", "See {this} and [that].", []),
@@ -143,6 +149,7 @@ CASES: list[tuple[str, str, str, Called]] = [
     ),
     ("mistral", "[TOOL_CALLS]shell[ARGS]{}", "[TOOL_CALLS]shell[ARGS]{}", []),
     ("mistral", "[TOOL_CALLS]", "[TOOL_CALLS]", []),
+    ("mistral", "[TOOL_CALLS] \n", "[TOOL_CALLS] \n", []),
     ("mistral", "[TOOL_CALLS][]", "[TOOL_CALLS][]", []),
 ]
 
@@ -275,7 +282,8 @@ def test_a_call_is_told_before_it_is_over() -> None:
     """Its name comes with its first argument, whole, and arguments as they are written."""
     reader = Reading(AnswerFormat(CALL_FORMATS["hermes"]), NAMES, new_id=lambda: "id").reader("")
     assert reader.push('<tool_call>{"name": "ti') == []
-    assert reader.push('me", "arguments": ') == []
+    assert reader.push('me",' + " " * 200) == []
+    assert reader.push('"arguments": ') == []
     [start, first] = reader.push('{"zone": "Eur')
     assert start == CallStart(0, "id", "time")
     [more] = reader.push("ope")

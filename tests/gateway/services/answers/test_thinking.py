@@ -32,6 +32,7 @@ def read(prompt_tail: str, *pieces: str) -> tuple[str, str, int, int]:
         # The model says at once what it has to say.
         ("assistant\n", "Yes|.", ("", "Yes.", 0, 0)),
         ("assistant\n", "<th|ink|s>", ("", "<thinks>", 0, 0)),
+        ("<think>", "Hm| |\n|</think>|Yes", ("Hm ", "Yes", 0, 4)),
         # Cut off: all is thinking.
         ("<think>", "Hm| <|/thin", ("Hm </thin", "", 0, 3)),
         ("<think>", f"{CALL}|</think>|\n|{CALL}", (CALL, "", 1, 2)),
