@@ -118,6 +118,8 @@ def cancelling(which: ColumnElement[bool]) -> Update:
             cancelling_at=now,
             ended_at=case((is_new, now)),
             lease_until=None,
+            # It waits for nothing any longer.
+            paused_for=None,
         )
     )
 

@@ -48,7 +48,7 @@ def _error(denied: Denied, principal: Principal, held: int | None) -> TenantLimi
         ends = datetime.fromtimestamp(limit.slot.end_s, UTC).isoformat().replace("+00:00", "Z")
         anew = "begins anew" if limit.slot.oldest_s == limit.slot.start_s else "has more again"
         all_of_it = ""
-        if held is not None:
+        if held is not None and denied.left > 0:
             all_of_it = (
                 f" A request of a batch holds all that it may use, this one {_amount(limit, held)}:"
                 " with a smaller bound, as 'max_tokens', it may fit before."

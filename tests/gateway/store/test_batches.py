@@ -160,6 +160,9 @@ async def test_a_pause_is_seen_and_hands_out_nothing(store: Store) -> None:
     await store.batches.pause({batch.id: None}, None)
     assert await seen(store, batch) == batch
     assert len(await store.batch_queue.claim(batch.id, uuid4(), limit=1, lease_s=60)) == 1
+    stopped = await store.batches.cancel(other.tenant_id, other.id)
+    assert stopped is not None
+    assert stopped.paused_for is None
 
 
 async def test_open_batches_have_something_to_hand_out(store: Store) -> None:

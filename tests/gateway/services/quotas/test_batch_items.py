@@ -59,12 +59,15 @@ async def test_an_item_meets_quotas_but_no_rates(rig: Rig) -> None:
 async def test_an_item_is_refused_rather_than_cut_short(rig: Rig, quota: Quota) -> None:
     """What is left of a quota is for items that fit into it, and a quota of nothing may end."""
 
+    left = quota.daily_tokens and 500
+
     def deny(op: Reserve) -> Denied:
-        return Denied(op.limits.limits[0], 60.0, left=500, used=9499, is_exhausted=True)
+        return Denied(op.limits.limits[0], 60.0, left=left or 0, used=9499, is_exhausted=True)
 
     rig.counters.answers[Reserve] = deny
-    with pytest.raises(QuotaExhausted, match="this one 1100: with a smaller bound"):
+    with pytest.raises(QuotaExhausted) as caught:
         await leased(rig, FakeRun(), quota)
+    assert ("this one 1100: with a smaller bound" in caught.value.message) is bool(left)
     assert len(rig.counters.asked(Reserve)) == 1
 
 
