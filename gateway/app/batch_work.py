@@ -21,6 +21,7 @@ from gateway.services.batches.worker import BatchWorker
 from gateway.services.batches.worker_gate import ByteGate
 from gateway.services.batches.worker_items import ItemDesk
 from gateway.services.batches.worker_payers import Payers
+from gateway.services.batches.worker_storage import FullStorage
 from gateway.services.health import OverloadWatch
 from gateway.services.health.overload import Level
 from gateway.services.inference import LeasedInference, ModelRegistry
@@ -59,6 +60,7 @@ async def running_batches(
     }
     answers = held_answers((settings.answer_memory_mib << 20) // _ANSWERS_PART)
     runner = ItemRunner(kinds, models, inference, books.quotas, answers, loop_share, ended)
+    storage = FullStorage(store.batches, max_stored_bytes=settings.tenant_storage_mib << 20)
     worker = BatchWorker(
         store.batches,
         store.batch_queue,
@@ -66,12 +68,17 @@ async def running_batches(
         Payers(store.keys, store.prices),
         store.batch_heartbeat,
         {name: model.service for model in models for name in (model.name, *model.aliases)},
+        is_full=storage.has,
         serves=partial(_serves, models),
         is_pressed=lambda model: overload.level_of(model) >= Level.BUSY or books.spool.is_full,
         on_expired=on_expired,
     )
     books.on_written.append(worker.written)
-    async with store.batch_heartbeat.beating(worker.lost, worker.woken), worker.running():
+    async with (
+        storage.running(),
+        store.batch_heartbeat.beating(worker.lost, worker.woken),
+        worker.running(),
+    ):
         yield worker
 
 

@@ -169,6 +169,12 @@ class BatchStore(Protocol):
         """
         ...
 
+    async def full_tenants(self, max_stored_bytes: int) -> Collection[UUID]:
+        """Return those with batches that have not ended whose files, and answers that are no file
+        yet, are as many bytes.
+        """
+        ...
+
     async def open_batches(self) -> Sequence[Batch]:
         """Return all batches with items to hand out, also the paused ones, in no order.
 

@@ -243,7 +243,8 @@ _STORE: Final = text(
                 count(*) FILTER (WHERE is_error) AS num_failed,
                 sum(input_tokens) AS input_tokens, sum(cached_tokens) AS cached_tokens,
                 sum(output_tokens) AS output_tokens, sum(enqueued_tokens) AS enqueued_tokens,
-                sum(nano_usd) AS nano_usd, sum(full_nano_usd) AS full_nano_usd
+                sum(nano_usd) AS nano_usd, sum(full_nano_usd) AS full_nano_usd,
+                sum(length(body) / 2) AS result_bytes
             FROM ended GROUP BY batch_id
         ) AS sums JOIN batches ON batches.id = sums.batch_id
         ORDER BY batches.id FOR UPDATE OF batches
@@ -257,7 +258,8 @@ _STORE: Final = text(
             output_tokens = batches.output_tokens + counted.output_tokens,
             cost_nano_usd = batches.cost_nano_usd + counted.nano_usd,
             full_nano_usd = batches.full_nano_usd + counted.full_nano_usd,
-            enqueued_tokens = batches.enqueued_tokens - counted.enqueued_tokens
+            enqueued_tokens = batches.enqueued_tokens - counted.enqueued_tokens,
+            result_bytes = batches.result_bytes + counted.result_bytes
         FROM counted WHERE batches.id = counted.batch_id
     )
     SELECT batch_id, line, generation FROM ended

@@ -192,7 +192,7 @@ FINISH: Final = text(
         state = CASE WHEN cancelling_at IS NOT NULL THEN 'cancelled'
             WHEN num_dropped > 0 THEN 'expired' ELSE 'completed' END,
         output_file_id = :output_file_id, error_file_id = :error_file_id,
-        ended_at = clock_timestamp(), lease_until = NULL, enqueued_tokens = 0
+        ended_at = clock_timestamp(), lease_until = NULL, enqueued_tokens = 0, result_bytes = 0
     WHERE id = :batch_id AND ended_at IS NULL AND finalizing_at IS NOT NULL
     """
 )

@@ -81,6 +81,8 @@ batches = Table(
     Column("num_dropped", Integer, nullable=False, server_default="0"),
     # What its items count for that are not over yet, against the tenant's limit of such.
     Column("enqueued_tokens", BigInteger, nullable=False, server_default="0"),
+    # Of its answers, until they are files.
+    Column("result_bytes", BigInteger, nullable=False, server_default="0"),
     Column("input_tokens", BigInteger, nullable=False, server_default="0"),
     Column("cached_tokens", BigInteger, nullable=False, server_default="0"),
     Column("output_tokens", BigInteger, nullable=False, server_default="0"),

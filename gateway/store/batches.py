@@ -7,7 +7,7 @@ database's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -36,6 +36,7 @@ from gateway.domain.batch import (
     NamedBatch,
     PausedFor,
 )
+from gateway.domain.files import LEAST_BYTES
 from gateway.domain.page import Page, PageRequest
 from gateway.errors import FileNotFound, TenantLimited
 from gateway.store.batch_rows import (
@@ -70,6 +71,19 @@ _PAUSE: Final = text(
         WHERE state = 'in_progress' ORDER BY batches.id FOR NO KEY UPDATE OF batches
     )
     UPDATE batches SET paused_for = :why, errors = held.errors FROM held WHERE batches.id = held.id
+    """
+)
+_FULL_TENANTS: Final = text(
+    """
+    SELECT answers.tenant_id FROM (
+        SELECT tenant_id, sum(result_bytes) AS num_bytes FROM batches
+        WHERE ended_at IS NULL GROUP BY tenant_id
+    ) AS answers
+    CROSS JOIN LATERAL (
+        SELECT coalesce(sum(greatest(size_bytes, :least_bytes)), 0) AS num_bytes FROM files
+        WHERE files.tenant_id = answers.tenant_id AND is_ready
+    ) AS stored
+    WHERE answers.num_bytes + stored.num_bytes >= :max_bytes
     """
 )
 # A part of all that are open, small enough to be read in a few milliseconds; without what their
@@ -216,6 +230,11 @@ class SqlBatches:
         given = {"why": why, "paused": _encoder.encode(told).decode()}
         async with self._database.platform(Purpose.LEDGER) as connection:
             await connection.execute(_PAUSE, given)
+
+    async def full_tenants(self, max_stored_bytes: int) -> Collection[UUID]:
+        given = {"max_bytes": max_stored_bytes, "least_bytes": LEAST_BYTES}
+        async with self._database.platform(_ASKED) as connection:
+            return (await connection.scalars(_FULL_TENANTS, given)).all()
 
     async def open_batches(self) -> Sequence[Batch]:
         found: list[Batch] = []

@@ -25,7 +25,7 @@ import migrations
 from gateway.errors import StartupFailed, StoreUnavailable
 from gateway.store.database import PLATFORM_ROLE, STEP_DOWN, Database
 
-HEAD = "0026"
+HEAD = "0027"
 # The `HEAD` of the oldest release that serves on this schema. It is raised by a revision that takes
 # something away from releases before it, which is then not to be rolled out beside them.
 READABLE_FROM = "0018"

@@ -49,6 +49,10 @@ _TICK_S: Final = 0.25
 _TRY_S: Final = 1.0
 # How much longer than looking took nothing is looked at again, whoever asks for it.
 _LOOK_REST_RATIO: Final = 4.0
+_STORAGE_FULL: Final = (
+    "The files of this tenant, with the answers of its batches, take up all that it may store. "
+    "Delete files, cancel a batch for the answers that it has, or have the limit raised."
+)
 _SWEPT: Final = 500
 # Of one batch at a time: what is claimed and then not run is in the way of others.
 _MAX_CLAIM: Final = 256
@@ -77,6 +81,7 @@ class BatchWorker:
         engines: Mapping[str, HasRoom],
         *,
         is_pressed: Callable[[str], bool] = lambda model: False,
+        is_full: Callable[[UUID], bool] = lambda tenant_id: False,
         serves: Callable[[str], bool] = lambda model: True,
         on_expired: Callable[[int], None] = lambda number: None,
         clock: Clock = time,
@@ -85,8 +90,9 @@ class BatchWorker:
     ) -> None:
         """Make it. `engines` are by the names of their models, aliases too. While a model
         `is_pressed` nothing is claimed for it, and never of a batch whose models it does not have
-        all of: `serves` tells of a model by its own name. `on_expired` is told how many
-        items were taken back from workers that are gone.
+        all of: `serves` tells of a model by its own name. Nothing is claimed for a tenant whose
+        storage `is_full`. `on_expired` is told how many items were taken back from workers that
+        are gone.
         """
         self.worker_id = uuid4()
         self._batches = batches
@@ -96,6 +102,7 @@ class BatchWorker:
         self._leases = leases
         self._engines = engines
         self._is_pressed = is_pressed
+        self._is_full = is_full
         self._clock = clock
         self._poll_s = poll_s
         self._lease_s = lease_s
@@ -199,7 +206,12 @@ class BatchWorker:
         """Find out which batches have something to run."""
         self._looked_s = now
         mine, stuck = self._lacking.split(await self._batches.open_batches(), now)
-        running = await self._pauses.look(mine, now)
+        full = [batch for batch in mine if self._is_full(batch.tenant_id)]
+        with_room = [batch for batch in mine if not self._is_full(batch.tenant_id)]
+        running = await self._pauses.look(with_room, now)
+        for batch in full:
+            if batch.paused_for is None:
+                self._pauses.pause(batch.id, PausedFor.BUDGET, now, because=_STORAGE_FULL)
         for batch_id in stuck:
             self._pauses.pause(batch_id, PausedFor.MODEL_NOT_FOUND, now)
         self._rests.forget({batch.id for batch in running}, now)

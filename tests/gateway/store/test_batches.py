@@ -16,7 +16,9 @@ from gateway.store import Store
 from gateway.store.batch_tables import files
 from tests.gateway.store.batch_rows import (
     alter,
+    claimed,
     draft_of,
+    ended,
     key_of,
     new_items,
     num_rows,
@@ -191,3 +193,17 @@ async def test_open_batches_are_read_in_parts(store: Store) -> None:
     assert len({one.id for one in found}) == len(found) == 201
     [own] = [one for one in found if one.id == batch.id]
     assert own == replace(batch, draft=replace(batch.draft, metadata=None))
+
+
+async def test_answers_count_as_stored_until_they_are_files(store: Store) -> None:
+    """Beside the files of tenants with open batches, each at its bytes."""
+    batch = await running_batch(store, 2)
+    await running_batch(store, 1, tenant=1)
+    await ended(store, await claimed(store, batch, limit=2))
+    # An input counts 64 KiB at least; the answers are `{"line":1}` and `{"line":2}`.
+    assert await store.batches.full_tenants((64 << 10) + 20) == [batch.tenant_id]
+    assert await store.batches.full_tenants((64 << 10) + 21) == []
+    assert len(await store.batches.full_tenants(64 << 10)) == 2
+    await store.batch_steps.to_finalize(1, lease_s=60)
+    assert await store.batch_steps.finish(batch.id, output=None, error=None)
+    assert await store.batches.full_tenants(64 << 10) != [batch.tenant_id]

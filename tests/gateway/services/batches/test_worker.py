@@ -255,6 +255,33 @@ async def test_an_empty_budget_pauses_a_batch_until_there_is_room() -> None:
     assert world.batches[batch.id].paused_for is None
 
 
+async def test_a_tenant_whose_storage_is_full_waits_for_room() -> None:
+    """Its batches say so, what runs ends, and they go on once something was removed."""
+    world = World()
+    batch, other = world.add(20), world.add(20)
+    await world.turn()
+    world.full = {batch.tenant_id}
+    world.clock.now_s += 6
+    await world.turn()
+    await world.turn()
+    assert world.pauses == [(batch.id, PausedFor.BUDGET)]
+    assert "Delete files" in (world.batches[batch.id].paused_because or "")
+    claimed = len([run for run in world.claims if run.batch_id == batch.id])
+    for _ in range(5):
+        await world.end()
+        world.clock.now_s += 31
+        await world.turn()
+    assert len([run for run in world.claims if run.batch_id == batch.id]) == claimed
+    assert len([run for run in world.claims if run.batch_id == other.id]) > 4
+    assert len(world.pauses) == 1
+    world.full = set()
+    await world.end()
+    world.clock.now_s += 6
+    await world.turn()
+    assert world.pauses[1:] == [(batch.id, None)]
+    assert len([run for run in world.claims if run.batch_id == batch.id]) == claimed + 1
+
+
 async def test_many_batches_pause_and_go_on_together() -> None:
     """One statement for all: hundreds of a tenant would hold up whoever waits for a claim."""
     world = World(num_slots=20)

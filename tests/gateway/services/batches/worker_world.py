@@ -75,6 +75,7 @@ class World:
         self.line = LINE
         self.num_dropped = 0
         self.served = {"m"}
+        self.full: set[UUID] = set()
         self.has_input = True
         self.worker = BatchWorker(
             self,  # type: ignore[arg-type]
@@ -83,6 +84,7 @@ class World:
             Payers(self, self, clock=self.clock),
             self,
             {"m": self},
+            is_full=lambda tenant_id: tenant_id in self.full,
             serves=lambda model: model in self.served,
             clock=self.clock,
         )
