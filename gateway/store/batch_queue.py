@@ -112,8 +112,6 @@ async def item_results(connection: AsyncConnection, rows: Sequence[ItemRow]) -> 
             "line": row.item.run.line,
             "generation": row.item.run.generation,
             "is_error": row.item.is_error,
-            # JSONB knows no bytes.
-            "body": row.item.body.hex(),
             "input_tokens": row.input_tokens,
             "cached_tokens": row.cached_tokens,
             "output_tokens": row.output_tokens,
@@ -123,7 +121,10 @@ async def item_results(connection: AsyncConnection, rows: Sequence[ItemRow]) -> 
         }
         for row in rows
     ]
-    stored = await connection.execute(_STORE, {"results": _encoder.encode(given).decode()})
+    # As they are: megabytes in hex, within JSON, took the event loop as long as to read them did.
+    bodies = [row.item.body for row in rows]
+    said = {"results": _encoder.encode(given).decode(), "bodies": bodies}
+    stored = await connection.execute(_STORE, said)
     return {ItemRun(*run) for run in stored}
 
 
@@ -213,10 +214,16 @@ _TAKE_BACK: Final = text(
 _STORE: Final = text(
     """
     WITH given AS MATERIALIZED (
-        SELECT * FROM jsonb_to_recordset(CAST(:results AS jsonb)) AS given(
-            batch_id uuid, line int, generation int, is_error boolean, body text,
-            input_tokens bigint, cached_tokens bigint, output_tokens bigint,
-            nano_usd bigint, full_nano_usd bigint
+        SELECT * FROM ROWS FROM (
+            jsonb_to_recordset(CAST(:results AS jsonb)) AS (
+                batch_id uuid, line int, generation int, is_error boolean,
+                input_tokens bigint, cached_tokens bigint, output_tokens bigint,
+                nano_usd bigint, full_nano_usd bigint
+            ),
+            unnest(CAST(:bodies AS bytea[]))
+        ) AS given(
+            batch_id, line, generation, is_error, input_tokens, cached_tokens, output_tokens,
+            nano_usd, full_nano_usd, body
         )
     ),
     held AS MATERIALIZED (
@@ -235,7 +242,7 @@ _STORE: Final = text(
     ),
     kept AS (
         INSERT INTO batch_results (batch_id, line, tenant_id, is_error, body)
-        SELECT batch_id, line, tenant_id, is_error, decode(body, 'hex') FROM ended
+        SELECT batch_id, line, tenant_id, is_error, body FROM ended
     ),
     counted AS MATERIALIZED (
         SELECT batches.id, sums.* FROM (
@@ -244,7 +251,7 @@ _STORE: Final = text(
                 sum(input_tokens) AS input_tokens, sum(cached_tokens) AS cached_tokens,
                 sum(output_tokens) AS output_tokens, sum(enqueued_tokens) AS enqueued_tokens,
                 sum(nano_usd) AS nano_usd, sum(full_nano_usd) AS full_nano_usd,
-                sum(length(body) / 2) AS result_bytes
+                sum(length(body)) AS result_bytes
             FROM ended GROUP BY batch_id
         ) AS sums JOIN batches ON batches.id = sums.batch_id
         ORDER BY batches.id FOR UPDATE OF batches

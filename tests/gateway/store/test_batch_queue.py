@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 from zlib import crc32
 
 import pytest
-from sqlalchemy import func, insert, select, text, update
+from sqlalchemy import Engine, event, func, insert, select, text, update
 
 from gateway.domain.batch import ClaimedItem, ItemResult, ItemRun
 from gateway.domain.usage import ItemRow, Outcome
@@ -190,6 +191,28 @@ async def test_a_result_is_stored_with_its_bill_and_counted(store: Store) -> Non
         )
         stored = [tuple(row) for row in found]
     assert stored[1:] == [(bad.run.line, True, b"{}"), (good.run.line, False, b'{"\x00": 1}')]
+
+
+async def test_an_answer_travels_as_its_bytes(store: Store) -> None:
+    """One of megabytes is not spelled anew on the event loop, nor read as JSON by the database."""
+    batch_id = await batch_of(store, 2)
+    items = await claim(store, batch_id, limit=2)
+    bodies = [bytes(100_000 + item.run.line) for item in items]
+    texts: list[int] = []
+
+    def note(connection: Any, cursor: Any, statement: str, given: Any, *more: Any) -> None:
+        texts.extend(len(one) for one in given if isinstance(one, str))
+
+    event.listen(Engine, "before_cursor_execute", note)
+    await store.ledger.insert(
+        [row_of(item, body=body) for item, body in zip(items, bodies, strict=True)]
+    )
+    event.remove(Engine, "before_cursor_execute", note)
+    assert 0 < max(texts) < 5_000
+    of_batch = batch_results.c.batch_id == batch_id
+    async with store.database.platform() as connection:
+        found = await connection.scalars(select(batch_results.c.body).where(of_batch))
+        assert sorted(map(len, found)) == sorted(map(len, bodies))
 
 
 async def test_a_worker_that_lost_its_lease_changes_nothing(store: Store) -> None:
