@@ -7,7 +7,8 @@ are overwritten with what they were, files are seen with the end of the batch, a
 left by one of them.
 
 One batch of a tenant at a time is validated, and one finalised, whatever gateways there are: the
-others of its wait, and nobody else. What was tried already comes after what was not.
+others of its wait, and nobody else. Tenants take turns: of those that a gateway has served before,
+`:served`, whose turn is longest ago is next. Of one's, what was tried comes after what was not.
 
 Whoever locks items and their batch locks the items first, as storing results does.
 """
@@ -52,7 +53,8 @@ TO_VALIDATE: Final = text(
         WHERE nth = 1 AND ended_at IS NULL AND state = 'validating'
             AND expires_at > clock_timestamp()
             AND (lease_until IS NULL OR lease_until < clock_timestamp())
-        ORDER BY lease_until NULLS FIRST, created_at, batches.id
+        ORDER BY array_position(CAST(:served AS uuid[]), tenant_id) NULLS FIRST,
+            lease_until NULLS FIRST, created_at, batches.id
         LIMIT :limit FOR UPDATE OF batches SKIP LOCKED
     )
     UPDATE batches SET
@@ -77,7 +79,8 @@ TO_FINALIZE: Final = text(
         WHERE nth = 1 AND ended_at IS NULL AND state IN ('in_progress', 'cancelling', 'finalizing')
             AND num_done + num_failed + num_dropped = num_items
             AND (lease_until IS NULL OR lease_until < clock_timestamp())
-        ORDER BY lease_until NULLS FIRST, created_at, batches.id
+        ORDER BY array_position(CAST(:served AS uuid[]), tenant_id) NULLS FIRST,
+            lease_until NULLS FIRST, created_at, batches.id
         LIMIT :limit FOR UPDATE OF batches SKIP LOCKED
     )
     UPDATE batches SET

@@ -46,6 +46,8 @@ _PART_ROWS, _PART_BYTES = 500, 1 << 20
 # What is dropped of a batch in one transaction, and of how many before the next look.
 SLICE_ITEMS: Final = 5_000
 _SLICE_BATCHES: Final = 8
+# Whose turns are remembered: of more, some come sooner again than they should.
+_MAX_SERVED: Final = 1_000
 
 
 class SqlBatchSteps:
@@ -58,6 +60,8 @@ class SqlBatchSteps:
         self._slice_items = slice_items
         self._grace_s = grace_s
         self._gate = asyncio.Semaphore(MAX_LONG)
+        self._to_validate = _Turns(statements.TO_VALIDATE)
+        self._to_finalize = _Turns(statements.TO_FINALIZE)
 
     async def due(self) -> Collection[BatchStep]:
         async with self._database.platform(Purpose.LEDGER) as connection:
@@ -65,7 +69,7 @@ class SqlBatchSteps:
             return [step for step in BatchStep if found[step]]
 
     async def to_validate(self, limit: int, *, lease_s: float) -> Sequence[Batch]:
-        return await self._taken(statements.TO_VALIDATE, limit, lease_s)
+        return await self._taken(self._to_validate, limit, lease_s)
 
     async def hold(self, batch_id: UUID, *, lease_s: float) -> bool:
         async with self._database.platform(Purpose.LEDGER) as connection:
@@ -149,7 +153,7 @@ class SqlBatchSteps:
         return num_dropped
 
     async def to_finalize(self, limit: int, *, lease_s: float) -> Sequence[Batch]:
-        return await self._taken(statements.TO_FINALIZE, limit, lease_s)
+        return await self._taken(self._to_finalize, limit, lease_s)
 
     async def results(
         self, batch_id: UUID, *, is_error: bool
@@ -184,10 +188,14 @@ class SqlBatchSteps:
             await delete_items(connection, [batch_id])
             return True
 
-    async def _taken(self, statement: TextClause, limit: int, lease_s: float) -> Sequence[Batch]:
+    async def _taken(self, turns: _Turns, limit: int, lease_s: float) -> Sequence[Batch]:
+        given = {"limit": limit, "lease_s": lease_s, "served": list(turns.served)}
         async with self._database.platform(Purpose.LEDGER) as connection:
-            rows = await connection.execute(statement, {"limit": limit, "lease_s": lease_s})
-            return [batch_of(row) for row in rows]
+            rows = await connection.execute(turns.statement, given)
+            found = [batch_of(row) for row in rows]
+        for batch in found:
+            turns.take(batch.tenant_id)
+        return found
 
     async def _expire_unvalidated(self) -> int:
         async with self._long() as connection:
@@ -213,6 +221,20 @@ class SqlBatchSteps:
     async def _long(self) -> AsyncIterator[AsyncConnection]:
         async with self._gate, self._database.platform(Purpose.LEDGER) as connection:
             yield connection
+
+
+class _Turns:
+    """Remember whose batches a statement has handed out here, the last one last."""
+
+    def __init__(self, statement: TextClause) -> None:
+        self.statement = statement
+        self.served: dict[UUID, None] = {}
+
+    def take(self, tenant_id: UUID) -> None:
+        self.served.pop(tenant_id, None)
+        self.served[tenant_id] = None
+        if len(self.served) > _MAX_SERVED:
+            del self.served[next(iter(self.served))]
 
 
 def _check_room(bounds: BatchBounds, num_items: int, tokens: int) -> None:

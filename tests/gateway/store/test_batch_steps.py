@@ -66,6 +66,30 @@ async def test_one_batch_of_a_tenant_is_worked_on_at_a_time(store: Store) -> Non
     assert len(await store.batch_steps.to_validate(9, lease_s=LEASE_S)) == 1
 
 
+async def test_tenants_take_turns_whoever_has_more_waiting(store: Store) -> None:
+    """One that has three waiting since before waits for another's one, at each step."""
+    steps = store.batch_steps
+    mine = [await draft_of(store) for _ in range(3)]
+    other = await draft_of(store, tenant=1)
+    for draft in (*mine, other):
+        await store.batches.create(draft)
+        await steps.add_items(draft.id, new_items(1))
+    turns = [mine[0].id, other.id, mine[1].id, mine[2].id]
+    validated, finalized = [], []
+    for _ in turns:
+        [batch] = await steps.to_validate(1, lease_s=LEASE_S)
+        validated.append(batch.id)
+        assert await steps.start(batch.id, {})
+    for draft in (*mine, other):
+        await ended(store, await claimed(store, await seen(store, draft)))
+    for _ in turns:
+        [batch] = await steps.to_finalize(1, lease_s=LEASE_S)
+        finalized.append(batch.id)
+        assert await steps.finish(batch.id, output=None, error=None)
+    assert validated == turns
+    assert finalized == turns
+
+
 async def test_what_is_due_is_what_each_step_finds(store: Store) -> None:
     """Whatever a batch's state, window, items and lease: the one question knows, the drop too."""
     steps = store.batch_steps
