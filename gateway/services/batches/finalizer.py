@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import uuid5
@@ -21,6 +21,7 @@ import msgspec
 
 from gateway.domain.batch import Batch
 from gateway.domain.files import BATCH_OUTPUT, FileDraft, WholeFile, new_file_id
+from gateway.errors import GatewayError, StorageUnavailable
 from gateway.ports import BatchSteps, Clock, FileStorage
 from gateway.services.batches.hold import Hold
 from gateway.services.batches.rests import Rests
@@ -68,17 +69,25 @@ class Finalizer:
         """
         hold = Hold(self._steps, batch.id, self._clock)
         output = error = None
-        is_mine = False
         try:
             if batch.num_done:
                 output = await self._write(batch, OUTPUT, self._answered(batch, hold))
             if batch.num_failed or batch.num_dropped:
                 error = await self._write(batch, ERROR, self._failed(batch, hold))
-            is_mine = await self._steps.finish(batch.id, output=output, error=error)
         except _Lost:
-            pass
-        if not is_mine:
-            await self._storage.remove([file.draft.id for file in (output, error) if file])
+            await self._remove(output)
+            return
+        except GatewayError:
+            # It is written anew with each try: copies would fill the disk before they are swept.
+            with suppress(StorageUnavailable):
+                await self._remove(output)
+            raise
+        # Where that fails nobody knows whether they are the batch's files now.
+        if not await self._steps.finish(batch.id, output=output, error=error):
+            await self._remove(output, error)
+
+    async def _remove(self, *files: WholeFile | None) -> None:
+        await self._storage.remove([file.draft.id for file in files if file is not None])
 
     def _rests(self) -> Rests:
         return Rests(_REST_RATIO, self._clock.monotonic)

@@ -291,6 +291,38 @@ async def test_a_finaliser_that_was_taken_for_dead_spoils_nothing(world: World) 
     assert kept == {batch.draft.input_file_id.hex, (batch.output_file_id or batch.id).hex}
 
 
+class _FullAfter(DirectoryStorage):
+    """Takes one file, and has no room for a second one."""
+
+    num_written = 0
+
+    async def write(self, *given: Any, **more: Any) -> Written:
+        self.num_written += 1
+        if self.num_written == 2:
+            raise StorageUnavailable
+        return await super().write(*given, **more)
+
+
+async def test_a_file_whose_sister_cannot_be_written_is_not_left(world: World) -> None:
+    """Each try writes both anew: what was left of every one would fill the disk."""
+    batch = await world.submit(requests(4))
+    upkeep = world.upkeep()
+    await upkeep.validate()
+    await world.run(batch, 2)
+    await world.run(batch, 2, is_error=True)
+    steps = world.store.batch_steps
+    [over] = await steps.to_finalize(1, lease_s=60)
+    full = _FullAfter(world.storage._root, min_free_bytes=0)
+    with pytest.raises(StorageUnavailable):
+        await Finalizer(steps, full).finalize(over)
+    kept = {path.name for path in world.storage._root.rglob("*") if path.is_file()}
+    assert kept == {batch.draft.input_file_id.hex}
+    await Finalizer(steps, full).finalize(over)
+    full.close()
+    batch = await world.seen(batch)
+    assert by_line(await world.lines(batch, batch.output_file_id)) == ["r1", "r2"]
+
+
 class _PartlyAway(DirectoryStorage):
     """Cannot read one file for now."""
 
