@@ -90,10 +90,15 @@ class FileService:
                 written = await self._storage.write(
                     file_id, _counted(chunks, count), max_bytes=MAX_FILE_BYTES
                 )
+                may_be_whole = False
                 try:
-                    return await self._keep(tenant_id, file_id, written, said())
+                    await self._files.begin(_draft(tenant_id, file_id, written, said()))
+                    may_be_whole = True
+                    return await self._files.complete(
+                        tenant_id, file_id, written, max_stored_bytes=self._max_stored_bytes
+                    )
                 except BaseException:
-                    await self._forget(tenant_id, file_id)
+                    await self._forget(tenant_id, file_id, may_be_whole=may_be_whole)
                     raise
 
     async def get(self, tenant_id: UUID, file_id: UUID) -> StoredFile:
@@ -170,30 +175,17 @@ class FileService:
             if not self._coming_bytes[tenant_id]:
                 del self._coming_bytes[tenant_id]
 
-    async def _keep(
-        self, tenant_id: UUID, file_id: UUID, written: Written, said: UploadSaid
-    ) -> StoredFile:
-        if not written.size_bytes:
-            raise InvalidRequest("The file is empty.", param="file", code="empty_file")
-        if said.purpose == BATCH_INPUT and written.size_bytes > MAX_BATCH_INPUT_BYTES:
-            raise batch_input_too_large()
-        expires_at = None
-        if said.expires_after_s is not None:
-            made_at = id_time(file_id)
-            assert made_at is not None, "ids of uploads tell it"
-            expires_at = made_at + timedelta(seconds=said.expires_after_s)
-        draft = FileDraft(file_id, tenant_id, said.filename, said.purpose, expires_at)
-        await self._files.begin(draft)
-        return await self._files.complete(
-            tenant_id, file_id, written, max_stored_bytes=self._max_stored_bytes
-        )
+    async def _forget(self, tenant_id: UUID, file_id: UUID, *, may_be_whole: bool) -> None:
+        """Undo an upload; what cannot be undone now is swept.
 
-    async def _forget(self, tenant_id: UUID, file_id: UUID) -> None:
-        """Undo an upload; what cannot be undone now is swept."""
+        A database that went away as the file became whole may have it: its bytes stay then.
+        """
         try:
             await self._files.remove(tenant_id, file_id)
         except GatewayError as exc:
             logger.warning("the row of a file that was given up is left to be swept: %s", exc)
+            if may_be_whole:
+                return
         await self._remove_bytes(file_id)
 
     async def _remove_bytes(self, file_id: UUID) -> None:
@@ -201,6 +193,20 @@ class FileService:
             await self._storage.remove([file_id])
         except GatewayError as exc:
             logger.warning("the bytes of file %s are left to be swept: %s", file_id.hex, exc)
+
+
+def _draft(tenant_id: UUID, file_id: UUID, written: Written, said: UploadSaid) -> FileDraft:
+    """Return the file that an upload is to be. Raises: `InvalidRequest`, `FileTooLarge`."""
+    if not written.size_bytes:
+        raise InvalidRequest("The file is empty.", param="file", code="empty_file")
+    if said.purpose == BATCH_INPUT and written.size_bytes > MAX_BATCH_INPUT_BYTES:
+        raise batch_input_too_large()
+    expires_at = None
+    if said.expires_after_s is not None:
+        made_at = id_time(file_id)
+        assert made_at is not None, "ids of uploads tell it"
+        expires_at = made_at + timedelta(seconds=said.expires_after_s)
+    return FileDraft(file_id, tenant_id, said.filename, said.purpose, expires_at)
 
 
 def batch_input_too_large() -> FileTooLarge:

@@ -80,6 +80,29 @@ async def test_what_the_store_refuses_leaves_no_bytes(store: Store, files: type[
     assert await num_rows(store) == 0
 
 
+class Gone(SqlFiles):
+    """A database that goes away as it has committed what it was asked for."""
+
+    async def complete(
+        self, tenant_id: UUID, file_id: UUID, written: Written, *, max_stored_bytes: int | None
+    ) -> StoredFile:
+        await super().complete(tenant_id, file_id, written, max_stored_bytes=max_stored_bytes)
+        raise StoreUnavailable
+
+    async def remove(self, tenant_id: UUID, file_id: UUID) -> bool:
+        raise StoreUnavailable
+
+
+async def test_a_file_that_may_be_whole_keeps_its_bytes(store: Store) -> None:
+    """Whoever lists it reads it, though its upload was told that it failed."""
+    service = FileService(Gone(store.database), store.file_storage, max_stored_bytes=8 * MIB)
+    with pytest.raises(StoreUnavailable):
+        await service.upload(tenant_of(store), coming(MIB), lambda: SAID)
+    [file] = (await service.page(tenant_of(store), limit=9)).data
+    async with service.opened(file, offset_bytes=0, size_bytes=file.size_bytes) as chunks:
+        assert sum([len(chunk) async for chunk in chunks]) == MIB
+
+
 async def test_what_cannot_be_removed_now_is_swept(store: Store) -> None:
     """A storage that is away keeps no file from being deleted, only its bytes for a while."""
 
