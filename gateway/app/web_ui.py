@@ -70,6 +70,7 @@ async def open_ui(
     services = await open_services(stack, parts, history)
     assets = Assets()
     pages = Pages(parts.about, assets)
+    await stack.enter_async_context(pages.compiling())
     routes = [*assets.routes(), *people(pages), *screens_of(services, pages)]
     return UiRoute(guard(ui_app(routes, pages)))
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 
 import httpx
 import pytest
+from jinja2 import Environment
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from admin_ui.app import UiRoute, ui_app
 from admin_ui.assets import Assets
+from admin_ui.guards.entrance import refusal_context
 from admin_ui.pages import About, Pages
 from admin_ui.screens import read_form, screen, see
 from gateway.api.admin.routing import OPERATORS, VIEWERS
@@ -34,6 +38,33 @@ async def test_a_page_has_its_shell_and_nothing_inline() -> None:
     assert "<style" not in page.text
     assert " style=" not in page.text
     assert "<script>" not in page.text
+
+
+async def test_whoever_opens_a_page_first_compiles_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a server has run for a moment its templates are compiled, and on no event loop."""
+    monkeypatch.setattr("admin_ui.pages._AFTER_S", 0.0)
+    threads = list[int]()
+
+    class Noting(Pages):
+        def compile(self) -> None:
+            super().compile()
+            threads.append(threading.get_ident())
+
+    pages = Noting(About("0"), Assets())
+    async with pages.compiling(), asyncio.timeout(30):
+        while not threads:
+            await asyncio.sleep(0.01)
+    assert threads != [threading.get_ident()]
+    monkeypatch.setattr(Environment, "compile", None)
+    scope = {
+        "type": "http",
+        "path": "/admin/x",
+        "headers": [],
+        "query_string": b"",
+        "method": "GET",
+    }
+    page = pages.text(Request(scope), "problem_bare.html", refusal_context(403, "No", "Not so."))
+    assert "Not so." in page
 
 
 async def test_the_theme_of_the_cookie_is_in_the_first_byte() -> None:
