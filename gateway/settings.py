@@ -238,7 +238,8 @@ class Settings(ModelOptions, BaseSettings):
     read_rpm: int = Field(
         default=600,
         ge=1,
-        description="Reads a minute of a tenant at each gateway; a look at usage is ten.",
+        description="Reads a minute of a tenant at each gateway; a look at usage is ten, a change "
+        "too.",
     )
     quota_build_s: float = Field(
         default=3.0,

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from admin_ui.guards.entrance import SAFE_METHODS
 from admin_ui.navigation import ADMIN, PORTAL, TENANT_OWNER, TENANTS
 from admin_ui.pages import Pages
 from admin_ui.refusals import refused
@@ -31,6 +32,7 @@ from gateway.domain.page import PageRequest
 from gateway.domain.price import readable_price
 from gateway.domain.request_record import RecordFilter
 from gateway.errors import NotFound
+from gateway.services.read_rate import CHANGE_READS
 
 _REFUSED: Final = 429
 # Of refused requests so many are looked at: the newest, of the day that records are kept.
@@ -73,13 +75,16 @@ class _Portal:
     def own(self, endpoint: Screen, *, reads: int = 1) -> Screen:
         """Have a screen show the tenant of who speaks, as if its address named it.
 
-        It raises `TenantLimited` where the tenant's people ask too often; `reads`: what it counts.
+        It raises `TenantLimited` where the tenant's people ask too often; `reads`: what it counts,
+        for a change `CHANGE_READS` at least.
         """
 
         async def of_own(request: Request) -> Response:
             tenant_id = admin_of(request).tenant_id
             assert tenant_id is not None, "only who is bound to a tenant opens it"
-            await self._services.portal_reads.admit(tenant_id, reads)
+            is_change = request.method not in SAFE_METHODS
+            counted = max(reads, CHANGE_READS) if is_change else reads
+            await self._services.portal_reads.admit(tenant_id, counted)
             found = await self._services.admin.tenants.named({tenant_id})
             if tenant_id not in found:
                 raise NotFound("Your tenant is not there any more.")

@@ -1,5 +1,7 @@
 """How often a tenant may read: its models, its usage, and what the admin API has of it.
 
+What its people change there is counted with that.
+
 Reading holds no quota, so that who is throttled can see why; this keeps it from being free of any
 bound. It is counted in this process alone: with several gateways a tenant reads as often from each,
 which is what each of them can bear. Who is refused is told so slowly: a client that waits for its
@@ -24,6 +26,8 @@ PATIENCE_S: Final = 5.0
 # After which a refusal is answered.
 HOLD_S: Final = 0.25
 _MAX_HELD: Final = 1024
+# What a change counts for: its record in the audit log is kept for good.
+CHANGE_READS: Final = 10
 # Tenants that read lately; those whose rate is whole again are forgotten beyond it.
 _MAX_KNOWN: Final = 1024
 

@@ -47,7 +47,7 @@ AdminEndpoint = Callable[[Request], Awaitable[Response]]
 
 class AuthenticatesAdmins(Protocol):
     async def authenticate(
-        self, text: str, *, from_memory: bool = False, is_change: bool = False
+        self, text: str, *, from_memory: bool = False, is_change: bool = False, reads: int = 1
     ) -> Admin: ...
 
 
@@ -59,14 +59,16 @@ def admin_route(
     *,
     allows: Collection[AdminRole] = (),
     from_memory: bool = False,
+    reads: int = 1,
 ) -> Route:
     """Declare a route that admins of these roles open; `path` is under `/admin/v1`.
 
     `from_memory` is for what is read while the store is silent: metrics, and nothing that writes.
+    `reads` is what it counts of a tenant's reads.
     """
     assert not from_memory or method == "GET", "what is remembered may not change anything"
     admin_only = AdminOnly(
-        endpoint, auth, allows, is_change=method != "GET", from_memory=from_memory
+        endpoint, auth, allows, is_change=method != "GET", from_memory=from_memory, reads=reads
     )
     return Route(f"/admin/v1{path}", admin_only, methods=[method])
 
@@ -85,11 +87,13 @@ class AdminOnly:
         *,
         is_change: bool = True,
         from_memory: bool = False,
+        reads: int = 1,
     ) -> None:
         self._endpoint = endpoint
         self._auth = auth
         self._is_change = is_change
         self._from_memory = from_memory
+        self._reads = reads
         self.allows = frozenset(allows)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,6 +101,7 @@ class AdminOnly:
             credential(scope),
             from_memory=self._from_memory,
             is_change=self._is_change,
+            reads=self._reads,
         )
         check_address(scope, admin.cidrs, admin.tenant_cidrs)
         if admin.role not in self.allows:
@@ -155,13 +160,16 @@ def query(request: Request, *names: str) -> dict[str, str]:
 def page_query(request: Request, *names: str) -> tuple[PageRequest, dict[str, str]]:
     """Return which page is asked for, and the parameters of these names.
 
+    Who is bound to a tenant gets shorter pages: it may write long texts into its own records, and
+    ask for them as often as it may read.
     Raises: `InvalidRequest`: a limit or cursor that is none, an unknown parameter.
     """
     params = query(request, "limit", "after", *names)
     text, after = params.pop("limit", str(PAGE_ROWS)), params.pop("after", None)
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= PAGE_ROWS_MAX):
         raise InvalidRequest(f"'limit' must be 1 to {PAGE_ROWS_MAX}.", param="limit")
-    return PageRequest(int(text), None if after is None else read_cursor(after)), params
+    limit = int(text) if admin_of(request).tenant_id is None else min(int(text), PAGE_ROWS)
+    return PageRequest(limit, None if after is None else read_cursor(after)), params
 
 
 def page_answer(page: Page[T], view: Callable[[T], Any]) -> Response:  # whatever msgspec encodes

@@ -30,7 +30,7 @@ from gateway.api.admin.routing import (
     admin_of,
     admin_route,
 )
-from gateway.api.usage import DEFAULT_BY, UsageRowView, UsageTotalsView, usage_answer
+from gateway.api.usage import DEFAULT_BY, READS, UsageRowView, UsageTotalsView, usage_answer
 from gateway.api.usage_params import read_usage_params
 from gateway.domain.usage import UsageBy, UsageQuestion, UsageSum
 from gateway.errors import InvalidRequest
@@ -70,7 +70,7 @@ def admin_usage_routes(usage: UsageService, auth: AuthenticatesAdmins) -> list[R
             return UsageCsv(usage, question)
         return await usage_answer(usage, question, TenantUsageView, TenantUsageRowView)
 
-    return [admin_route("/usage", "GET", show, auth, allows=EVERYONE)]
+    return [admin_route("/usage", "GET", show, auth, allows=EVERYONE, reads=READS)]
 
 
 class UsageCsv(Response):

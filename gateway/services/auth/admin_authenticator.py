@@ -41,7 +41,7 @@ from gateway.services.auth.issued import IssuedTokens
 from gateway.services.auth.upkeep import EPOCH_INTERVAL_S
 from gateway.services.expiring_cache import ExpiringCache
 from gateway.services.one_flight import OneFlight
-from gateway.services.read_rate import ReadRate
+from gateway.services.read_rate import CHANGE_READS, ReadRate
 
 LOCAL: Final = "local"
 _MAX_SEEN, _MAX_UNKNOWN = 1000, 1000
@@ -110,18 +110,19 @@ class AdminAuthenticator:
         self._asking: OneFlight[str, AdminTokenRecord | None] = OneFlight()
 
     async def authenticate(
-        self, text: str, *, from_memory: bool = False, is_change: bool = False
+        self, text: str, *, from_memory: bool = False, is_change: bool = False, reads: int = 1
     ) -> Admin:
         """Return who speaks.
 
         `from_memory`: what was known may do while the store is silent. `is_change`: what is known
-        does only where nothing was revoked since, as the epoch has it now.
+        does only where nothing was revoked since, as the epoch has it now. `reads`: what it counts
+        of its tenant's; a change counts `CHANGE_READS`.
         Raises: `AuthenticationFailed`, `StoreUnavailable`; `TenantLimited`: its tenant has asked
         too often.
         """
         admin = await self._known(text, from_memory=from_memory, is_change=is_change)
         if self._reads is not None and admin.tenant_id is not None:
-            await self._reads.admit(admin.tenant_id)
+            await self._reads.admit(admin.tenant_id, CHANGE_READS if is_change else reads)
         return admin
 
     async def _known(self, text: str, *, from_memory: bool, is_change: bool) -> Admin:

@@ -11,6 +11,8 @@ from gateway.errors import InvalidRequest
 
 _ENTRIES_MAX: Final = 100
 _MODEL_CHARS_MAX: Final = 200
+# Of all together: each change of a key is kept for good, with what it was and what it became.
+_MODELS_BYTES_MAX: Final = 4096
 
 
 def checked_models(models: object) -> tuple[str, ...] | None:
@@ -21,6 +23,11 @@ def checked_models(models: object) -> tuple[str, ...] | None:
             raise InvalidRequest(
                 f"'models' must hold names of 1 to {_MODEL_CHARS_MAX} characters.", param="models"
             )
+    if sum(len(name.encode()) for name in names or ()) > _MODELS_BYTES_MAX:
+        raise InvalidRequest(
+            f"'models' must hold {_MODELS_BYTES_MAX:,} bytes at most, all names together.",
+            param="models",
+        )
     return names
 
 

@@ -197,6 +197,24 @@ async def test_a_tenant_asks_only_so_often_and_others_go_on(
             assert (await client.get("/portal/usage", headers=other)).status_code == 200
 
 
+async def test_a_change_in_the_portal_counts_for_ten_pages(
+    full: tuple[World, Store, Settings],
+) -> None:
+    """Its record is kept for good: a tenant's owner makes fewer of them than it may read pages."""
+    world, store, settings = full
+    tenant = await world.parts.admin.tenants.get("acme")
+    guard = as_admin(
+        AdminRole.TENANT_OWNER, organisation_id=tenant.organisation_id, tenant_id=tenant.id
+    )
+    few = settings.model_copy(update={"read_rpm": 15})
+    async with open_world(few, store, guard) as bound:
+        transport = httpx.ASGITransport(bound.app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
+            changed = [await client.post("/portal/keys/nobody/revoke") for _ in range(2)]
+            assert [one.status_code for one in changed] == [404, 429]
+            assert (await client.get("/portal")).status_code == 200
+
+
 async def test_a_tenants_owner_makes_keys_within_what_operators_allow(
     full: tuple[World, Store, Settings], owner: httpx.AsyncClient
 ) -> None:

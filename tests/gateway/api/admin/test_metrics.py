@@ -26,7 +26,7 @@ class Nobody:
     """Let nobody in."""
 
     async def authenticate(
-        self, text: str, *, from_memory: bool = False, is_change: bool = False
+        self, text: str, *, from_memory: bool = False, is_change: bool = False, reads: int = 1
     ) -> Admin:
         raise AuthenticationFailed("no")
 

@@ -37,6 +37,23 @@ async def grow(admin: httpx.AsyncClient, number: int) -> None:
         assert made.status_code == 201, made.text
 
 
+async def test_a_tenants_own_people_get_shorter_pages(
+    admin: httpx.AsyncClient, store: Store
+) -> None:
+    """A hundred rows at most, whatever they ask for; operators get what they ask for."""
+    keys: dict[str, Any] = {f"k{number}": {} for number in range(101)}
+    await admin.post("/admin/v1/apply", json={"tenants": {"acme": {"keys": keys}}})
+    wanted = {"name": "acme-owner", "role": "tenant-owner", "tenant": "acme"}
+    token = (await admin.post("/admin/v1/tokens", json=wanted)).json()["token"]
+    async with admin_client(await admin_app(store), token) as tenant:
+        for path in ("/keys", "/audit"):
+            asked = {"tenant": "acme", "limit": 1000}
+            page = (await tenant.get(f"/admin/v1{path}", params=asked)).json()
+            assert (len(page["data"]), page["has_more"]) == (100, True)
+            whole = (await admin.get(f"/admin/v1{path}", params=asked)).json()
+            assert len(whole["data"]) > 101
+
+
 @pytest.mark.parametrize("path", LISTS)
 async def test_a_list_is_read_in_pages_that_hold_still(admin: httpx.AsyncClient, path: str) -> None:
     """What was there at the first page is seen once and in order, whatever comes meanwhile."""

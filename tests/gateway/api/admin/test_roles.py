@@ -87,7 +87,7 @@ async def test_a_route_that_names_no_role_is_open_to_nobody(real: RealGateway) -
 
     class Anyone:
         async def authenticate(
-            self, text: str, *, from_memory: bool = False, is_change: bool = False
+            self, text: str, *, from_memory: bool = False, is_change: bool = False, reads: int = 1
         ) -> Admin:
             return Admin("ann", AdminRole.OWNER, real_id)
 

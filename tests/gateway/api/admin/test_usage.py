@@ -46,7 +46,7 @@ class Is:
         self._admin = admin
 
     async def authenticate(
-        self, token: str, *, from_memory: bool = False, is_change: bool = False
+        self, token: str, *, from_memory: bool = False, is_change: bool = False, reads: int = 1
     ) -> Admin:
         return self._admin
 

@@ -21,10 +21,12 @@ from gateway.errors import (
     NotFound,
     PermissionDenied,
     StoreUnavailable,
+    TenantLimited,
 )
 from gateway.ports import AdminTokenStore
 from gateway.services.auth import admin_authenticator
 from gateway.services.auth.admin_authenticator import AdminAuthenticator
+from gateway.services.read_rate import ReadRate
 from gateway.store import Store
 from gateway.store.tables import admin_tokens
 from tests.gateway.admin_app import ACTOR, Process, admin_client, new_process
@@ -64,6 +66,30 @@ async def test_a_token_speaks_for_its_role(
     await ours.services.tokens.revoke(owner, ACTOR, issued.admin_token.kid)
     with pytest.raises(AuthenticationFailed):
         await auth.authenticate(issued.text)
+
+
+@pytest.mark.parametrize("asked", [{"is_change": True}, {"reads": 10}])
+async def test_a_tenants_people_change_less_often_than_they_read(
+    store: Store, ours: Process, owner: Admin, asked: dict[str, Any]
+) -> None:
+    """A change counts for ten of its tenant's reads, as a look at usage does; not an operator's."""
+    auth = AdminAuthenticator(
+        store.admin_tokens,
+        store.secrets,
+        owner.organisation_id,
+        store.admin_epoch,
+        reads=ReadRate(25, hold_s=0.0),
+    )
+    issue = ours.services.tokens.create
+    theirs = await issue(owner, ACTOR, name="a", role=AdminRole.TENANT_OWNER, tenant="acme")
+    operators = await issue(owner, ACTOR, name="b", role=AdminRole.OPERATOR)
+    for _ in range(2):
+        await auth.authenticate(theirs.text, **asked)
+    with pytest.raises(TenantLimited):
+        await auth.authenticate(theirs.text, **asked)
+    await auth.authenticate(theirs.text)
+    for _ in range(5):
+        await auth.authenticate(operators.text, **asked)
 
 
 async def test_a_token_ends_by_itself(store: Store, ours: Process, owner: Admin) -> None:

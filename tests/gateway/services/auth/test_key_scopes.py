@@ -33,6 +33,15 @@ def test_what_is_no_model_is_refused(models: list[str]) -> None:
     assert refused.value.param == "models"
 
 
+def test_models_are_bounded_together() -> None:
+    """A hundred names of two hundred letters of four bytes each would be kept with each change."""
+    names = [f"{number:02}" + "m" * 94 for number in range(42)]
+    assert checked_models([*names, "m" * 64]) is not None
+    for more in (["m" * 65], ["\N{WATER WAVE}" * 17]):
+        with pytest.raises(InvalidRequest, match="4,096 bytes"):
+            checked_models([*names, *more])
+
+
 def test_models_are_kept_in_order() -> None:
     """Once each; None is no bound."""
     assert checked_models(["b/c", "a", "b/c"]) == ("b/c", "a")
