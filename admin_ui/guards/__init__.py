@@ -14,13 +14,22 @@ from admin_ui.guards.entrance import Entrance
 from admin_ui.guards.headers import SecurityHeaders
 from admin_ui.guards.session import SignedIn
 from admin_ui.pages import Pages
+from gateway.services.read_rate import ReadRate
 from gateway.services.sign_in import Sessions
 
 __all__ = ["SecurityHeaders", "guarded"]
 
 
 def guarded(
-    app: ASGIApp, sessions: Sessions, pages: Pages, *, public_url: str | None = None
+    app: ASGIApp,
+    sessions: Sessions,
+    pages: Pages,
+    *,
+    public_url: str | None = None,
+    reads: ReadRate | None = None,
 ) -> ASGIApp:
-    """Wrap the UI; `public_url` is where browsers reach it, where that is not this machine."""
-    return Entrance(SignedIn(app, sessions, pages, public_url), pages, public_url)
+    """Wrap the UI; `public_url` is where browsers reach it, where that is not this machine.
+
+    `reads` is how often a tenant's people may ask for anything.
+    """
+    return Entrance(SignedIn(app, sessions, pages, public_url, reads), pages, public_url)

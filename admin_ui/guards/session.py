@@ -22,6 +22,7 @@ from gateway.api.body import ClientGone
 from gateway.api.errors import classify
 from gateway.domain.sign_in import Session
 from gateway.errors import GatewayError, PermissionDenied
+from gateway.services.read_rate import ReadRate
 from gateway.services.sign_in import Sessions, Watched
 
 LOGIN: Final = "/admin/login"
@@ -35,12 +36,19 @@ class SignedIn:
     """Let through who is signed in, with `admin`, `session` and `form_token` in the state."""
 
     def __init__(
-        self, app: ASGIApp, sessions: Sessions, pages: Pages, public_url: str | None
+        self,
+        app: ASGIApp,
+        sessions: Sessions,
+        pages: Pages,
+        public_url: str | None,
+        reads: ReadRate | None = None,
     ) -> None:
+        """`reads` is how often a tenant's people may ask for anything; without it, always."""
         self._app = app
         self._sessions = sessions
         self._pages = pages
         self._public_url = public_url
+        self._reads = reads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -73,6 +81,8 @@ class SignedIn:
             await self._app(scope, receive, send)
             return
         check_address(scope, session.admin.cidrs, session.admin.tenant_cidrs)
+        if self._reads is not None and session.admin.tenant_id is not None:
+            await self._reads.admit(session.admin.tenant_id)
         state.update(
             admin=session.admin, session=session, form_token=self._sessions.form_token(text)
         )

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from admin_ui.pages import Pages
 from admin_ui.screens import screen
-from gateway.api.admin.routing import EVERYONE
+from gateway.api.admin.routing import VIEWERS
 
 _COUNT = 120
 
@@ -35,4 +35,4 @@ def component_routes(pages: Pages) -> list[Route]:
         }
         return pages.answer(request, "components.html", context)
 
-    return [screen("/admin/_components", show, allows=EVERYONE)]
+    return [screen("/admin/_components", show, allows=VIEWERS)]

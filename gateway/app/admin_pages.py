@@ -12,6 +12,7 @@ from admin_ui.login import account_routes, oidc_routes, sign_in_routes, user_scr
 from admin_ui.pages import About, Pages
 from gateway.app.signing_in import SigningIn
 from gateway.services.admin import UserService
+from gateway.services.read_rate import ReadRate
 
 
 def people_routes(
@@ -28,11 +29,17 @@ def people_routes(
     ]
 
 
-def guard_of(people: SigningIn, about: About, *, public_url: str | None = None) -> Guard:
-    """Make what stands before the pages; it says on a page of its own what it refuses."""
-    pages = Pages(about, Assets())
+def guard_of(
+    people: SigningIn, about: About, *, public_url: str | None = None, read_rpm: int = 600
+) -> Guard:
+    """Make what stands before the pages; it says on a page of its own what it refuses.
+
+    A tenant's people may ask for twice as many answers as for pages of the portal, `read_rpm`: what
+    is refused, not there or of their account is drawn as well, on everybody's event loop.
+    """
+    pages, reads = Pages(about, Assets()), ReadRate(2 * read_rpm)
 
     def guard(app: ASGIApp) -> ASGIApp:
-        return guarded(app, people.sessions, pages, public_url=public_url)
+        return guarded(app, people.sessions, pages, public_url=public_url, reads=reads)
 
     return guard

@@ -364,7 +364,7 @@ async def _admin(
         stack,
         parts,
         LiveHistory(common.models, common.recent),
-        guard_of(people, about, public_url=url),
+        guard_of(people, about, public_url=url, read_rpm=common.settings.read_rpm),
         lambda pages: people_routes(people, services.users, pages, public_url=url),
     )
     app = with_errors(

@@ -62,6 +62,7 @@ async def open_pages(
     public_url: str | None = None,
     screens: Screens = lambda pages: (),
     issuer: Issuer | None = None,
+    read_rpm: int = 600,
 ) -> Pages:
     """Build the pages of one process; several over one store are several gateways."""
     organisation = await store.organisations.default()
@@ -82,7 +83,7 @@ async def open_pages(
         *people_routes(people, services.users, renders, public_url=public_url),
         *screens(renders),
     ]
-    guard = guard_of(people, about, public_url=public_url)
+    guard = guard_of(people, about, public_url=public_url, read_rpm=read_rpm)
     route = UiRoute(guard(ui_app(routes, renders)))
     owner = Admin("test", AdminRole.OWNER, organisation.id)
     app = SecurityHeaders(with_errors([route]))

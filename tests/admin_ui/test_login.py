@@ -467,6 +467,22 @@ async def test_a_key_opens_its_tenants_portal_for_an_hour(store: Store) -> None:
             await _ends_within_a_second(pages, dict(client.cookies))
 
 
+async def test_a_tenants_people_ask_only_so_often_for_anything(store: Store) -> None:
+    """Also for what is no page of theirs: it is drawn on everybody's event loop. Others go on."""
+    pages = await open_pages(store, read_rpm=5)
+    assert store.first_start is not None
+    theirs, others = [issued.token for issued in store.first_start.keys[:2]]
+    async with browser(pages.app) as client, browser(pages.app) as other:
+        for one, key in ((client, theirs), (other, others)):
+            await one.post("/portal/login", data={"key": key})
+        paths = ("/admin/account", "/admin/users", "/portal/nothing")
+        found = [(await client.get(paths[n % 3])).status_code for n in range(11)]
+        assert found == [200, 403, 404] * 3 + [200, 429]
+        assert (await other.get("/admin/account")).status_code == 200
+        # What a page is drawn with is not counted.
+        assert (await client.get("/admin/static/x")).status_code == 404
+
+
 async def test_a_key_that_is_none_or_over_opens_nothing(store: Store) -> None:
     """A revoked key, an admin token and nonsense get one answer, and addresses have a rate."""
     assert store.first_start is not None
