@@ -6,7 +6,7 @@ page to come back to. The portal has the same screens for its tenant's keys alon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -130,20 +130,11 @@ class KeyScreens:
 
     async def change(self, request: Request) -> Response:
         form = await read_form(request)
-        kid = request.path_params["kid"]
+        kid, within = request.path_params["kid"], admin_of(request).tenant_id
         try:
+            changes = _changes(form, await self._keys.get(kid, within=within))
             await self._keys.update(
-                actor_of(request),
-                kid,
-                {
-                    "name": form.text("name"),
-                    "max_tier": _tier(form.text("max_tier")),
-                    "models": _lines(form.text("models")),
-                    "cidrs": _lines(form.text("cidrs")),
-                    "allows_batch": form.is_checked("allows_batch"),
-                },
-                version=form.version(),
-                within=admin_of(request).tenant_id,
+                actor_of(request), kid, changes, version=form.version(), within=within
             )
         except VersionConflict as exc:
             return await self._show(request, form, conflict=exc.current)
@@ -231,6 +222,12 @@ def _values(key: ApiKey) -> dict[str, str]:
     }
 
 
+def _changes(form: Form, key: ApiKey) -> dict[str, object]:
+    """Read what a form changes of a key: what an operator names is held to be an operator's."""
+    sent = {name: "\n".join(form.text(name).splitlines()) for name in _READ}
+    return {name: _READ[name](text) for name, text in sent.items() if text != _values(key)[name]}
+
+
 def _lines(text: str) -> list[str] | None:
     """Read names, one a line or by commas; None where there is none."""
     return [one.strip() for one in text.replace(",", "\n").splitlines() if one.strip()] or None
@@ -245,3 +242,12 @@ def _tier(text: str) -> Tier:
 
 def _whole(exc: GatewayError) -> Words:
     return Words({"": exc.message})
+
+
+_READ: Final[Mapping[str, Callable[[str], object]]] = {
+    "name": str,
+    "max_tier": _tier,
+    "models": _lines,
+    "cidrs": _lines,
+    "allows_batch": bool,
+}

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.domain import Tier
 from gateway.domain.admin import Actor
 from gateway.domain.quota import Quota, ScopeKind
 from gateway.domain.window import Window
@@ -69,6 +70,26 @@ async def test_how_a_plans_budget_holds_a_tenant_stays(
     form = Forms(await client.get("/admin/tenants/acme")).sent["/admin/tenants/acme/limits"]
     await client.post("/admin/tenants/acme/limits", data=form | {"rpm": "7"})
     assert (await settings.get(holder)).quota == Quota(rpm=7, budget_hard=False)
+
+
+async def test_what_a_tenant_set_of_its_key_stays_its_own(
+    world: World, client: httpx.AsyncClient
+) -> None:
+    """An operator who renames a key holds it to nothing, and leaves names with commas whole."""
+    keys, owner = world.parts.admin.keys, Actor("otto", "tenant-owner")
+    made = await keys.create(
+        owner, "acme", name="own", models=["a, b", "c"], max_tier=Tier.FLEX, allows_batch=False
+    )
+    path = f"/admin/keys/{made.key.kid}"
+    page = await client.get(path)
+    form = Forms(page).sent[path] | {"name": "renamed", "models": "a, b\r\nc"}
+    assert (await client.post(path, data=form)).status_code == 303
+    key = await keys.get(made.key.kid)
+    assert (key.name, key.models, key.allows_batch) == ("renamed", ("a, b", "c"), False)
+    assert key.operator_set == ()
+    held = form | {"max_tier": "default", "version": str(key.version), "name": "renamed"}
+    await client.post(path, data=held)
+    assert (await keys.get(made.key.kid)).operator_set == ("max_tier",)
 
 
 async def test_settings_that_are_saved_unchanged_are_unchanged(
