@@ -259,12 +259,14 @@ class SqlUsers:
     ) -> None:
         whose = after or before
         assert whose is not None, "a change is of somebody"
+        # Of who comes from elsewhere neither tenant is told: the record names the other.
+        is_one = before is None or after is None or before.tenant_id == after.tenant_id
         entry = AuditEntry(
             action=action,
             object_kind="user",
             object_id=str(whose.id),
             organisation_id=organisation_id,
-            tenant_id=whose.tenant_id,
+            tenant_id=whose.tenant_id if is_one else None,
             before=None if before is None else _public(before),
             after=None if after is None else _public(after),
         )

@@ -79,6 +79,35 @@ async def test_what_is_no_user_is_refused(store: Store, body: dict[str, str], st
         assert (await client.post("/admin/v1/users", json=body)).status_code == status
 
 
+async def test_a_tenant_is_not_told_where_a_user_comes_from(store: Store) -> None:
+    """Who moves from one tenant to another is in neither's log, which would name the other."""
+    assert store.first_start is not None
+    app = await admin_app(store)
+    async with admin_client(app, store.first_start.admin_token) as client:
+        made = {"name": "ann", "role": "tenant-owner", "tenant": "acme"}
+        await client.post("/admin/v1/users", json=made)
+        moved = {"role": "tenant-viewer", "tenant": "globex"}
+        await client.patch("/admin/v1/users/ann", json=moved)
+        await client.patch("/admin/v1/users/ann", json={"is_suspended": True})
+        tokens = [
+            (
+                await client.post("/admin/v1/tokens", json={"name": "t", **moved, "tenant": tenant})
+            ).json()["token"]
+            for tenant in ("acme", "globex")
+        ]
+        [newest, *_] = (await client.get("/admin/v1/audit?action=user.update")).json()["data"][1:]
+        assert (newest["before"]["tenant"], newest["after"]["tenant"]) == ("acme", "globex")
+    told = []
+    for token in tokens:
+        async with admin_client(app, token) as tenant:
+            log = (await tenant.get("/admin/v1/audit?object_kind=user")).json()["data"]
+            told.append([(one["action"], one["after"]["tenant"]) for one in log])
+    assert told == [
+        [("user.link", "acme"), ("user.create", "acme")],
+        [("user.update", "globex")],
+    ]
+
+
 async def test_only_owners_see_and_make_users(store: Store) -> None:
     """No other role finds any of these routes open."""
     assert store.first_start is not None
