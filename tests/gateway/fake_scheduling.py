@@ -43,7 +43,7 @@ class FakeService:
                 service=15.0,
                 entitled=1.0 / len(self.tenant_ids),
             )
-            for tenant_id in self.tenant_ids
+            for tenant_id in self.tenant_ids[:max_tenants]
         ]
         band = BandState(
             band=Band.DEFAULT,

@@ -5,7 +5,8 @@ operators set for all gateways of the store, 0 where they never did; `not_served
 they set and that are not here. An entry of `data` is a model: `model`, `policy`, `preset` (null
 where a number of it was changed), every number in `config`, and as `origins` in the same shape who
 set it: `operators`, or the `settings` of this gateway. `set` is what operators set, and `problem`
-why that does not hold here, null where it does. `state` is as it is now.
+why that does not hold here, null where it does. `state` is as it is now, of each band with the 500
+tenants that have the most.
 
 `PUT` takes a part of `config`, with `policy` and `preset` beside its sections, `model` to choose
 one and `version`, and answers with what holds from the next step on, in other gateways within a
@@ -16,7 +17,7 @@ second. `DELETE`, with `?model=`, goes back to the settings of each gateway. See
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -38,6 +39,10 @@ from gateway.api.body import JsonBody
 from gateway.domain.scheduler_policy import OperatorPolicy
 from gateway.errors import InvalidRequest
 from gateway.services.admin import SchedulerControl, SchedulerPolicies, TenantService
+from gateway.services.admin.scheduler_control import named, tenant_ids
+
+# Of a band: to describe 5,000 held the event loop for 165 ms.
+MAX_TENANTS: Final = 500
 
 
 def scheduler_routes(
@@ -65,8 +70,9 @@ class _Scheduler:
         self._changes = JsonBody(dict[str, Any])
 
     async def show(self, request: Request) -> Response:
-        tenants = await self._tenants.list()
-        return admin_answer(self._view(self._control.show(tenants)))
+        shown = self._control.look(max_tenants=MAX_TENANTS)
+        tenants = await self._tenants.named(tenant_ids(shown))
+        return admin_answer(self._view(named(shown, tenants.values())))
 
     async def change(self, request: Request) -> Response:
         raw = await admin_body(request)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from uuid import UUID
 
 from gateway.domain import Org, Tenant
 from gateway.domain.scheduler_policy import Changes, OperatorPolicy
@@ -89,12 +90,6 @@ class SchedulerControl:
         """List the models that something is set for and that are not served here."""
         return sorted(self._policy.models.keys() - self._laid.keys())
 
-    def show(self, tenants: Sequence[Tenant]) -> list[dict[str, Any]]:
-        """Describe each model's scheduler, naming the `tenants` that it knows by id."""
-        names = {str(tenant.id): tenant.name for tenant in tenants}
-        names |= {str(tenant.org_id): tenant.org for tenant in tenants if tenant.org is not None}
-        return self._shown(None, names)
-
     def describe(self, model: str | None = None) -> list[dict[str, Any]]:
         """Return the settings of one model, by name or alias, or of all, as they are wanted last.
 
@@ -104,7 +99,13 @@ class SchedulerControl:
 
     def look(self, *, max_tenants: int) -> list[dict[str, Any]]:
         """Describe each model's scheduler, of each band so many tenants, the busiest, by id."""
-        return self._shown(max_tenants, None)
+        shown = []
+        for model in self._models:
+            state = model.service.state(max_tenants=max_tenants)
+            view = plain(state)
+            del view["config"]
+            shown.append(self._described(model.name, state.config) | {"state": view})
+        return shown
 
     def preview(self, changes: Changes | None, *, model: str | None = None) -> list[dict[str, Any]]:
         """Describe what a change would make of the settings. Raises: as `revised`."""
@@ -177,19 +178,6 @@ class SchedulerControl:
             laid.wanted = config
             logger.info("%s: scheduled as operators set (version %d)", model.name, policy.version)
 
-    def _shown(
-        self, max_tenants: int | None, names: Mapping[str, str] | None
-    ) -> list[dict[str, Any]]:
-        shown = []
-        for model in self._models:
-            state = model.service.state(max_tenants=max_tenants)
-            view = plain(state)
-            del view["config"]
-            if names is not None:
-                view = _named(view, names)
-            shown.append(self._described(model.name, state.config) | {"state": view})
-        return shown
-
     def _described(
         self, name: str, config: SchedulerConfig | None = None, document: Changes | None = None
     ) -> dict[str, Any]:
@@ -225,6 +213,22 @@ class SchedulerControl:
         """Give what waits of an org's tenants the org's present weight."""
         for model in self._models:
             model.service.set_organisation_weight(str(org.id), org.weight)
+
+
+def tenant_ids(shown: Iterable[Mapping[str, Any]]) -> set[UUID]:
+    """Return whose ids stand in what `look` returned."""
+    bands = (band for one in shown for band in one["state"]["bands"])
+    return {UUID(tenant["tenant_id"]) for band in bands for tenant in band["tenants"]}
+
+
+def named(shown: Iterable[Mapping[str, Any]], tenants: Iterable[Tenant]) -> list[dict[str, Any]]:
+    """Name tenants and orgs in what `look` returned, which has them by id."""
+    names: dict[str, str] = {}
+    for tenant in tenants:
+        names[str(tenant.id)] = tenant.name
+        if tenant.org is not None:
+            names[str(tenant.org_id)] = tenant.org
+    return [{**one, "state": _named(one["state"], names)} for one in shown]
 
 
 def _named(document: Any, names: Mapping[str, str]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from uuid import UUID
 
 import httpx
 import pytest
@@ -146,6 +147,11 @@ async def test_a_scheduler_is_shown_and_set(
     origins = shown["origins"]
     assert origins["fairness"]["policy"] == origins["composer"]["max_step_s"] == "operators"
     assert origins["composer"]["max_bypasses"] == "settings"
+    # However many have work, so many are described, and none but those is looked up.
+    model.service.tenant_ids = (tenant_id, *(str(UUID(int=n)) for n in range(600)))
+    [shown] = (await admin.get(url)).json()["data"]
+    [band] = shown["state"]["bands"]
+    assert [one["tenant"] for one in band["tenants"]] == ["acme", *[None] * 499]
 
 
 async def test_a_scheduler_is_set_in_one_version_and_reset(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
 from gateway.domain import Org, Tenant
 from gateway.domain.scheduler_policy import Changes, OperatorPolicy
 from gateway.errors import Conflict, InvalidRequest, ModelNotFound
-from gateway.services.admin.scheduler_control import SchedulerControl
+from gateway.services.admin.scheduler_control import SchedulerControl, named, tenant_ids
 from scheduler.config import PRESETS
 from tests.gateway.fake_scheduling import FakeModel, FakeService
 
@@ -32,8 +32,11 @@ def test_each_model_is_shown_with_its_numbers(
     control: SchedulerControl, models: list[FakeModel]
 ) -> None:
     """Policy, preset, every number, and the state with the tenants' names, once."""
-    models[1].service.tenant_ids = (str(ACME.id), "gone")
-    small, large = control.show([ACME])
+    gone = uuid4()
+    models[1].service.tenant_ids = (str(ACME.id), str(gone))
+    shown = control.look(max_tenants=9)
+    assert tenant_ids(shown) == {ACME.id, gone}
+    small, large = named(shown, [ACME])
     assert (small["model"], small["policy"], small["preset"]) == ("small", "vtc", "mixed")
     assert small["config"]["composer"]["max_bypasses"] == 0
     assert small["state"]["counts"]["queued"] == 0
@@ -42,8 +45,8 @@ def test_each_model_is_shown_with_its_numbers(
     assert "config" not in large["state"]
     [band] = large["state"]["bands"]
     assert band["band"] == "default"
-    named = [(tenant["tenant"], tenant["tenant_id"]) for tenant in band["tenants"]]
-    assert named == [("acme", str(ACME.id)), (None, "gone")]
+    found = [(tenant["tenant"], tenant["tenant_id"]) for tenant in band["tenants"]]
+    assert found == [("acme", str(ACME.id)), (None, str(gone))]
 
 
 def configure(control: SchedulerControl, changes: Changes, *, model: str | None = None) -> None:
@@ -73,12 +76,12 @@ def test_two_changes_within_a_step_both_hold(
 ) -> None:
     """What is shown is in force only after the step; a second change still builds on the first."""
     configure(control, {"policy": "fcfs"})
-    assert {one["policy"] for one in control.show([])} == {"vtc"}
+    assert {one["policy"] for one in control.look(max_tenants=9)} == {"vtc"}
     configure(control, {"composer": {"max_bypasses": 4}})
     for model in models:
         model.service.step()
-    assert {one["policy"] for one in control.show([])} == {"fcfs"}
-    assert {one["config"]["composer"]["max_bypasses"] for one in control.show([])} == {4}
+    assert {one["policy"] for one in control.look(max_tenants=9)} == {"fcfs"}
+    assert {one["config"]["composer"]["max_bypasses"] for one in control.look(max_tenants=9)} == {4}
 
 
 def test_a_bad_change_sets_nothing(control: SchedulerControl, models: list[FakeModel]) -> None:
@@ -169,7 +172,7 @@ def test_whatever_is_set_stops_no_process(
     """A document of another release is refused as a whole, and everything is shown as before."""
     control.lay(OperatorPolicy(1, document))
     assert all(model.service.wanted is None for model in models)
-    assert {one["policy"] for one in control.show([])} == {"vtc"}
+    assert {one["policy"] for one in control.look(max_tenants=9)} == {"vtc"}
     assert all(one["problem"] for one in control.describe())
 
 
