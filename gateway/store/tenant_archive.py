@@ -8,6 +8,7 @@ named, so that another `acme` may be made, and a report of the past tells the tw
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy import delete, func, select, update
@@ -26,6 +27,9 @@ from gateway.store.database import Database
 from gateway.store.key_rows import api_key, described_keys, key_entry
 from gateway.store.organisations import described_tenants, tenant_entry, tenant_of
 from gateway.store.tables import admin_tokens, keys, responses, tenants
+
+# Keys that are read, ended and read again in a row.
+_TOGETHER: Final = 100
 
 
 class SqlTenantArchive:
@@ -63,17 +67,22 @@ class SqlTenantArchive:
 async def _end_keys(
     connection: AsyncConnection, tenant: Tenant
 ) -> tuple[Sequence[str], list[AuditEntry]]:
-    query = described_keys().where(keys.c.tenant_id == tenant.id)
-    live = query.where(keys.c.revoked_at.is_(None)).order_by(keys.c.id)
-    rows = await connection.execute(live.with_for_update(of=keys, key_share=True))
-    before = {key.id: key for key in map(api_key, rows)}
-    ended = update(keys).where(keys.c.tenant_id == tenant.id, keys.c.revoked_at.is_(None))
-    await connection.execute(ended.values(revoked_at=func.now(), version=keys.c.version + 1))
-    after = [key for key in map(api_key, await connection.execute(query)) if key.id in before]
-    entries = [
-        key_entry("key.revoke", tenant.organisation_id, before[key.id], key) for key in after
-    ]
-    return [key.kid for key in after], entries
+    """End the keys that live, some at a time: a tenant may have made any number of them."""
+    kids: list[str] = []
+    entries: list[AuditEntry] = []
+    mine = described_keys().where(keys.c.tenant_id == tenant.id).order_by(keys.c.id)
+    live = mine.where(keys.c.revoked_at.is_(None)).limit(_TOGETHER)
+    while True:
+        rows = await connection.execute(live.with_for_update(of=keys, key_share=True))
+        before = {key.id: key for key in map(api_key, rows)}
+        if not before:
+            return kids, entries
+        these = keys.c.id.in_(list(before))
+        ended = update(keys).where(these)
+        await connection.execute(ended.values(revoked_at=func.now(), version=keys.c.version + 1))
+        for key in map(api_key, await connection.execute(mine.where(these))):
+            kids.append(key.kid)
+            entries.append(key_entry("key.revoke", tenant.organisation_id, before[key.id], key))
 
 
 async def _end_tokens(

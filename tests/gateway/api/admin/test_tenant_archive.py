@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from gateway.domain import KeyDraft, KeySecret
+from gateway.domain import ApiKey, KeyDraft, KeySecret
 from gateway.domain.admin import AdminRole, AdminTokenDraft
 from gateway.domain.tenant_archive import is_past_name
 from gateway.errors import AuthenticationFailed, NotFound
-from gateway.store import Store
+from gateway.store import Store, key_rows, tenant_archive
 from tests.gateway.admin_app import ACTOR, admin_app, admin_client, new_process
 
 pytestmark = pytest.mark.anyio
@@ -62,6 +64,41 @@ async def test_a_deleted_tenants_keys_and_tokens_end_and_its_records_stay(store:
         assert (await ask("GET", f"/usage?tenant={gone['name']}"))[0] == 200
     async with admin_client(await admin_app(store), made["token"]) as client:
         assert (await client.get("/admin/v1/tenants")).status_code == 401
+
+
+async def test_many_keys_end_and_leave_the_loop_to_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All in one change, each with its record, of which a hundred are looked at in a row."""
+    token, _ = _of(store)
+    others, turns = 0, list[int]()
+
+    async def other() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await asyncio.sleep(0)
+
+    def noting(row: Any) -> ApiKey:
+        turns.append(others)
+        return key_rows.api_key(row)
+
+    async with admin_client(await admin_app(store), token) as client:
+        keys: dict[str, Any] = {f"k{number}": {} for number in range(250)}
+        await client.post("/admin/v1/apply", json={"tenants": {"acme": {"keys": keys}}})
+        monkeypatch.setattr(tenant_archive, "api_key", noting)
+        beside = asyncio.ensure_future(other())
+        gone = (await client.delete("/admin/v1/tenants/acme")).json()
+        beside.cancel()
+        assert gone["revoked_keys"] == 251
+        found = (await client.get("/admin/v1/keys?limit=1000")).json()["data"]
+        ended = [one["kid"] for one in found if one["status"] == "revoked"]
+        log = (await client.get("/admin/v1/audit?action=key.revoke&limit=1000")).json()["data"]
+        assert sorted(one["after"]["kid"] for one in log) == sorted(ended)
+    assert len(ended) == 251
+    assert len(turns) == 2 * 251
+    begun = [0, *(n for n, (a, b) in enumerate(pairwise(turns), 1) if b > a), len(turns)]
+    assert max(b - a for a, b in pairwise(begun)) <= 100
 
 
 async def test_another_tenant_of_the_name_has_nothing_of_the_first(store: Store) -> None:
