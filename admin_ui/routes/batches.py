@@ -301,9 +301,12 @@ class BatchScreens:
     async def _keys(self, request: Request, tenant: str) -> list[ApiKey]:
         """Return a tenant's active keys that may make batches. Raises: `NotFound`."""
         found = await self._services.admin.keys.page(
-            PageRequest(_MAX_KEYS), tenant=tenant, within=admin_of(request).tenant_id
+            PageRequest(_MAX_KEYS),
+            tenant=tenant,
+            within=admin_of(request).tenant_id,
+            is_live=True,
         )
-        return [key for key in found.data if key.status.value == "active" and key.allows_batch]
+        return [key for key in found.data if key.allows_batch]
 
     async def _answer(self, request: Request, template: str) -> Response:
         params = chosen(request, "tenant", "open")

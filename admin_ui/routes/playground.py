@@ -182,12 +182,11 @@ class PlaygroundScreens:
             if tenant is None and within is None:
                 return "", []
             found = await self._services.admin.keys.page(
-                PageRequest(_MAX_KEYS), tenant=tenant, within=within
+                PageRequest(_MAX_KEYS), tenant=tenant, within=within, is_live=True
             )
         except NotFound:
             return tenant or "", []
-        active = [key for key in found.data if key.status.value == "active"]
-        return tenant or "", active
+        return tenant or "", list(found.data)
 
 
 def _said(form: Form) -> list[Turn]:

@@ -146,9 +146,17 @@ class KeyStore(Protocol):
         ...
 
     async def page(
-        self, organisation_id: UUID, tenant_id: UUID | None, request: PageRequest
+        self,
+        organisation_id: UUID,
+        tenant_id: UUID | None,
+        request: PageRequest,
+        *,
+        is_live: bool = False,
     ) -> Page[ApiKey]:
-        """Return the keys of one tenant, or of all, oldest first. Raises: `InvalidRequest`."""
+        """Return the keys of one tenant, or of all, oldest first; `is_live`: those alone that are.
+
+        Raises: `InvalidRequest`: the cursor.
+        """
         ...
 
     async def get(self, ref: KeyRef) -> ApiKey | None: ...

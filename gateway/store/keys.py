@@ -69,9 +69,16 @@ class SqlKeys:
             return await insert_key(connection, self._audit, actor, tenant, draft)
 
     async def page(
-        self, organisation_id: UUID, tenant_id: UUID | None, request: PageRequest
+        self,
+        organisation_id: UUID,
+        tenant_id: UUID | None,
+        request: PageRequest,
+        *,
+        is_live: bool = False,
     ) -> Page[ApiKey]:
         query = described_keys().where(tenants.c.organisation_id == organisation_id)
+        if is_live:
+            query = query.where(*_live())
         if tenant_id is None:
             async with self._database.platform() as connection:
                 return await _ORDER.page(connection, query, request, api_key)
@@ -161,9 +168,8 @@ class SqlKeys:
         return key_record(rows, quotas, changes_at)
 
     async def dead(self, kids: Collection[str]) -> set[str]:
-        lives = or_(keys.c.expires_at.is_(None), keys.c.expires_at > func.now())
         asked = keys.c.kid == any_(literal(list(kids), ARRAY(Text)))
-        query = select(keys.c.kid).where(asked, keys.c.revoked_at.is_(None), lives)
+        query = select(keys.c.kid).where(asked, *_live())
         async with self._database.platform(Purpose.AUTH) as connection:
             return set(kids) - set(await connection.scalars(query))
 
@@ -188,10 +194,7 @@ async def _check_room(connection: AsyncConnection, tenant: Tenant) -> None:
     max_keys = await hold_tenant(connection, tenant.id)
     if max_keys is None:
         return
-    lives = or_(keys.c.expires_at.is_(None), keys.c.expires_at > func.now())
-    live = select(func.count()).where(
-        keys.c.tenant_id == tenant.id, keys.c.revoked_at.is_(None), lives
-    )
+    live = select(func.count()).where(keys.c.tenant_id == tenant.id, *_live())
     num_keys = await connection.scalar(live)
     assert num_keys is not None, "a count is a number"
     if num_keys >= max_keys:
@@ -200,6 +203,11 @@ async def _check_room(connection: AsyncConnection, tenant: Tenant) -> None:
             "operator raise its ceiling.",
             param="tenant",
         )
+
+
+def _live() -> tuple[ColumnElement[bool], ...]:
+    lives = or_(keys.c.expires_at.is_(None), keys.c.expires_at > func.now())
+    return keys.c.revoked_at.is_(None), lives
 
 
 async def _named(

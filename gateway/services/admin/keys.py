@@ -99,16 +99,21 @@ class KeyService:
         return IssuedKey(key=await self._keys.add(actor, owner, draft), token=token.text)
 
     async def page(
-        self, request: PageRequest, *, tenant: str | None = None, within: UUID | None = None
+        self,
+        request: PageRequest,
+        *,
+        tenant: str | None = None,
+        within: UUID | None = None,
+        is_live: bool = False,
     ) -> Page[ApiKey]:
-        """Return the keys of a tenant, or of all, oldest first.
+        """Return the keys of a tenant, or of all, oldest first; `is_live`: those alone that are.
 
         Raises: `NotFound`: no such tenant; `InvalidRequest`: the cursor.
         """
         organisation = await self._tenants.organisation()
         if tenant is not None:
             within = (await self._tenants.get(tenant, within=within)).id
-        return await self._keys.page(organisation.id, within, request)
+        return await self._keys.page(organisation.id, within, request, is_live=is_live)
 
     async def get(self, key_id: str, *, within: UUID | None = None) -> ApiKey:
         """Return a key, named by its id or kid. Raises: `NotFound`."""

@@ -111,6 +111,24 @@ async def test_a_key_that_is_over_is_not_chosen(world: World, client: httpx.Asyn
     assert "Name a tenant first" in (await client.get(PATH)).text
 
 
+async def test_keys_that_are_over_take_no_place_of_those_that_are_not(
+    world: World, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many keys a tenant has revoked, those that live are there to choose from."""
+    for screens in ("playground", "batches"):
+        monkeypatch.setattr(f"admin_ui.routes.{screens}._MAX_KEYS", 2)
+    keys = world.parts.admin.keys
+    tenant = await world.parts.admin.tenants.create(ANN, "rotating")
+    for number in range(3):
+        over = await keys.create(ANN, tenant.name, name=f"over{number}")
+        await keys.revoke(ANN, over.key.kid)
+    live = (await keys.create(ANN, tenant.name, name="live")).key
+    for path in (PATH, "/admin/batches/new"):
+        page = await client.get(path, params={"tenant": tenant.name})
+        assert f"live · {live.kid}" in page.text, path
+        assert "over2" not in page.text
+
+
 async def test_a_viewer_spends_nothing(viewer: httpx.AsyncClient) -> None:
     """Who may not make keys may not use them either."""
     for path in (PATH, f"{PATH}/stream"):

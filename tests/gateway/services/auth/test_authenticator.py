@@ -61,7 +61,12 @@ class FakeKeys:
         raise NotImplementedError
 
     async def page(
-        self, organisation_id: UUID, tenant_id: UUID | None, request: PageRequest
+        self,
+        organisation_id: UUID,
+        tenant_id: UUID | None,
+        request: PageRequest,
+        *,
+        is_live: bool = False,
     ) -> Page[ApiKey]:
         raise NotImplementedError
 
