@@ -9,6 +9,7 @@ from importlib import import_module
 
 from engine.quiet_imports import quiet_imports
 from gateway.cli.exits import CliError, Served
+from gateway.cli.output import printable
 
 
 def main() -> None:
@@ -24,7 +25,7 @@ def main() -> None:
     try:
         app(prog_name="sluice")
     except CliError as exc:
-        print(f"sluice: {exc}", file=sys.stderr)
+        print(printable(f"sluice: {exc}"), file=sys.stderr)
         sys.exit(exc.code)
     except Served as exc:
         # Not taken apart, for which torch alone has the interpreter busy for a second. A thread

@@ -1,16 +1,24 @@
-"""What commands print: data on stdout, as a table or as JSON; notes on stderr."""
+"""What commands print: data on stdout, as a table or as JSON; notes on stderr.
+
+Some of it was written by tenants, as the `custom_id` of a batch's line, and is read by operators at
+a terminal: what is no letter there is written out, and neither moves a cursor nor begins a line.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+
+_NOT_ASCII: Final = re.compile(r"[^\x20-\x7e]")
 
 
 def print_json(document: Any) -> None:  # whatever the server answered
     """Print one JSON document on one line."""
-    print(json.dumps(document, ensure_ascii=False))
+    text = json.dumps(document, ensure_ascii=False)
+    print(_NOT_ASCII.sub(lambda found: _plain(found[0], json.dumps(found[0])[1:-1]), text))
 
 
 def print_table(
@@ -57,10 +65,28 @@ def print_fields(document: Mapping[str, Any], prefix: str = "") -> None:
 
 def note(text: str) -> None:
     """Print a note on stderr."""
-    print(text, file=sys.stderr)
+    print(printable(text), file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """Write out what is neither a letter nor the end of a line."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one == "\n" else _plain(one, one.encode("unicode_escape").decode()) for one in text
+    )
+
+
+def _plain(one: str, written: str) -> str:
+    return one if one.isprintable() else written
 
 
 def _cell(value: object) -> str:
+    """Write a value as one cell of one line."""
+    return printable(_text(value)).replace("\n", "\\n")
+
+
+def _text(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, list):
