@@ -39,6 +39,7 @@ class ReadRate:
         self._hold_s = hold_s
         self._num_held = 0
         self._interval_s = _BURST_S / per_minute
+        self._most = per_minute
         self._clock = clock
         # When each tenant has all of its reads again.
         self._whole_at: dict[UUID, float] = {}
@@ -78,8 +79,11 @@ class ReadRate:
         self._book(tenant_id, reads, patience_s=0.0)
 
     def _book(self, tenant_id: UUID, reads: float, *, patience_s: float) -> float:
-        """Count reads that are there within `patience_s`, and return in how many seconds."""
-        now = self._clock.monotonic()
+        """Count reads that are there within `patience_s`, and return in how many seconds.
+
+        What counts for more than there ever are counts for all of them.
+        """
+        now, reads = self._clock.monotonic(), min(reads, self._most)
         whole_at = max(self._whole_at.get(tenant_id, now), now) + reads * self._interval_s
         wait_s = whole_at - now - _BURST_S
         # What is a rounding error above is no read above.

@@ -51,6 +51,18 @@ def test_a_look_may_cost_more_than_one() -> None:
     assert refused.value.retry_after_s == pytest.approx(10.0)
 
 
+def test_what_costs_more_than_there_are_costs_all() -> None:
+    """A change may be made once a minute where five reads are all that a tenant has of one."""
+    clock = Clock()
+    rate = ReadRate(5, clock)
+    rate.charge(ACME, 10)
+    with pytest.raises(TenantLimited) as refused:
+        rate.charge(ACME, 10)
+    assert refused.value.retry_after_s == pytest.approx(60.0)
+    clock.now_s += 60.0
+    rate.charge(ACME, 10)
+
+
 def test_nothing_is_saved_up() -> None:
     """Who was away for an hour has a minute's worth, as everybody."""
     clock = Clock()
