@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -25,11 +26,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.domain import ApiKey, Organisation, Tenant
 from gateway.domain.desired import Desired, Present
+from gateway.domain.page import PageRequest
 from gateway.domain.plan import Plan
 from gateway.domain.price import Price
 from gateway.domain.quota import PLATFORM, Scope, ScopeKind
 from gateway.domain.quota_settings import QuotaHolder, QuotaState
+from gateway.errors import InvalidRequest
 from gateway.store.key_rows import api_key, described_keys
+from gateway.store.keyset import Keyset
 from gateway.store.organisations import described_tenants, tenant_of
 from gateway.store.plans import described_plans, plan_of
 from gateway.store.prices import current_prices, lock_prices, price_of
@@ -42,6 +46,9 @@ T = TypeVar("T")
 
 # Of each kind, what is not wanted to be anything is named up to here.
 _OTHERS: Final = 1_000
+# More than may be named at a time, as several keys of a tenant may have one name.
+_MOST_KEYS: Final = 6_000
+_KEY_ORDER: Final = Keyset((keys.c.id,))
 
 
 class PresentReader:
@@ -119,10 +126,25 @@ class PresentReader:
             for key in tenant.keys
             if tenant.name in ids
         )
-        query = described_keys().where(*_are_live()).order_by(keys.c.id)
+        query = described_keys().where(*_are_live())
         if self._is_locking:
             query = query.with_for_update(of=keys, key_share=True)
-        return await self._named(query, tuple_(keys.c.tenant_id, keys.c.name), names, api_key)
+        # A tenant may have made any number of keys of one name.
+        live: list[ApiKey] = []
+        for chunk in in_chunks(names):
+            named = query.where(tuple_(keys.c.tenant_id, keys.c.name).in_(chunk))
+            asked = PageRequest(_MOST_KEYS - len(live))
+            page = await _KEY_ORDER.page(self._connection, named, asked, api_key)
+            live += page.data
+            if page.next is not None or len(live) >= _MOST_KEYS:
+                [(tenant, number)] = Counter(key.tenant for key in live).most_common(1)
+                raise InvalidRequest(
+                    f"{_MOST_KEYS:,} live keys or more have the names of keys that are applied, of "
+                    f"tenant '{tenant}' alone {number:,}: leave it out, or revoke some and give it "
+                    "a 'max_keys'.",
+                    code="too_many_entries",
+                )
+        return live
 
     async def _prices(self) -> list[Price]:
         models = sorted(self._desired.prices)

@@ -347,6 +347,28 @@ async def test_more_than_may_be_applied_at_a_time_is_refused(client: httpx.Async
     assert f"{MAX_ENTRIES:,} may be applied at a time" in answer.json()["error"]["message"]
 
 
+async def test_keys_of_one_name_are_read_in_pieces_and_so_many(
+    store: Store, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant may make any number of one name: a file is refused then, and says of whom."""
+    for _ in range(5):
+        await client.post("/admin/v1/keys", json={"tenant": "acme", "name": "ci"})
+    wanted = {"tenants": {"acme": {"keys": {"ci": {"max_tier": "flex"}}}}}
+    monkeypatch.setattr("gateway.store.keyset._TOGETHER", 2)
+    monkeypatch.setattr("gateway.store.settings_present._MOST_KEYS", 6)
+    done = (await client.post("/admin/v1/apply", json=wanted)).json()
+    assert [one["sign"] for one in done["plan"]["changes"]] == ["=", *"~" * 5]
+    for made in (1, 2):
+        await client.post("/admin/v1/keys", json={"tenant": "acme", "name": "ci"})
+        before = await rows(store)
+        for path in ("/admin/v1/apply/plan", "/admin/v1/apply"):
+            refused = await client.post(path, json=wanted)
+            assert (made, refused.status_code) == (made, 400)
+            assert refused.json()["error"]["code"] == "too_many_entries"
+            assert "of tenant 'acme' alone 6" in refused.json()["error"]["message"]
+        assert await rows(store) == before
+
+
 async def test_as_many_as_may_be_hold_the_loop_no_longer_than_anything(store: Store) -> None:
     """Five thousand, planned and made: nobody else waits 20 ms for a turn."""
     app = await admin_app(store)
