@@ -156,6 +156,14 @@ class LoginAttempts(Protocol):
         """Begin a bucket anew."""
         ...
 
+    async def learn(self, place: str, life_s: float) -> None:
+        """Remember from where somebody has signed in."""
+        ...
+
+    async def knows(self, place: str) -> bool:
+        """Tell whether that is remembered."""
+        ...
+
 
 class AuditStore(Protocol):
     async def append(self, actor: Actor, entry: AuditEntry) -> AuditRecord:

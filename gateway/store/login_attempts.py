@@ -3,7 +3,7 @@
 A bucket is one of a fixed number by the hash of whom it counts, so that what is kept is bounded
 whatever strangers send. GCRA, with the server's clock: a bucket is the time at which its next
 attempt is due, were the rate kept; it is forgotten when that is past. All buckets of an attempt are
-taken, or none.
+taken, or none. From where somebody has signed in is one key each, which no stranger adds.
 """
 
 from __future__ import annotations
@@ -64,8 +64,28 @@ class RedisLoginAttempts:
         except (RedisError, OSError, RuntimeError) as exc:
             raise CountersUnavailable(detail=repr(exc)) from exc
 
+    async def learn(self, place: str, life_s: float) -> None:
+        try:
+            await self._redis.set(self._place(place), 1, px=round(life_s * 1000))
+        except (RedisError, OSError, RuntimeError) as exc:
+            raise CountersUnavailable(detail=repr(exc)) from exc
+
+    async def knows(self, place: str) -> bool:
+        try:
+            return await self._redis.get(self._place(place)) is not None
+        except (RedisError, OSError, RuntimeError) as exc:
+            raise CountersUnavailable(detail=repr(exc)) from exc
+
     def _key(self, bucket: Bucket) -> str:
         """Name a bucket, so that nobody without the root secret knows who shares it with whom."""
-        whom = f"{bucket.kind}\0{bucket.whom}".encode("utf-8", "surrogatepass")
-        number = int.from_bytes(hmac.digest(self._secrets.session_pepper, whom, "sha256")[:8])
+        number = int.from_bytes(self._digest(f"{bucket.kind}\0{bucket.whom}")[:8])
         return f"sluice:login:{bucket.kind}:{number % _NUM_BUCKETS}"
+
+    def _place(self, place: str) -> str:
+        """Name a place. Only who has signed in from there adds one, so that none is shared."""
+        digest = self._digest(f"place\0{place}")
+        return f"sluice:login:place:{digest.hex()[:32]}"
+
+    def _digest(self, text: str) -> bytes:
+        whom = text.encode("utf-8", "surrogatepass")
+        return hmac.digest(self._secrets.session_pepper, whom, "sha256")

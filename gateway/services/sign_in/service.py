@@ -96,7 +96,7 @@ class SignIn:
         name = name.strip().lower()
         record = await self._proven(name, password, caller)
         signed_in = await self._begin_user(record, caller)
-        await self._attempts.succeeded(name)
+        await self._attempts.succeeded(name, caller.address)
         return signed_in
 
     async def with_key(self, key: str, caller: Caller) -> SignedIn:
@@ -172,7 +172,7 @@ class SignIn:
         if record is None:
             raise LinkOver
         self._sessions.forget()
-        await self._attempts.succeeded(name)
+        await self._attempts.succeeded(name, caller.address)
         return await self._begin_user(record, caller)
 
     async def change_password(

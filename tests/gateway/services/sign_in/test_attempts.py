@@ -29,6 +29,12 @@ class Away:
     async def forget(self, bucket: Bucket) -> None:
         raise CountersUnavailable
 
+    async def learn(self, place: str, life_s: float) -> None:
+        raise CountersUnavailable
+
+    async def knows(self, place: str) -> bool:
+        raise CountersUnavailable
+
 
 class Elsewhere:
     """Stand for a Redis that lets everybody try."""
@@ -38,6 +44,12 @@ class Elsewhere:
 
     async def forget(self, bucket: Bucket) -> None:
         pass
+
+    async def learn(self, place: str, life_s: float) -> None:
+        pass
+
+    async def knows(self, place: str) -> bool:
+        return False
 
 
 class Clock:
@@ -85,11 +97,44 @@ async def test_a_success_begins_the_account_anew_and_not_the_address(store: Stor
     attempts, elsewhere = Attempts(store.login_attempts), Attempts(store.login_attempts)
     for _ in range(ADDRESS_BURST):
         await attempts.admit("192.0.2.1", "eve")
-        await attempts.succeeded("eve")
+        await attempts.succeeded("eve", "192.0.2.1")
     for process in (attempts, elsewhere):
         with pytest.raises(LoginLimited):
             await process.admit("192.0.2.1", "ann")
         await process.admit("192.0.2.2", "eve")
+
+
+async def test_a_stranger_keeps_nobody_out_of_where_they_sign_in_from(store: Store) -> None:
+    """Who takes all attempts of an account leaves its owner those from a known place, so many."""
+    here, elsewhere = Attempts(store.login_attempts), Attempts(store.login_attempts)
+    await here.admit("192.0.2.1", "ann")
+    await here.succeeded("ann", "192.0.2.1")
+    for number in range(ACCOUNT_BURST):
+        await here.admit(f"198.51.100.{number}", "ann")
+    for process in (here, elsewhere):
+        for address in ("198.51.100.99", "192.0.2.2"):
+            with pytest.raises(LoginLimited):
+                await process.admit(address, "ann")
+        await process.admit("192.0.2.1", "ann")
+    # It is the place of that account alone.
+    for number in range(ACCOUNT_BURST):
+        await here.admit(f"198.51.100.{number}", "bob")
+    with pytest.raises(LoginLimited):
+        await here.admit("192.0.2.1", "bob")
+
+
+async def test_a_known_place_has_a_rate_too(store: Store) -> None:
+    """Whoever guesses from there has as many attempts as an account has, beside its own."""
+    attempts = Attempts(store.login_attempts)
+    await attempts.succeeded("ann", "192.0.2.1")
+    for number in range(ACCOUNT_BURST):
+        await attempts.admit(f"198.51.100.{number}", "ann")
+    for _ in range(ACCOUNT_BURST):
+        await attempts.admit("192.0.2.1", "ann")
+    with pytest.raises(LoginLimited):
+        await attempts.admit("192.0.2.1", "ann")
+    [place] = [key async for key in store.redis.scan_iter("sluice:login:place:*")]
+    assert 29 * 86_400_000 < await store.redis.pttl(place) <= 30 * 86_400_000
 
 
 async def test_what_is_kept_is_bounded_whatever_strangers_send(store: Store) -> None:
