@@ -178,7 +178,8 @@ class Scheduler:
             max_len=self.max_sequence_len,
             info=self.info,
         )
-        sequence.table.name_blocks(request.prompt_token_ids)
+        # Whoever asks again finds what has changed since.
+        sequence.table.match(request.prompt_token_ids)
         return sequence
 
     def offer(

@@ -14,13 +14,15 @@ a sequence.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 
 class BlockPool:
     """Count references to `num_blocks` blocks of `block_size` tokens and lend them out.
 
     `num_shared` blocks are used by more than one table now; `num_evicted` is how often a block was
-    reused while it could be found, so that its content was forgotten.
+    reused while it could be found, so that its content was forgotten. `num_forgotten` counts
+    whatever could not be found any more: while it stays, what was found is what would be.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
@@ -28,7 +30,7 @@ class BlockPool:
         assert block_size > 0
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.num_evicted = 0
+        self.num_evicted = self.num_forgotten = 0
         self.reset()
 
     @property
@@ -56,6 +58,18 @@ class BlockPool:
         """Find the block that holds the content named by `block_hash`."""
         return self._block_of_hash.get(block_hash)
 
+    def find_run(self, block_hashes: Sequence[bytes]) -> list[int]:
+        """Find the blocks of leading hashes, up to the first that none holds.
+
+        Any thread may, without a lock, if it looks at `num_forgotten` before, and whoever uses the
+        blocks looks at it again.
+        """
+        found: list[int] = []
+        # At once: a loop of one after the other takes longer, and there may be thousands.
+        with suppress(KeyError):
+            found.extend(map(self._block_of_hash.__getitem__, block_hashes))
+        return found
+
     def allocate_one(self) -> int:
         """Take the free block that is the least worth keeping; its old content is forgotten."""
         return self.allocate(1)[0]
@@ -73,6 +87,8 @@ class BlockPool:
                 del self._block_of_hash[old_hash]
                 self._hashes[block_id] = None
                 self.num_evicted += 1
+                # Only now: who sees the new count is to find nothing of what has gone.
+                self.num_forgotten += 1
             block_id = self._next[block_id]
         # They were the first of the list, which begins behind them now.
         self._next[self.num_blocks] = block_id
@@ -121,6 +137,7 @@ class BlockPool:
             if block_hash is not None:
                 del self._block_of_hash[block_hash]
                 self._hashes[block_id] = None
+                self.num_forgotten += 1
 
     def reset(self) -> None:
         """Forget all references and all content; every table made before is void."""
@@ -128,6 +145,7 @@ class BlockPool:
         self._ref_counts: list[int] = [0] * self.num_blocks
         self._hashes: list[bytes | None] = [None] * self.num_blocks
         self._block_of_hash: dict[bytes, int] = {}
+        self.num_forgotten += 1
         self._next: list[int] = [*range(1, self.num_blocks + 1), 0]
         self._previous: list[int] = [sentinel, *range(self.num_blocks)]
         self._num_free = self.num_blocks

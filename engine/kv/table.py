@@ -12,11 +12,20 @@ class BlockTable:
     """Map a sequence's tokens to blocks; it only grows until it is freed.
 
     The names of its full blocks outlive `free`, since tokens are never changed: a sequence that
-    comes back finds its own blocks without hashing again. With `caching` off nothing is found
-    and nothing is published.
+    comes back finds its own blocks without hashing again. What was found is remembered for as long
+    as the pool has forgotten nothing. With `caching` off nothing is found and nothing is published.
     """
 
-    __slots__ = ("_caching", "_chain", "_num_published", "_pool", "_root", "block_ids")
+    __slots__ = (
+        "_caching",
+        "_chain",
+        "_found",
+        "_found_as_of",
+        "_num_published",
+        "_pool",
+        "_root",
+        "block_ids",
+    )
 
     def __init__(self, pool: BlockPool, salt: bytes, *, caching: bool = True) -> None:
         self.block_ids: list[int] = []
@@ -25,6 +34,8 @@ class BlockTable:
         self._root = root_hash(salt) if caching else b""
         self._chain: list[bytes] = []
         self._num_published = 0
+        self._found: list[int] = []
+        self._found_as_of = 0
 
     @property
     def num_published(self) -> int:
@@ -39,19 +50,19 @@ class BlockTable:
     def match(self, token_ids: array[int]) -> list[int]:
         """Find the computed blocks that start `token_ids`; nothing is taken yet.
 
-        At least the last token is left to compute, since its logits are wanted.
+        At least the last token is left to compute, since its logits are wanted. Any thread may,
+        without a lock, while no other knows the table; who asks again has then little to look up.
         """
         if not self._caching:
             return []
-        block_size = self._pool.block_size
         self.name_blocks(token_ids)
-        found: list[int] = []
-        for block_hash in self._chain[: (len(token_ids) - 1) // block_size]:
-            block_id = self._pool.lookup(block_hash)
-            if block_id is None:
-                break
-            found.append(block_id)
-        return found
+        num_most = (len(token_ids) - 1) // self._pool.block_size
+        as_of = self._pool.num_forgotten
+        if as_of != self._found_as_of:
+            self._found, self._found_as_of = [], as_of
+        found = self._found
+        found += self._pool.find_run(self._chain[len(found) : num_most])
+        return found[:num_most]
 
     def count_found(self, token_ids: array[int]) -> int:
         """Count the leading tokens whose computed blocks `match` would find now."""
@@ -71,6 +82,7 @@ class BlockTable:
         self._pool.acquire(block_ids)
         self.block_ids.extend(block_ids)
         self._num_published = len(block_ids)
+        self._found = []
 
     def allocate(self, num_tokens: int) -> list[int] | None:
         """Grow to hold `num_tokens` tokens, wholly or not at all.

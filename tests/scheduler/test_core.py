@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,40 @@ def test_model_end_token_can_be_ignored(ignore_eos: bool, reason: str) -> None:
     driver.run()
     assert driver.last["r"].finish_reason == reason
     assert driver.last["r"].num_output_tokens == (5 if ignore_eos else 1)
+
+
+class Counted(dict[bytes, int]):
+    """Count who is looked up."""
+
+    num_asked = 0
+
+    def get(self, name: bytes, default: Any = None) -> Any:
+        self.num_asked += 1
+        return super().get(name, default)
+
+    def __getitem__(self, name: bytes) -> int:
+        self.num_asked += 1
+        return super().__getitem__(name)
+
+
+def test_an_offer_looks_nothing_up_that_its_preparation_has_found() -> None:
+    """A long prompt that is cached is looked up without the lock; what is gone since, with it."""
+    driver = Driver(fakes.make_engine(num_blocks=16))
+    driver.offer(fakes.make_request("first", prompt=range(1, 41)))
+    driver.run()
+    scheduler, pool = driver.scheduler, driver.scheduler._pool
+    pool._block_of_hash = counted = Counted(pool._block_of_hash)
+    for name, num_other, num_cached in (("again", 0, 36), ("once_more", 40, 20)):
+        asked = fakes.make_request(name, prompt=range(1, 41), arrival_s=driver.now)
+        prepared = scheduler.prepare(asked)
+        if num_other:
+            driver.offer(fakes.make_request("other", prompt=[7] * num_other))
+            driver.run()
+        counted.num_asked = 0
+        assert isinstance(scheduler.offer(asked, driver.now, prepared), Admit)
+        assert (counted.num_asked > 0) is (num_other > 0)
+        driver.run()
+        assert driver.last[name].num_cached_tokens == num_cached
 
 
 def test_request_over_the_context_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from array import array
 from collections import Counter
 
@@ -56,6 +57,37 @@ def test_hit_survives_free_and_comes_back_to_its_own() -> None:
     table.free()
     assert pool.num_free == 8
     assert table.match(token_ids) == before
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_who_looks_again_finds_what_a_new_table_does(seed: int) -> None:
+    """Whatever was published, reused, withdrawn or forgotten since it looked before."""
+    rng, pool = random.Random(seed), BlockPool(8, 2)
+    prompts = [array("i", [rng.randint(0, 1) for _ in range(9)]) for _ in range(4)]
+    asking = [BlockTable(pool, b"s") for _ in prompts]
+    held: list[BlockTable] = []
+    found = 0
+    for _ in range(300):
+        match rng.randrange(8):
+            case 0 | 1 | 2 | 3 if pool.num_free >= 5:
+                prompt, table = rng.choice(prompts), BlockTable(pool, b"s")
+                table.take(table.match(prompt))
+                if table.allocate(rng.randint(2, 9)) is not None:
+                    table.publish(prompt, 2 * rng.randint(0, len(table.block_ids) - 1))
+                held.append(table)
+            case 4 | 5 | 6 if held:
+                held.pop(rng.randrange(len(held))).free()
+            case 7 if held and rng.random() < 0.5:
+                held.pop(rng.randrange(len(held))).withdraw()
+            case 7 if rng.random() < 0.2:
+                pool.reset()
+                held.clear()
+        for prompt, table in zip(prompts, asking, strict=True):
+            if rng.random() < 0.5:
+                matched = table.match(prompt)
+                assert matched == BlockTable(pool, b"s").match(prompt)
+                found += len(matched)
+    assert found > 100
 
 
 def test_only_computed_blocks_are_found() -> None:
