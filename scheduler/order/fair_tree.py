@@ -14,7 +14,7 @@ Where the configuration lends, a tenant may go ahead of its turn; see `scheduler
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 import numpy as np
@@ -172,10 +172,11 @@ class FairTree(Standings):
 
     def heads_above(self, band: Band, now: float) -> list[Sequence]:
         """List who is next in each higher band, where bands have turns of their own."""
-        if self._root.policy.spans_bands:
-            return []
-        above = [node for node in self.bands.values() if node.band < band and node.num_waiting]
-        return [node.head(now) for node in sorted(above, key=lambda node: node.band)]
+        return self._heads(lambda other: other < band, now)
+
+    def heads_below(self, band: Band, now: float) -> list[Sequence]:
+        """List who is next in each lower band, where bands have turns of their own."""
+        return self._heads(lambda other: other > band, now)
 
     def carry_over(self, before: FairTree) -> None:
         """Take over what nodes were charged, and their counters where the policy has stayed.
@@ -197,6 +198,12 @@ class FairTree(Standings):
                 if same[theirs.level]:
                     mine.policy.resume(theirs.policy, dict(below.items()))
             above = below
+
+    def _heads(self, is_asked: Callable[[Band], bool], now: float) -> list[Sequence]:
+        if self._root.policy.spans_bands:
+            return []
+        asked = [node for node in self.bands.values() if is_asked(node.band) and node.num_waiting]
+        return [node.head(now) for node in sorted(asked, key=lambda node: node.band)]
 
     def _join(self, node: Node, child: Child, now: float) -> None:
         if child in self._carried:

@@ -9,7 +9,7 @@ whose prompt another is computing are held.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from scheduler.config import ComposerConfig
 from scheduler.facts import WaitCause
@@ -82,7 +82,7 @@ class Intake:
                 return sequence, hit
             if not lifecycle.hold(sequence, shared, now):
                 self.stopped_by = WaitCause.STEP
-                return self._beside_followers(now, harvests)
+                return self._beside_followers(sequence.request.band, now, harvests)
         if not len(self._waiting):
             self.stopped_by = WaitCause.STEP
         else:
@@ -151,23 +151,27 @@ class Intake:
         """Find a request behind one that does not fit, which is passed a few times at most."""
         if passed.num_bypassed >= self._config.max_bypasses:
             return None
-        behind = next(self._fitting_behind(now, harvests), None)
+        others = self._waiting.others(_MAX_PASSING, now)
+        behind = next(self._fitting(others, harvests), None)
         passed.num_bypassed += behind is not None
         return behind
 
-    def _beside_followers(self, now: float, harvests: bool) -> Head | None:
+    def _beside_followers(self, band: Band, now: float, harvests: bool) -> Head | None:
         """Find a request behind one that is to be held, where the step has held as many as it may.
 
-        Thousands may wait for one prompt: others are not to wait for all of them to be held.
+        Thousands may wait for one prompt: others are not to wait for all of them to be held, in
+        their `band` or below it.
         """
-        for sequence, hit in self._fitting_behind(now, harvests):
-            if self._lifecycle.computes_prompt(sequence, len(hit)) is None:
-                return sequence, hit
+        others = self._waiting.others(_MAX_PASSING, now)
+        for some in (others, self._waiting.heads_below(band, now)):
+            for sequence, hit in self._fitting(some, harvests):
+                if self._lifecycle.computes_prompt(sequence, len(hit)) is None:
+                    return sequence, hit
         return None
 
-    def _fitting_behind(self, now: float, harvests: bool) -> Iterator[Head]:
+    def _fitting(self, others: Iterable[Sequence], harvests: bool) -> Iterator[Head]:
         """Go through those that fit of the ones behind the next request."""
-        for sequence in self._waiting.others(_MAX_PASSING, now):
+        for sequence in others:
             # Where one policy orders all bands, those behind may be of another one.
             if sequence.num_in_flight or not self._may_enter(sequence, harvests):
                 continue

@@ -49,6 +49,21 @@ def test_batch_work_that_has_waited_long_keeps_nobody_out(policy: str) -> None:
     assert driver.last["new"].finish_reason is not None
 
 
+@pytest.mark.parametrize("band", [Band.PRIORITY, Band.DEFAULT])
+def test_those_who_are_to_be_held_keep_no_other_band_out(band: Band) -> None:
+    """While a step holds some of hundreds that share a prompt, who is below them begins."""
+    driver = Driver(fakes.make_engine(max_num_seqs=8, num_blocks=400, max_num_batched_tokens=32))
+    driver.scheduler = Scheduler(driver.engine.info, PRESETS["mixed"])
+    for number in range(200):
+        driver.offer(fakes.make_request(f"r{number}", prompt=[1] * 48, band=band))
+    driver.turn()
+    asked = fakes.make_request("below", tenant_id="globex", salt=b"globex", band=Band.FLEX)
+    driver.offer(asked)
+    for _ in range(3):
+        driver.turn()
+    assert driver.tokens["below"]
+
+
 def test_the_highest_band_passes_a_lower_one_that_does_not_fit() -> None:
     """Beside one that is next for its band's share, and lacks blocks, an urgent one begins."""
     driver = Driver(
