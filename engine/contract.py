@@ -78,7 +78,7 @@ class Pooling(StrEnum):
     MEAN = "mean"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class SamplingParams:
     """Say how the tokens of one sequence are drawn and when it ends.
 

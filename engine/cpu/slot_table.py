@@ -81,7 +81,7 @@ class SlotTable:
         if plan.released:
             self._num_tokens[list(plan.released)] = 0
             self._num_blocks[list(plan.released)] = 0
-            self._sampling.release(plan.released)
+            self._sampling.release(plan.released, plan.preempted)
             if self._scored_prompts:
                 for slot in plan.released:
                     self._scored_prompts.pop(slot, None)

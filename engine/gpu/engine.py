@@ -221,7 +221,7 @@ class GpuEngine:
     def _launch(self, plan: StepPlan) -> _Step:
         watch = Stopwatch(self._device)
         plan, refused = self._row_faults.screen(plan)
-        self._columns.release(plan.released)
+        self._columns.release(plan.released, plan.preempted)
         self._prompts.release(plan.released)
         self._table.apply(plan)
         self._columns.admit(plan.admitted)

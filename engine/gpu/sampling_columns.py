@@ -76,10 +76,13 @@ class SamplingColumns:
             if asks_for_penalties(sequence.params):
                 self._penalise(sequence)
 
-    def release(self, slots: Sequence[int]) -> None:
-        """Forget the rare wishes of slots; the plain columns are overwritten anyway."""
+    def release(self, slots: Sequence[int], preempted: Sequence[str] = ()) -> None:
+        """Forget the rare wishes of slots; the plain columns are overwritten anyway.
+
+        Constraints of requests that are `preempted` are kept.
+        """
         self._bias.release(slots)
-        self._constraints.release(slots)
+        self._constraints.release(slots, preempted)
         for slot in slots:
             self._logprobs.pop(slot, None)
             if slot in self._penalised:

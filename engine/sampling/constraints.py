@@ -1,7 +1,9 @@
 """Masks of the tokens that constraints allow: a request's grammar, kept by slot.
 
-A sequence goes on with a copy of its request's constraint, which learns each token that is drawn;
-one that comes back after a preemption learns again what it had drawn. The masks of a step are asked
+A sequence goes on with a copy of its request's constraint, which learns each token that is drawn.
+To learn a thousand again takes hundreds of milliseconds for some grammars, in which all rows wait:
+so the copy of a sequence that is preempted is kept while it is to come back, as many as there are
+slots; beyond them, and after a fault, what was drawn is learnt again. The masks of a step are asked
 for before the model runs and needed after it, so on a CPU a thread makes them meanwhile; whoever
 waits for a device anyway makes them in between. What makes a mask should give up the interpreter.
 
@@ -15,13 +17,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
+from weakref import ref
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.contract import MaskCosts, NewSequence, TokenConstraint
+from engine.contract import MaskCosts, NewSequence, SamplingParams, TokenConstraint
 from engine.errors import ConstraintFailed
 from engine.sampling.logit_bias import BiasEntries
 
@@ -74,11 +77,20 @@ def hide(logits: Tensor, masks: TokenMasks, *, native: bool = False) -> None:
 
 @dataclass(slots=True)
 class _Held:
-    """Hold a constraint, and the token that it is to be told of, or -1."""
+    """Hold a constraint of a sequence, which was told of so many tokens, and the one that it is to
+    be told of, or -1."""
 
     constraint: TokenConstraint
+    request_id: str
+    params: ref[SamplingParams]
+    num_told: int = 0
     failure: str | None = None
     newest: int = -1
+
+    def tell(self, token_ids: Sequence[int]) -> None:
+        """Let the constraint learn tokens. Raises: what it does."""
+        self.constraint.accept(token_ids)
+        self.num_told += len(token_ids)
 
 
 class StepMasks:
@@ -212,7 +224,7 @@ def _fill(held: _Held, words: NDArray[np.int32], address: int) -> None:
     newest, held.newest = held.newest, -1
     try:
         if newest >= 0:
-            held.constraint.accept((newest,))
+            held.tell((newest,))
         held.constraint.fill_mask(words, address)
     except Exception as error:
         held.failure = _reason(error)
@@ -225,20 +237,30 @@ class ConstraintTable:
         self._vocab_size = vocab_size
         self._held: dict[int, _Held] = {}
         self._is_held = np.zeros(num_slots, np.bool_)
+        # Of the preempted, by request, the oldest first; they go when nobody has the request.
+        self._kept: dict[str, tuple[_Held, ref[SamplingParams]]] = {}
 
     def admit(self, sequence: NewSequence) -> None:
         """Take a sequence's constraint to where its tokens are."""
         self.release((sequence.slot,))
-        constraint = sequence.params.constraint
-        if constraint is None:
+        params = sequence.params
+        if params.constraint is None:
             return
-        held = self._held[sequence.slot] = _Held(constraint.copy())
+        held = self._held[sequence.slot] = self._found(sequence, params.constraint)
         self._is_held[sequence.slot] = True
-        if drawn := sequence.token_ids[sequence.num_prompt_tokens :].tolist():
+        if drawn := sequence.token_ids[sequence.num_prompt_tokens + held.num_told :].tolist():
             try:
-                held.constraint.accept(drawn)
+                held.tell(drawn)
             except Exception as error:
                 held.failure = _reason(error)
+
+    def _found(self, sequence: NewSequence, constraint: TokenConstraint) -> _Held:
+        params, request_id = ref(sequence.params), sequence.request_id
+        kept, _ = self._kept.pop(request_id, (None, None))
+        if kept is None or kept.params() is not sequence.params:
+            return _Held(constraint.copy(), request_id, params)
+        # What it was yet to be told is among what was drawn.
+        return _Held(kept.constraint, request_id, params, kept.num_told)
 
     def step(self, slots: NDArray[np.int32]) -> StepMasks | None:
         """Note the constrained rows of a batch that draws for `slots`; None where there is none."""
@@ -251,16 +273,29 @@ class ConstraintTable:
         held = [self._held[slot] for slot in masked.tolist()]
         return StepMasks(self._vocab_size, rows, masked, held)
 
-    def release(self, slots: Sequence[int]) -> None:
-        """Forget the constraints of slots."""
-        if self._held:
-            for slot in slots:
-                if self._held.pop(slot, None) is not None:
-                    self._is_held[slot] = False
+    def release(self, slots: Sequence[int], preempted: Sequence[str] = ()) -> None:
+        """Forget the constraints of slots, but for those of requests that will come back."""
+        if not self._held:
+            return
+        for slot in slots:
+            held = self._held.pop(slot, None)
+            if held is not None:
+                self._is_held[slot] = False
+                if held.failure is None and held.request_id in preempted:
+                    self._keep(held)
+
+    def _keep(self, held: _Held) -> None:
+        params, kept, request_id = held.params(), self._kept, held.request_id
+        if params is None:
+            return
+        kept[request_id] = held, ref(params, lambda _: kept.pop(request_id, None))
+        if len(kept) > len(self._is_held):
+            del kept[next(iter(kept))]
 
     def clear(self) -> None:
-        """Forget every slot."""
+        """Forget every slot, and whatever was kept: what was drawn may be drawn again."""
         self.release(list(self._held))
+        self._kept.clear()
 
 
 def _reason(error: Exception) -> str:

@@ -83,11 +83,14 @@ class SamplingState:
         """Find the rows of a batch whose draws are to be scored; None where none is."""
         return find_logprob_rows(self._logprobs, slots)
 
-    def release(self, slots: Sequence[int]) -> None:
-        """Forget the rare wishes of slots; the plain columns are overwritten anyway."""
+    def release(self, slots: Sequence[int], preempted: Sequence[str] = ()) -> None:
+        """Forget the rare wishes of slots; the plain columns are overwritten anyway.
+
+        Constraints of requests that are `preempted` are kept.
+        """
         self._bias.release(slots)
         self._penalties.release(slots)
-        self._constraints.release(slots)
+        self._constraints.release(slots, preempted)
         if self._logprobs:
             for slot in slots:
                 self._logprobs.pop(slot, None)

@@ -161,6 +161,61 @@ def test_a_sequence_that_comes_back_knows_what_it_had_drawn() -> None:
     assert allowed(step_of(table, 0).take()) == [END]
 
 
+class Counting(Spelled):
+    """Count what sequences' constraints are told."""
+
+    num_told = 0
+
+    def accept(self, token_ids: Sequence[int]) -> None:
+        Counting.num_told += len(token_ids)
+        super().accept(token_ids)
+
+    def copy(self) -> Counting:
+        return Counting(self.spelled, end=self.end, place=self.place)
+
+
+def test_a_preempted_sequence_learns_only_what_it_has_not_been_told() -> None:
+    """Its constraint is kept for as long as anybody has the request, and for that request alone."""
+    table = ConstraintTable(vocab_size=70, num_slots=9)
+    params = SamplingParams(max_tokens=9, constraint=Counting([[33], [34], [35], [64]], end=END))
+
+    def come(slot: int, *drawn: int, request_id: str = "r") -> list[int]:
+        tokens = array("i", [5, 6, *drawn])
+        table.admit(NewSequence(slot, request_id, tokens, 2, 0, (), params))
+        return allowed(step_of(table, slot).take())
+
+    assert come(4, 33, 34) == [35]
+    step_of(table, 4).accept(np.array([35], np.int32), np.zeros(1, np.bool_))
+    table.release([4], ["r"])
+    Counting.num_told = 0
+    assert come(2, 33, 34, 35) == [64]
+    assert Counting.num_told == 1
+    table.release([2])
+    assert come(2, 33) == [34]
+    assert Counting.num_told == 2
+    table.release([2], ["r"])
+    assert come(2, 33, 34, request_id="other") == [35]
+    assert Counting.num_told == 4
+    table.release([2], ["other"])
+    table.clear()
+    assert come(2, 33, 34, 35) == [64]
+    assert Counting.num_told == 7
+
+
+def test_what_is_kept_of_the_preempted_is_bounded() -> None:
+    """No more are kept than there are slots, and nothing of a request that is no more."""
+    table = ConstraintTable(vocab_size=70, num_slots=2)
+    living = []
+    for number in range(4):
+        params = SamplingParams(max_tokens=9, constraint=Counting([[33]], end=END))
+        table.admit(NewSequence(0, f"r{number}", array("i", [5, 6]), 2, 0, (), params))
+        table.release([0], [f"r{number}"])
+        living.append(params)
+    assert list(table._kept) == ["r2", "r3"]
+    del living[2:], params
+    assert not table._kept
+
+
 class Broken(Spelled):
     """A constraint with a fault that it does not foresee."""
 
