@@ -57,7 +57,7 @@ class Messages:
         job = turns.job(
             f"{request_id}-0",
             params,
-            _stop_sequences(body),
+            turns.tools.offer.stops(_stop_sequences(body), "stop_sequences", ignored),
             reading=turns.tools.reading(model),
             constraint=turns.tools.held(requested_form(body), model),
         )

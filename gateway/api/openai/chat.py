@@ -65,6 +65,7 @@ class Chat:
         offer = requested_tools(body, model, ignored)
         if not offer.tools:
             params = without_calls(params, model, prompt, has_tools=bool(body.tools))
+        stop = offer.stops(stop, "stop", ignored)
         constraint, reading = constraint_of(body, model, offer), reading_of(body, model, offer)
         return [
             Job(

@@ -49,6 +49,19 @@ class Offer:
     def names(self) -> frozenset[str]:
         return frozenset(name_of(tool) for tool in self.tools)
 
+    @property
+    def is_forced(self) -> bool:
+        """Tell whether an answer is calls alone."""
+        return bool(self.tools) and self.mode in _FORCED
+
+    def stops(self, asked: tuple[str, ...], param: str, ignored: Ignored) -> tuple[str, ...]:
+        """Return what ends the text of an answer, which has none where calls are forced: a client
+        cannot mean the words that open a call, nor see them."""
+        if not asked or not self.is_forced:
+            return asked
+        ignored.add(param)
+        return ()
+
 
 def name_of(tool: Tool) -> str:
     """Return the name of a tool that was checked."""

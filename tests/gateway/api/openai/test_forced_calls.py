@@ -83,6 +83,18 @@ async def test_required_makes_a_call(demo: ServedModel, family: str) -> None:
         assert choice["finish_reason"] == "tool_calls"
 
 
+@pytest.mark.parametrize("stop", ["\n", "<tool_call>", "{", "name", "weather"])
+async def test_no_stop_string_cuts_the_words_that_open_a_forced_call(
+    demo: ServedModel, stop: str
+) -> None:
+    """They are ours: a client never sees them, and would have had no call, or half of one."""
+    for family in sorted(SOURCES):
+        [choice] = await ask(demo, SOURCES[family], tool_choice=NAMED, stop=[stop])
+        [call] = choice["message"]["tool_calls"]
+        jsonschema.validate(json.loads(call["function"]["arguments"]), CITY)
+        assert choice["message"]["content"] is None
+
+
 async def test_a_form_or_a_call(demo: ServedModel) -> None:
     """Where both are asked for, an answer is of the form, or calls."""
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": CITY}}
