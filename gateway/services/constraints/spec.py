@@ -44,11 +44,12 @@ _OPTIONS: Final = {
 _COMPACT: Final = _OPTIONS | {"whitespace_flexible": False, "whitespace_pattern": None}
 _SCHEMA_OPTIONS: Final = "x-guidance"
 
-# Texts, patterns and comments of a grammar, in which nothing is an instruction. Where one does not
-# end, what is left of its line is kept and not looked through again: of many that begin in one line
-# each would be followed to its end otherwise.
+# Texts, patterns and comments of a grammar, in which nothing is an instruction, as the library
+# reads them: a pattern alone may go over the end of a line. Where one does not end, what is left of
+# its line is kept and not looked through again: of many that begin in one line each would be
+# followed to its end otherwise.
 _LITERAL: Final = re.compile(
-    r'"(?:\\.|[^"\\\n])*+"|/(?:\\.|[^/\\\n])++/|//[^\n]*|#[^\n]*|(["/][^\n]*)'
+    r'"(?:\\.|[^"\\\n])*+"|/(?:\\.|[^/\\])++/|//[^\n]*|#[^\n]*|(["/][^\n]*)'
 )
 _INSTRUCTION: Final = re.compile(r"<[^>\s]*>?|%(?!ignore\b|import\b|regex\b)\w+|@\w+")
 

@@ -192,6 +192,8 @@ async def test_what_is_not_supported_is_refused_by_its_name(
     [
         'start: <|system|> "a"',
         "start: <[3]>",
+        # A pattern that is a line break, and not one that begins behind it.
+        "start: /\n/<[3]>///",
         'start: %json {"not": {}, "x-guidance": {"lenient": true}}',
         "start: @other",
         'root ::= "a"',
