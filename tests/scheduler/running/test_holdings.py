@@ -61,6 +61,23 @@ def test_who_asked_lately_has_a_share_for_a_minute() -> None:
     assert holdings.share(stays) == 1.0
 
 
+def test_a_step_forgets_no_more_than_some_of_thousands() -> None:
+    """Those that came together and left are forgotten in a few steps, and none is left over."""
+    holdings, live = Holdings(), make("live")
+    holdings.join(live, 0.0)
+    for number in range(1000):
+        gone = make(f"t{number}")
+        holdings.join(gone, 0.0)
+        holdings.leave(gone, 0.0)
+    shares = [holdings.share(live)]
+    for _ in range(10):
+        holdings.forget(61.0)
+        shares.append(holdings.share(live))
+    assert shares == sorted(shares)
+    assert shares[1] < 2 * shares[0]
+    assert shares[-1] == 1.0
+
+
 def test_without_shares_each_may_have_all() -> None:
     """Where the first to come is served first, nobody is entitled to less than everything."""
     holdings = Holdings()
