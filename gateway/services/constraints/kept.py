@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from engine.contract import TokenConstraint
@@ -24,9 +24,16 @@ class GrammarKey(NamedTuple):
     digest: bytes
 
 
+class Wears(TokenConstraint, Protocol):
+    """Tell whether a constraint has been used so much that another is to be compiled."""
+
+    @property
+    def is_worn(self) -> bool: ...
+
+
 @dataclass(slots=True)
 class _Shelf:
-    kept: OrderedDict[GrammarKey, tuple[TokenConstraint, int]]
+    kept: OrderedDict[GrammarKey, tuple[Wears, int]]
     num_bytes: int = 0
 
 
@@ -42,20 +49,24 @@ class KeptGrammars:
         self.num_bytes = 0
 
     def get(self, tenant_id: UUID, key: GrammarKey) -> TokenConstraint | None:
-        """Return what is kept for a tenant; it is the last to go from now on."""
+        """Return what is kept for a tenant, unless it is worn; it is the last to go from now on."""
         shelf = self._shelves.get(tenant_id)
         if shelf is None or key not in shelf.kept:
             return None
         shelf.kept.move_to_end(key)
-        return shelf.kept[key][0]
+        constraint, _ = shelf.kept[key]
+        return None if constraint.is_worn else constraint
 
-    def put(
-        self, tenant_id: UUID, key: GrammarKey, constraint: TokenConstraint, num_bytes: int
-    ) -> None:
-        """Keep one for a tenant, of so many bytes; one above all bounds is not kept."""
+    def put(self, tenant_id: UUID, key: GrammarKey, constraint: Wears, num_bytes: int) -> None:
+        """Keep one for a tenant, of so many bytes; one above all bounds is not kept.
+
+        Those of it that are worn, which hold more than they did, are not any more.
+        """
         if num_bytes > self._max_tenant_bytes:
             return
         shelf = self._shelves.setdefault(tenant_id, _Shelf(OrderedDict()))
+        for worn in [one for one, (kept, _) in shelf.kept.items() if kept.is_worn]:
+            self._drop(shelf, worn)
         if key in shelf.kept:
             return
         shelf.kept[key] = (constraint, num_bytes)
@@ -68,8 +79,11 @@ class KeptGrammars:
 
     def _drop_oldest(self, tenant_id: UUID) -> None:
         shelf = self._shelves[tenant_id]
-        _, (_, num_bytes) = shelf.kept.popitem(last=False)
-        shelf.num_bytes -= num_bytes
-        self.num_bytes -= num_bytes
+        self._drop(shelf, next(iter(shelf.kept)))
         if not shelf.kept:
             del self._shelves[tenant_id]
+
+    def _drop(self, shelf: _Shelf, key: GrammarKey) -> None:
+        _, num_bytes = shelf.kept.pop(key)
+        shelf.num_bytes -= num_bytes
+        self.num_bytes -= num_bytes

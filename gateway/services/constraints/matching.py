@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -31,6 +32,9 @@ _LIMITS: Final = LLParserLimits(
     # They would put what was written into errors.
     verbose_errors=False,
 )
+# Tokens that one matcher and its copies are told of before it is compiled anew. Where lengths have
+# bounds each byte of a text may be a state, and so half of them are left to who begins last.
+_MOST_TOLD: Final = 2_048
 # What was written may stand before what is wrong with it, however long.
 _HEAD_CHARS, _TAIL_CHARS = 120, 180
 # What is said of a schema without the keyword that it is said of.
@@ -65,16 +69,38 @@ def compile_grammar(vocabulary: LLTokenizer, grammar: str) -> LLMatcher:
     raise GrammarRefused(_reason(matcher.get_error(), has_ref="$ref" in grammar))
 
 
+@dataclass(slots=True)
+class _Use:
+    """Count what all copies of a matcher were told, and note whether one has failed."""
+
+    num_tokens: int = 0
+    has_failed: bool = False
+
+
 class GrammarConstraint:
     """Implement `engine.contract.TokenConstraint`.
 
     `first` is what may come first, where that was computed before: in the step in which a sequence
     begins nobody knows yet what its masks take, and so nobody can make it wait.
+
+    Copies share the states of the lexer, which grow with whatever any of them meets: beyond the
+    bound on these all fail, for good. One that `is_worn` is to be compiled anew before that.
     """
 
-    def __init__(self, matcher: LLMatcher, first: NDArray[np.int32] | None = None) -> None:
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        first: NDArray[np.int32] | None = None,
+        use: _Use | None = None,
+    ) -> None:
         self._matcher = matcher
         self._first = first
+        self._use = use or _Use()
+
+    @property
+    def is_worn(self) -> bool:
+        """Tell whether who begins now should begin with another."""
+        return self._use.has_failed or self._use.num_tokens >= _MOST_TOLD
 
     def begin(self, words: NDArray[np.int32]) -> GrammarConstraint:
         """Compute what may come first into `words`, and keep them. Raises: `ConstraintFailed`."""
@@ -91,14 +117,16 @@ class GrammarConstraint:
 
     def accept(self, token_ids: Sequence[int]) -> None:
         self._first = None
+        self._use.num_tokens += len(token_ids)
         if not self._matcher.consume_tokens(list(token_ids)):
             self._check()
 
     def copy(self) -> GrammarConstraint:
-        return GrammarConstraint(self._matcher.deep_copy(), self._first)
+        return GrammarConstraint(self._matcher.deep_copy(), self._first, self._use)
 
     def _check(self) -> None:
         if self._matcher.is_error():
+            self._use.has_failed = True
             raise ConstraintFailed(_reason(self._matcher.get_error()))
 
 

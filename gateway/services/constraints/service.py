@@ -129,7 +129,9 @@ class Constraints:
         self._kept.put(tenant_id, key, constraint, num_bytes)
         return constraint
 
-    def _compile(self, vocabulary: Vocabulary, spec: ConstraintSpec) -> tuple[TokenConstraint, int]:
+    def _compile(
+        self, vocabulary: Vocabulary, spec: ConstraintSpec
+    ) -> tuple[GrammarConstraint, int]:
         words, tokens = vocabulary.made()
         try:
             grown_bytes = self._checkers.check(words, spec.grammar, param=spec.param)

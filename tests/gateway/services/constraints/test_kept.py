@@ -45,3 +45,17 @@ def test_one_above_the_bound_is_not_kept() -> None:
     kept.put(ACME, key(1), Spelled([], end=1), 301)
     assert kept.get(ACME, key(1)) is None
     assert kept.get(ACME, key(0)) is not None
+
+
+def test_a_worn_grammar_is_kept_for_nobody() -> None:
+    """It is not found, another takes its place, and the tenant's others go as one is put down."""
+    kept = KeptGrammars(max_tenant_bytes=1000, max_bytes=1000)
+    worn = [Spelled([], end=1) for _ in range(2)]
+    for number, constraint in enumerate(worn):
+        kept.put(ACME, key(number), constraint, 100)
+        constraint.is_worn = True
+    assert kept.get(ACME, key(0)) is None
+    fresh = Spelled([], end=1)
+    kept.put(ACME, key(0), fresh, 100)
+    assert kept.get(ACME, key(0)) is fresh
+    assert kept.num_bytes == 100

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import resource
 import signal
 import time
@@ -327,13 +328,29 @@ async def test_a_grammar_is_kept_for_its_tenant_alone(constraints: Constraints) 
     assert first is not other
 
 
+async def test_what_others_of_a_grammar_met_fails_no_later_answer(constraints: Constraints) -> None:
+    """Copies share states of which there is a bound: before they meet it another is compiled."""
+    spec = regex_spec("(a|b|c| )*a(a|b|c| ){20}(a|b|c| )*", param="p")
+    draw = random.Random(1)
+    used = set()
+    for _ in range(30):
+        begun = await compiled(constraints, spec)
+        used.add(id(begun))
+        constraint = begun.copy()
+        for _ in range(200):
+            constraint.accept([draw.choice(sorted(allowed(constraint) - {END}))])
+    assert 1 < len(used) < 6
+
+
 async def test_a_constraint_that_is_told_what_it_forbids_fails(constraints: Constraints) -> None:
     """It says so, then and ever after, and does not look like one that has come to its end."""
-    constraint = (await compiled(constraints, choice_spec(["yes"], param="p"))).copy()
+    begun = await compiled(constraints, choice_spec(["yes"], param="p"))
+    constraint = begun.copy()
     with pytest.raises(ConstraintFailed):
         constraint.accept([END])
     with pytest.raises(ConstraintFailed):
         allowed(constraint)
+    assert await compiled(constraints, choice_spec(["yes"], param="p")) is not begun
 
 
 def test_half_of_a_pair_is_no_text() -> None:
