@@ -47,9 +47,11 @@ def penalise(logits: Tensor, entries: PenaltyEntries) -> None:
     flat = logits.view(-1).numpy()
     index = entries.rows * logits.shape[-1] + entries.token_ids
     values = flat[index]
-    values = np.where(values > 0, values / entries.repetition, values * entries.repetition)
-    values -= entries.frequency * entries.counts
-    values -= entries.presence * (entries.counts > 0)
+    # What is not finite then is its row's fault, which the draw finds.
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = np.where(values > 0, values / entries.repetition, values * entries.repetition)
+        values -= entries.frequency * entries.counts
+        values -= entries.presence * (entries.counts > 0)
     flat[index] = values
 
 
