@@ -57,7 +57,10 @@ class MessageBatchCounts(msgspec.Struct):
 
 
 class MessageBatchView(msgspec.Struct, kw_only=True):
-    """Describe a batch; times are RFC 3339. `x_paused_for`, ours, says why nothing runs for now."""
+    """Describe a batch; times are RFC 3339.
+
+    `x_paused_for` and `x_paused_because`, ours, say why nothing runs for now.
+    """
 
     id: str
     type: Literal["message_batch"] = "message_batch"
@@ -70,6 +73,7 @@ class MessageBatchView(msgspec.Struct, kw_only=True):
     archived_at: None = None
     results_url: str | None
     x_paused_for: str | msgspec.UnsetType = msgspec.UNSET
+    x_paused_because: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class MessageBatchList(msgspec.Struct):
@@ -116,6 +120,7 @@ def message_batch_view(batch: Batch) -> MessageBatchView:
         cancel_initiated_at=None if batch.cancelling_at is None else _time(batch.cancelling_at),
         results_url=f"/v1/messages/batches/{name}/results" if has_ended else None,
         x_paused_for=batch.paused_for or msgspec.UNSET,
+        x_paused_because=batch.paused_because or msgspec.UNSET,
     )
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter
 
 BASE = os.environ["SLUICE_BASE_URL"].removesuffix("/v1")
 KEY = os.environ["SLUICE_API_KEY"]
-OURS = {"x_stop_cause", "x_paused_for"}
+OURS = {"x_stop_cause", "x_paused_for", "x_paused_because"}
 ASK = {
     "model": "sluice-demo",
     "max_tokens": 40,
