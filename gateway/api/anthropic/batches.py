@@ -45,6 +45,9 @@ _READS: Final = 2
 # Beside the body: it in one piece, and its lines.
 _COPIES: Final = 2
 _REST_RATIO: Final = 5.0
+# As many as are read and shown within some milliseconds, with metadata as long as it may be;
+# clients ask for the next page by themselves.
+PAGE_BATCHES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,9 @@ def message_batch_routes(
         after, before = (_id_in(request, name) for name in ("after_id", "before_id"))
         if after is not None and before is not None:
             raise InvalidRequest("Send 'after_id' or 'before_id', not both.", param="before_id")
-        page = await batches.page(_tenant_of(request), limit=limit, after=after, before=before)
+        page = await batches.page(
+            _tenant_of(request), limit=min(limit, PAGE_BATCHES), after=after, before=before
+        )
         views = [message_batch_view(batch) for batch in page.data]
         first, last = (views[0].id, views[-1].id) if views else (None, None)
         return _json(MessageBatchList(views, page.next is not None, first, last))

@@ -169,7 +169,9 @@ async def test_what_is_left_of_a_cancelled_batch_is_mixed(idle: Batches) -> None
         assert {each["result"]["type"] for each in results} == {fate}
 
 
-async def test_lists_go_both_ways_and_hold_messages_alone(idle: Batches) -> None:
+async def test_lists_go_both_ways_and_hold_messages_alone(
+    idle: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After one and before one, newest first; other tenants' and other endpoints' are not there."""
     ids = [(await idle.make(GOOD))["id"] for _ in range(4)][::-1]
     await idle.make(GOOD, tenant=1)
@@ -191,6 +193,10 @@ async def test_lists_go_both_ways_and_hold_messages_alone(idle: Batches) -> None
     assert await listed(limit=2, after_id=ids[1]) == (ids[2:], False)
     assert await listed(limit=2, before_id=ids[3]) == (ids[1:3], True)
     assert await listed(limit=2, before_id=ids[2]) == (ids[:2], False)
+    # A page has no more than are read in a moment, whatever is asked for; there are more then.
+    monkeypatch.setattr("gateway.api.anthropic.batches.PAGE_BATCHES", 3)
+    assert await listed(limit=1000) == (ids[:3], True)
+    assert await listed(limit=1000, before_id=ids[3]) == (ids[:3], False)
     await idle.ask("GET", params={"limit": 0}, status=400)
     await idle.ask("GET", params={"after_id": "msgbatch_x"}, status=404)
     for method, path in (("GET", ""), ("GET", "/results"), ("POST", "/cancel"), ("DELETE", "")):
