@@ -9,6 +9,7 @@ import httpx
 import pytest
 from sqlalchemy import insert
 
+from gateway.domain.batch import PausedFor
 from gateway.store.batch_tables import batch_results
 from tests.admin_ui.world import World, add_batch
 
@@ -57,6 +58,16 @@ async def test_what_failed_may_quote_anything(world: World, client: httpx.AsyncC
     page = await client.get(f"/admin/batches/batch_{batch_id.hex}")
     assert page.status_code == 200
     assert "no a\N{REPLACEMENT CHARACTER}b." in page.text
+
+
+async def test_a_page_says_what_its_batch_waits_for(
+    world: World, client: httpx.AsyncClient
+) -> None:
+    """In the words that its tenant is told, of which some may be a tenant's."""
+    batch_id = await add_batch(world)
+    await world.store.batches.pause({batch_id: "Line 3: no <b>model</b>."}, PausedFor.BUDGET)
+    page = await client.get(f"/admin/batches/batch_{batch_id.hex}")
+    assert "Line 3: no &lt;b&gt;model&lt;/b&gt;." in page.text
 
 
 async def test_errors_of_an_input_are_grouped_too(world: World, client: httpx.AsyncClient) -> None:
