@@ -48,7 +48,7 @@ def penalise(logits: Tensor, entries: PenaltyEntries) -> None:
     index = entries.rows * logits.shape[-1] + entries.token_ids
     values = flat[index]
     # What is not finite then is its row's fault, which the draw finds.
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         values = np.where(values > 0, values / entries.repetition, values * entries.repetition)
         values -= entries.frequency * entries.counts
         values -= entries.presence * (entries.counts > 0)
