@@ -173,7 +173,9 @@ class Scheduler:
             return None
         sequence = Sequence(
             request,
-            BlockTable(self._pool, request.cache_salt, caching=self._is_caching),
+            BlockTable(
+                self._pool, request.cache_salt, caching=self._is_caching, owner=request.member
+            ),
             ordinal=0,
             max_len=self.max_sequence_len,
             info=self.info,

@@ -1,10 +1,9 @@
 """The fixed set of KV blocks: who uses which, which can be found again, which goes next.
 
-Every block is either referenced (its count says by how many tables) or on the free list. A free
-block may still carry the hash of its content: it can be found and taken back until it is reused
-for something else. The free list is doubly linked through two arrays with a sentinel, so each
-operation is O(1) a block: blocks without a hash join at the front and are reused first, blocks
-with one join at the back, which makes the order of the rest least recently used first.
+Every block is either referenced (its count says by how many tables) or free. A free block may still
+carry the hash of its content: it can be found and taken back until it is reused for something else.
+Blocks without a hash are reused first, the last that was freed before the others; of the rest
+`IdleBlocks` says which, by whom they are of.
 
 Two blocks may come to hold the same content (two sequences computed it side by side). The first
 to be published keeps the hash and the other stays nameless, so tables never change underneath
@@ -13,8 +12,11 @@ a sequence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
+from itertools import groupby
+
+from engine.kv.idle_blocks import IdleBlocks
 
 
 class BlockPool:
@@ -77,57 +79,63 @@ class BlockPool:
     def allocate(self, num_blocks: int) -> list[int]:
         """Take `num_blocks` free blocks for new content."""
         assert num_blocks <= self._num_free, "the caller checks num_free first"
-        block_ids = []
-        block_id = self._next[self.num_blocks]
-        for _ in range(num_blocks):
-            block_ids.append(block_id)
-            self._ref_counts[block_id] = 1
-            old_hash = self._hashes[block_id]
-            if old_hash is not None:
-                del self._block_of_hash[old_hash]
-                self._hashes[block_id] = None
-                self.num_evicted += 1
-                # Only now: who sees the new count is to find nothing of what has gone.
-                self.num_forgotten += 1
-            block_id = self._next[block_id]
-        # They were the first of the list, which begins behind them now.
-        self._next[self.num_blocks] = block_id
-        self._previous[block_id] = self.num_blocks
         self._num_free -= num_blocks
+        num_plain = min(num_blocks, len(self._plain))
+        block_ids = [self._plain.pop() for _ in range(num_plain)]
+        if num_plain < num_blocks:
+            block_ids += self._evict(num_blocks - num_plain)
+        for block_id in block_ids:
+            self._ref_counts[block_id] = 1
         return block_ids
 
     def acquire(self, block_ids: Sequence[int]) -> None:
         """Use blocks once more for the content that they hold."""
+        idle = []
         for block_id in block_ids:
             num_users = self._ref_counts[block_id]
             if not num_users:
-                self._unlink(block_id)
+                idle.append(block_id)
             elif num_users == 1:
                 self.num_shared += 1
             self._ref_counts[block_id] = num_users + 1
+        self._num_free -= len(idle)
+        for owner, some in groupby(idle, self._owners.__getitem__):
+            self._idle.remove(some, owner)
 
     def release(self, block_ids: Sequence[int]) -> None:
         """Give back a table's blocks, in the table's order.
 
         The tail goes first: it is of use only to a request that shares all that is before it.
         """
+        idle = []
         for block_id in reversed(block_ids):
             num_users = self._ref_counts[block_id] - 1
             assert num_users >= 0, "a block was freed twice"
             self._ref_counts[block_id] = num_users
-            if not num_users:
-                self._link(block_id)
-            elif num_users == 1:
-                self.num_shared -= 1
+            if num_users:
+                self.num_shared -= num_users == 1
+                continue
+            self._num_free += 1
+            if self._hashes[block_id] is None:
+                self._plain.append(block_id)
+            else:
+                idle.append(block_id)
+        # As a rule all are one owner's.
+        for owner, some in groupby(idle, self._owners.__getitem__):
+            self._idle.add(some, owner)
 
-    def publish(self, block_id: int, block_hash: bytes) -> None:
-        """Make a referenced block findable; its content must be computed and final."""
+    def publish(self, block_id: int, block_hash: bytes, owner: Hashable = None) -> None:
+        """Make a referenced block findable; its content must be computed and final.
+
+        `owner` is whose content it is: nobody else may find it.
+        """
         assert self._ref_counts[block_id], "only a block in use can be published"
         assert self._hashes[block_id] is None, "a block's content never changes while it is used"
         if block_hash in self._block_of_hash:
             return
         self._block_of_hash[block_hash] = block_id
         self._hashes[block_id] = block_hash
+        self._owners[block_id] = owner
 
     def withdraw(self, block_ids: Iterable[int]) -> None:
         """Let blocks that are in use be found no more; who uses them goes on."""
@@ -141,29 +149,26 @@ class BlockPool:
 
     def reset(self) -> None:
         """Forget all references and all content; every table made before is void."""
-        sentinel = self.num_blocks
         self._ref_counts: list[int] = [0] * self.num_blocks
         self._hashes: list[bytes | None] = [None] * self.num_blocks
+        # Of those that have a hash.
+        self._owners: list[Hashable] = [None] * self.num_blocks
         self._block_of_hash: dict[bytes, int] = {}
         self.num_forgotten += 1
-        self._next: list[int] = [*range(1, self.num_blocks + 1), 0]
-        self._previous: list[int] = [sentinel, *range(self.num_blocks)]
+        # Free ones without a hash, the next one last.
+        self._plain = list(reversed(range(self.num_blocks)))
+        self._idle = IdleBlocks(self.num_blocks)
         self._num_free = self.num_blocks
         self.num_shared = 0
 
-    def _unlink(self, block_id: int) -> None:
-        before, after = self._previous[block_id], self._next[block_id]
-        self._next[before] = after
-        self._previous[after] = before
-        self._num_free -= 1
-
-    def _link(self, block_id: int) -> None:
-        sentinel = self.num_blocks
-        if self._hashes[block_id] is None:
-            before, after = sentinel, self._next[sentinel]
-        else:
-            before, after = self._previous[sentinel], sentinel
-        self._next[before] = self._previous[after] = block_id
-        self._previous[block_id] = before
-        self._next[block_id] = after
-        self._num_free += 1
+    def _evict(self, num_blocks: int) -> list[int]:
+        evicted = self._idle.take(num_blocks)
+        for block_id in evicted:
+            old_hash = self._hashes[block_id]
+            assert old_hash is not None, "only what can be found is idle"
+            del self._block_of_hash[old_hash]
+            self._hashes[block_id] = None
+            self.num_evicted += 1
+            # Only now: who sees the new count is to find nothing of what has gone.
+            self.num_forgotten += 1
+        return evicted

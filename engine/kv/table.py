@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Hashable
 
 from engine.kv.block_pool import BlockPool
 from engine.kv.prefix import extend_chain, root_hash
@@ -14,6 +15,7 @@ class BlockTable:
     The names of its full blocks outlive `free`, since tokens are never changed: a sequence that
     comes back finds its own blocks without hashing again. What was found is remembered for as long
     as the pool has forgotten nothing. With `caching` off nothing is found and nothing is published.
+    What is published is the `owner`'s, who has a part of what can be found.
     """
 
     __slots__ = (
@@ -22,14 +24,18 @@ class BlockTable:
         "_found",
         "_found_as_of",
         "_num_published",
+        "_owner",
         "_pool",
         "_root",
         "block_ids",
     )
 
-    def __init__(self, pool: BlockPool, salt: bytes, *, caching: bool = True) -> None:
+    def __init__(
+        self, pool: BlockPool, salt: bytes, *, caching: bool = True, owner: Hashable = None
+    ) -> None:
         self.block_ids: list[int] = []
         self._pool = pool
+        self._owner = owner
         self._caching = caching
         self._root = root_hash(salt) if caching else b""
         self._chain: list[bytes] = []
@@ -109,7 +115,7 @@ class BlockTable:
             return
         extend_chain(self._chain, self._root, token_ids, block_size=self._pool.block_size)
         for index in range(self._num_published, num_full):
-            self._pool.publish(self.block_ids[index], self._chain[index])
+            self._pool.publish(self.block_ids[index], self._chain[index], self._owner)
         self._num_published = num_full
 
     def free(self) -> None:

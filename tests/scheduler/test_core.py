@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -167,6 +168,24 @@ def test_second_prompt_starts_behind_the_shared_prefix() -> None:
     assert driver.last["other"].num_cached_tokens == 0
     [chunk, _] = next(plan.slices for plan in driver.plans if len(plan.slices) == 2)
     assert (chunk.start, chunk.n_tokens) == (12, 2)
+
+
+@pytest.mark.parametrize("organisation_id", ["", "org"])
+def test_what_one_caches_is_not_pushed_out_by_a_flood_of_others(organisation_id: str) -> None:
+    """Prompts of one tenant, or of many of one organisation, take each other's places alone."""
+    driver = Driver(fakes.make_engine(num_blocks=32))
+    driver.offer(fakes.make_request("before", prompt=range(29)))
+    driver.run()
+    for i in range(30):
+        sender = f"flood-{i % 3 if organisation_id else 0}"
+        request = fakes.make_request(
+            f"{i}", prompt=[i] * 29, tenant_id=sender, salt=sender.encode()
+        )
+        driver.offer(replace(request, organisation_id=organisation_id))
+        driver.run()
+    driver.offer(fakes.make_request("after", prompt=range(29)))
+    driver.run()
+    assert driver.last["after"].num_cached_tokens == 28
 
 
 def test_prefix_caching_can_be_off() -> None:

@@ -138,7 +138,7 @@ class KvMachine(RuleBasedStateMachine):
     def begin(self, salt: bytes, ids: list[int], computed: int) -> None:
         """Start a sequence as a scheduler does: match, check, take, allocate, compute."""
         token_ids = array("i", ids)
-        table = BlockTable(self.pool, salt)
+        table = BlockTable(self.pool, salt, owner=salt)
         hit = table.match(token_ids)
         for index, block_id in enumerate(hit):
             assert self.content.get(block_id) == (salt, tuple(ids[: 2 * index + 2])), "a false hit"
