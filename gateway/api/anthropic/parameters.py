@@ -53,7 +53,12 @@ MESSAGES: Final = (
     *_BOTH,
     Parameter("max_tokens", H, 4, "1 or more"),
     Parameter("stream", H, True),
-    Parameter("stop_sequences", H, ["zzz"], "up to 16 of up to 256 characters"),
+    Parameter(
+        "stop_sequences",
+        H,
+        ["zzz"],
+        "up to 16 of up to 256 characters; of text, so not where a call is forced",
+    ),
     Parameter("temperature", H, 0.5, "0 to 2"),
     Parameter("top_p", H, 0.5, "0 to 1; 0 is greedy"),
     Parameter("top_k", H, 4, "-1 or 0 is off"),

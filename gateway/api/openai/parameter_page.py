@@ -50,8 +50,9 @@ where that is a token of its own. `required` and a named function hold the answe
 the names and the schemas of their `parameters`, with `auto` and a `response_format` it is of that
 form or calls. Otherwise arguments are as the model wrote them, `strict` or not (named then in
 `x-sluice-ignored`), and may be no JSON; a call of a tool that was not offered, or one that cannot
-be read, is text. Calls that were made replace the finish reason `stop` by `tool_calls`, but not
-that of a named function, and never `length`.
+be read, is text. Where a call is forced there is no text, and `stop` has no effect. Calls that were
+made replace the finish reason `stop` by `tool_calls`, but not that of a named function, and never
+`length`.
 
 What a model writes between `<think>` and `</think>` is `reasoning_content`, and the same once more
 as `reasoning`, which is what vLLM calls it now; `reasoning_tokens` counts it with its tags. It is

@@ -324,7 +324,8 @@ def test_many_organisations_come_and_go() -> None:
 
 def num_nodes() -> int:
     gc.collect()
-    return sum(isinstance(each, Node) for each in gc.get_objects())
+    # Not `isinstance`, of which some objects warn.
+    return sum(issubclass(type(each), Node) for each in gc.get_objects())
 
 
 @pytest.mark.parametrize("organisation", ["", "crowd", "one each"])
