@@ -245,13 +245,13 @@ _STORE: Final = text(
         SELECT batch_id, line, tenant_id, is_error, body FROM ended
     ),
     counted AS MATERIALIZED (
-        SELECT batches.id, sums.* FROM (
+        SELECT batches.id, batches.tenant_id, sums.* FROM (
             SELECT batch_id, count(*) FILTER (WHERE NOT is_error) AS num_done,
                 count(*) FILTER (WHERE is_error) AS num_failed,
                 sum(input_tokens) AS input_tokens, sum(cached_tokens) AS cached_tokens,
                 sum(output_tokens) AS output_tokens, sum(enqueued_tokens) AS enqueued_tokens,
                 sum(nano_usd) AS nano_usd, sum(full_nano_usd) AS full_nano_usd,
-                sum(length(body)) AS result_bytes
+                sum(length(body)) AS num_bytes
             FROM ended GROUP BY batch_id
         ) AS sums JOIN batches ON batches.id = sums.batch_id
         ORDER BY batches.id FOR UPDATE OF batches
@@ -265,9 +265,13 @@ _STORE: Final = text(
             output_tokens = batches.output_tokens + counted.output_tokens,
             cost_nano_usd = batches.cost_nano_usd + counted.nano_usd,
             full_nano_usd = batches.full_nano_usd + counted.full_nano_usd,
-            enqueued_tokens = batches.enqueued_tokens - counted.enqueued_tokens,
-            result_bytes = batches.result_bytes + counted.result_bytes
+            enqueued_tokens = batches.enqueued_tokens - counted.enqueued_tokens
         FROM counted WHERE batches.id = counted.batch_id
+    ),
+    weighed AS (
+        INSERT INTO batch_bytes AS known (batch_id, tenant_id, num_bytes)
+        SELECT id, tenant_id, num_bytes FROM counted ORDER BY id
+        ON CONFLICT (batch_id) DO UPDATE SET num_bytes = known.num_bytes + excluded.num_bytes
     )
     SELECT batch_id, line, generation FROM ended
     """

@@ -19,6 +19,10 @@ from typing import Final
 
 from sqlalchemy import text
 
+from gateway.store.batch_tables import batches
+
+# By their names: with `*` a column that a later revision adds would change what is prepared here.
+_COLUMNS: Final = ", ".join(f"batches.{column.name}" for column in batches.c)
 # What each step would find, with what other gateways have already: they may be done by then.
 DUE: Final = text(
     """
@@ -60,7 +64,7 @@ TO_VALIDATE: Final = text(
     UPDATE batches SET
         lease_until = clock_timestamp() + make_interval(secs => :lease_s)
     FROM free WHERE batches.id = free.id RETURNING batches.*
-    """
+    """.replace("batches.*", _COLUMNS)
 )
 # One that is cancelled keeps that state to its end.
 TO_FINALIZE: Final = text(
@@ -88,7 +92,7 @@ TO_FINALIZE: Final = text(
         finalizing_at = coalesce(finalizing_at, clock_timestamp()), paused_for = NULL,
         lease_until = clock_timestamp() + make_interval(secs => :lease_s)
     FROM free WHERE batches.id = free.id RETURNING batches.*
-    """
+    """.replace("batches.*", _COLUMNS)
 )
 HOLD: Final = text(
     """
@@ -195,7 +199,7 @@ FINISH: Final = text(
         state = CASE WHEN cancelling_at IS NOT NULL THEN 'cancelled'
             WHEN num_dropped > 0 THEN 'expired' ELSE 'completed' END,
         output_file_id = :output_file_id, error_file_id = :error_file_id,
-        ended_at = clock_timestamp(), lease_until = NULL, enqueued_tokens = 0, result_bytes = 0
+        ended_at = clock_timestamp(), lease_until = NULL, enqueued_tokens = 0
     WHERE id = :batch_id AND ended_at IS NULL AND finalizing_at IS NOT NULL
     """
 )

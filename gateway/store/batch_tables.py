@@ -81,8 +81,6 @@ batches = Table(
     Column("num_dropped", Integer, nullable=False, server_default="0"),
     # What its items count for that are not over yet, against the tenant's limit of such.
     Column("enqueued_tokens", BigInteger, nullable=False, server_default="0"),
-    # Of its answers, until they are files.
-    Column("result_bytes", BigInteger, nullable=False, server_default="0"),
     Column("input_tokens", BigInteger, nullable=False, server_default="0"),
     Column("cached_tokens", BigInteger, nullable=False, server_default="0"),
     Column("output_tokens", BigInteger, nullable=False, server_default="0"),
@@ -172,4 +170,13 @@ batch_results = Table(
     Column("tenant_id", Uuid, nullable=False),
     Column("is_error", Boolean, nullable=False),
     Column("body", LargeBinary, nullable=False),
+)
+
+# Of a batch's answers, which are files once it is over.
+batch_bytes = Table(
+    "batch_bytes",
+    metadata,
+    Column("batch_id", ForeignKey("batches.id", ondelete="CASCADE"), primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("num_bytes", BigInteger, nullable=False),
 )

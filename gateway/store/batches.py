@@ -76,8 +76,9 @@ _PAUSE: Final = text(
 _FULL_TENANTS: Final = text(
     """
     SELECT answers.tenant_id FROM (
-        SELECT tenant_id, sum(result_bytes) AS num_bytes FROM batches
-        WHERE ended_at IS NULL GROUP BY tenant_id
+        SELECT batches.tenant_id, coalesce(sum(batch_bytes.num_bytes), 0) AS num_bytes
+        FROM batches LEFT JOIN batch_bytes ON batch_id = batches.id
+        WHERE ended_at IS NULL GROUP BY batches.tenant_id
     ) AS answers
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(greatest(size_bytes, :least_bytes)), 0) AS num_bytes FROM files
