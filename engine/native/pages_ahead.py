@@ -7,7 +7,8 @@ machine, while a step takes five. So where the blocks in use come to a page, the
 layer is asked for (`MADV_POPULATE_WRITE`, Linux 5.14), which changes nothing that is in it.
 
 Threads: one of its own each time, which ends with it; what it touches lives as long as it does. The
-scheduler takes blocks in order until all have been used, so this happens once for each page.
+scheduler takes blocks in order until all have been used, so this happens once for each page. A
+process that ends waits for it: a thread that is stopped within torch takes the process along.
 
 Failures: a system without the call, or without the memory, gives pages when they are touched, as
 it would have.
@@ -54,7 +55,7 @@ class PagesAhead:
         blocks = range(self._num_asked, wanted)
         self._num_asked = wanted
         self._thread = threading.Thread(
-            target=self._populate, args=(blocks, self._thread), name="pages", daemon=True
+            target=self._populate, args=(blocks, self._thread), name="pages"
         )
         self._thread.start()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 
 import torch
 
@@ -71,6 +73,8 @@ def test_what_was_asked_for_costs_no_fault() -> None:
     pages = PagesAhead([cache])
     pages.reach(0)
     pages.wait()
+    # Code that runs for the first time is mapped by faults, too.
+    torch.empty(SHAPE).numpy()[:, 1:2] = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
     before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
     # By NumPy, on this thread alone: torch shares such work out.
     cache.numpy()[:, 1:32] = 1.0
@@ -79,3 +83,18 @@ def test_what_was_asked_for_costs_no_fault() -> None:
     absent = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before - there
     assert there < 3 < absent
     assert (cache[0, 0, :8] == 7.0).all()
+
+
+_ENDS_MEANWHILE = """
+import torch
+from engine.native.pages_ahead import PagesAhead
+
+cache = torch.empty(20_000, 8, 4096, dtype=torch.int8)
+PagesAhead((cache, cache), madvise=lambda *_: 0).reach(0)
+"""
+
+
+def test_a_process_may_end_while_pages_are_asked_for() -> None:
+    """It ends as it would have: a thread that is stopped within torch aborts the process."""
+    done = subprocess.run([sys.executable, "-c", _ENDS_MEANWHILE], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
