@@ -141,8 +141,10 @@ inline float least_before(Tempered& in, double wanted) {
     for (size_t i = 0; i < size; ++i)
       places[i] = static_cast<uint16_t>((in.logits[i] - low) * scale);
     for (size_t i = 0; i < size; ++i) masses[places[i]] += in.masses[i];
+    // A bucket without mass may be empty, the topmost one too: the largest may round into the next.
     int place = kBuckets - 1;
-    for (; place > 0 && before + masses[place] < wanted; --place) before += masses[place];
+    for (; place > 0 && (masses[place] == 0 || before + masses[place] < wanted); --place)
+      before += masses[place];
     size_t num_left = 0;
     for (size_t i = 0; i < size; ++i) {
       in.copy_to(in, num_left, i);

@@ -52,7 +52,13 @@ def test_what_is_drawn_is_what_the_twin_draws(
 
 @pytest.mark.parametrize(
     "filters",
-    [{"top_k": 5}, {"top_p": 0.6}, {"min_p": 0.1}, {"top_k": 40, "top_p": 0.9, "min_p": 0.01}],
+    [
+        {"top_k": 5},
+        {"top_p": 0.6},
+        {"top_p": 0.0},
+        {"min_p": 0.1},
+        {"top_k": 40, "top_p": 0.9, "min_p": 0.01},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize(("size", "scale"), [(257, 2.0), (3001, 2.0), (3001, 1e-4)], ids=str)

@@ -18,6 +18,7 @@ _VERDICT = {"hash": "ab", "seq": 9, "broken_seq": None, "lost_seq": None, "unkey
 
 class _Slow(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
+        # Longer than other answers may take in the test.
         time.sleep(0.2)
         self.send_response(200)
         self.end_headers()

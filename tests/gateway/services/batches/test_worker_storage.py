@@ -29,7 +29,7 @@ class Stored:
 async def test_who_is_full_is_known_from_the_last_look() -> None:
     """Before the first nobody is; what is known holds while the database is away."""
     stored, tenant_id = Stored(), uuid4()
-    storage = FullStorage(stored, max_stored_bytes=9)  # type: ignore[arg-type]
+    storage = FullStorage(stored, max_stored_bytes=9)  # type: ignore[arg-type]  # no more of the store is asked
     assert not storage.has(tenant_id)
     stored.full = [tenant_id]
     await storage.look()
