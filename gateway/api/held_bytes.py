@@ -5,7 +5,8 @@ number; together they may still be more than a machine has: four thousand bodies
 byte never comes. So bytes are counted as they come, and given back once a body has become what is
 asked of the engine. A client that only says how much it is going to send has taken nothing yet. A
 keyed request runs on without its client, so its body is held until it has ended, and counts twice
-while it is read from there.
+while it is read from there. How many tenants there may be that hold all they get, some is left for
+another: see `gateway.domain.shared_room`.
 
 Log-probabilities of answers that are gathered whole: a kilobyte a token, counted as they come, so
 what was computed is lost where there is no room for more. Several that grow alike would all come to
@@ -21,6 +22,7 @@ from types import TracebackType
 from typing import Final, Self
 from uuid import UUID
 
+from gateway.domain.shared_room import SharedRoom
 from gateway.errors import (
     AnswersSaturated,
     AnswersTooLarge,
@@ -31,7 +33,7 @@ from gateway.errors import (
 )
 
 MAX_BYTES: Final = 256 << 20
-# What a tenant may have of it.
+# What a tenant may have of it, where others hold little.
 TENANT_SHARE: Final = 0.25
 _RETRY_AFTER_S: Final = 1.0
 
@@ -39,7 +41,8 @@ _RETRY_AFTER_S: Final = 1.0
 class HeldBytes:
     """Count what all tenants hold of one kind; on the event loop alone.
 
-    What passes a tenant's share is refused with `of_tenant`, what passes all with `of_all`.
+    What passes a tenant's share is refused with `of_tenant`, what is not left for it beside what
+    others hold with `of_all`.
     """
 
     def __init__(
@@ -49,11 +52,9 @@ class HeldBytes:
         of_tenant: type[TenantLimited] = BodiesTooLarge,
         of_all: type[Overloaded] = Saturated,
     ) -> None:
-        self._max_bytes = max_bytes
         self.max_tenant_bytes = int(max_bytes * TENANT_SHARE)
         self._of_tenant, self._of_all = of_tenant, of_all
-        self._num_bytes = 0
-        self._by_tenant: defaultdict[UUID, int] = defaultdict(int)
+        self._shared = SharedRoom(max_bytes, of_tenant=self.max_tenant_bytes)
         # Of answers that grow yet.
         self._growing: defaultdict[UUID, set[GrowingRoom]] = defaultdict(set)
         self._num_rooms = 0
@@ -61,7 +62,7 @@ class HeldBytes:
     @property
     def num_bytes(self) -> int:
         """How much there is now."""
-        return self._num_bytes
+        return self._shared.num_taken
 
     def room(self, tenant_id: UUID) -> Room:
         """Make room for one request; use as a context manager for as long as it holds anything."""
@@ -76,7 +77,7 @@ class HeldBytes:
         """Have answers of a tenant that began after this one give way for so much more."""
         growing = self._growing[tenant_id]
         growing.add(room)
-        while self._by_tenant[tenant_id] + num_bytes > self.max_tenant_bytes:
+        while num_bytes > self._shared.left(tenant_id):
             last = max(growing, key=attrgetter("rank"))
             if last is room:
                 return
@@ -96,36 +97,29 @@ class HeldBytes:
 
     def take(self, tenant_id: UUID, num_bytes: int) -> None:
         """Count more. Raises: `TenantLimited`, `Overloaded`: there is no room."""
-        if self._by_tenant[tenant_id] + num_bytes > self.max_tenant_bytes:
-            raise self.refusal()
-        if self._num_bytes + num_bytes > self._max_bytes:
+        if num_bytes > self._shared.left(tenant_id):
+            if self._shared.is_above_its_own(tenant_id, num_bytes):
+                raise self.refusal()
             raise self._of_all(retry_after_s=_RETRY_AFTER_S)
-        self.hold(tenant_id, num_bytes)
+        self._shared.take(tenant_id, num_bytes)
 
     def ask(self, tenant_id: UUID, num_bytes: int) -> None:
         """Raise as `take` where there is no room; who holds nothing has it for one of any size."""
-        if self._by_tenant.get(tenant_id):
+        if self._shared.taken_by(tenant_id):
             self.take(tenant_id, num_bytes)
             self.give_back(tenant_id, num_bytes)
 
     def hold(self, tenant_id: UUID, num_bytes: int) -> None:
         """Count more that is there already, whatever room there is."""
-        self._by_tenant[tenant_id] += num_bytes
-        self._num_bytes += num_bytes
+        self._shared.take(tenant_id, num_bytes)
 
     def is_full(self, tenant_id: UUID) -> bool:
-        """Tell whether a tenant has all of its share, or all have everything."""
-        return (
-            self._by_tenant.get(tenant_id, 0) >= self.max_tenant_bytes
-            or self._num_bytes >= self._max_bytes
-        )
+        """Tell whether nothing more is left for a tenant."""
+        return not self._shared.left(tenant_id)
 
     def give_back(self, tenant_id: UUID, num_bytes: int) -> None:
         """Count less."""
-        self._num_bytes -= num_bytes
-        self._by_tenant[tenant_id] -= num_bytes
-        if not self._by_tenant[tenant_id]:
-            del self._by_tenant[tenant_id]
+        self._shared.give_back(tenant_id, num_bytes)
 
 
 def held_answers(max_bytes: int = MAX_BYTES) -> HeldBytes:

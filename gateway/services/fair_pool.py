@@ -14,8 +14,9 @@ so what is handed over must be made of short ones. Where it is not, as in decodi
 for some times as long before its next work begins: each short call that another thread makes
 outside of the interpreter is followed by a wait to come back in.
 
-Failures: what waits is bounded in bytes, for a tenant and in all; beyond it is refused at once.
-Work whose caller has left is not begun.
+Failures: what waits is bounded in bytes, for a tenant and in all, and less of a tenant where many
+wait (see `gateway.domain.shared_room`); beyond it is refused at once. Work whose caller has left is
+not begun.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from gateway.domain.shared_room import SharedRoom
 from gateway.errors import Overloaded, TenantLimited
 
 R = TypeVar("R")
@@ -67,12 +69,10 @@ class FairPool:
         self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix="fair-pool")
         self._num_idle = num_threads
         self._max_running = max(1, num_threads - 1)
-        self._max_waiting_bytes = max_waiting_bytes
-        self._max_tenant_bytes = max_tenant_bytes
         self._clock = clock
         self._on_used = on_used
         self._waiting: dict[UUID, deque[_Work]] = {}
-        self._waiting_bytes: defaultdict[UUID, int] = defaultdict(int)
+        self._room = SharedRoom(max_waiting_bytes, of_tenant=max_tenant_bytes)
         self._running: defaultdict[UUID, int] = defaultdict(int)
         # Where each tenant's next work starts, in seconds of the threads' time; those in the past
         # are forgotten.
@@ -101,7 +101,7 @@ class FairPool:
         self._waiting.setdefault(tenant_id, deque()).append(
             _Work(work, done, size_bytes, rest_ratio)
         )
-        self._waiting_bytes[tenant_id] += size_bytes
+        self._room.take(tenant_id, size_bytes)
         self._begin()
         return await done
 
@@ -116,16 +116,15 @@ class FairPool:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _check_room(self, tenant_id: UUID, size_bytes: int) -> None:
-        if not size_bytes:
+        if size_bytes <= self._room.left(tenant_id):
             return
-        if self._waiting_bytes.get(tenant_id, 0) + size_bytes > self._max_tenant_bytes:
+        if self._room.is_above_its_own(tenant_id, size_bytes):
             raise TenantLimited(
                 "Too many large requests of this tenant wait to be read.",
                 retry_after_s=_RETRY_AFTER_S,
                 limit="tenant.pool",
             )
-        if sum(self._waiting_bytes.values()) + size_bytes > self._max_waiting_bytes:
-            raise Overloaded("Too many large requests wait.", retry_after_s=_RETRY_AFTER_S)
+        raise Overloaded("Too many large requests wait.", retry_after_s=_RETRY_AFTER_S)
 
     def _begin(self) -> None:
         """Give idle threads to those whose turn it is."""
@@ -135,7 +134,7 @@ class FairPool:
             work = queue.popleft()
             if not queue:
                 del self._waiting[tenant_id]
-            self._waiting_bytes[tenant_id] -= work.size_bytes
+            self._room.give_back(tenant_id, work.size_bytes)
             if work.done.cancelled():
                 self._forget_idle(tenant_id)
                 continue
@@ -212,5 +211,4 @@ class FairPool:
         if tenant_id in self._waiting or self._running[tenant_id]:
             return
         self._running.pop(tenant_id, None)
-        self._waiting_bytes.pop(tenant_id, None)
         self._start_s = {tenant: at for tenant, at in self._start_s.items() if at > self._now_s}

@@ -3,20 +3,20 @@
 The event loop appends what is to be kept and goes on. The thread makes spans, encodes and posts
 them, a few requests at a time. A receiver that takes nothing, or does not answer, holds up the
 thread alone: what then does not fit into the queue is dropped and counted (`num_dropped`). No
-tenant may have more than a quarter of the places, nor more than a few a second of what is kept for
-its own sake: whoever meets its limit a thousand times a second is shown some of them, and costs no
-more than that.
+tenant may have more than a quarter of the places, less where many have theirs, nor more than a few
+a second of what is kept for its own sake: whoever meets its limit a thousand times a second is
+shown some of them, and costs no more than that.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
-from uuid import UUID
 
+from gateway.domain.shared_room import SharedRoom
 from gateway.domain.timeline import Timeline
 from gateway.telemetry.tenant_rate import TenantRate
 
@@ -57,11 +57,10 @@ class TraceExport:
         self._rate = TenantRate(per_s=_PER_S, burst=_BURST)
         self._encode = encode
         self._sender = sender
-        self._max_waiting = max_waiting
         self._delay_s = delay_s
         self._lock = threading.Lock()
         self._waiting: deque[Timeline] = deque()
-        self._of: Counter[UUID | None] = Counter()
+        self._room = SharedRoom(max_waiting, of_tenant=max(1, max_waiting // _OF_TENANT), least=1)
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._has_failed = False
@@ -89,12 +88,11 @@ class TraceExport:
             self.num_left_out += 1
             return False
         with self._lock:
-            full = len(self._waiting) >= self._max_waiting
-            if full or self._of[tenant_id] >= self._max_waiting // _OF_TENANT:
+            if not self._room.left(tenant_id):
                 self.num_dropped += 1
                 return False
             self._waiting.append(timeline)
-            self._of[tenant_id] += 1
+            self._room.take(tenant_id, 1)
             if len(self._waiting) == _BATCH:
                 self._wake.set()
         return True
@@ -125,9 +123,7 @@ class TraceExport:
         with self._lock:
             batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
             for timeline in batch:
-                self._of[timeline.tenant_id] -= 1
-                if not self._of[timeline.tenant_id]:
-                    del self._of[timeline.tenant_id]
+                self._room.give_back(timeline.tenant_id, 1)
         return batch
 
     def _send(self, batch: Sequence[Timeline]) -> None:

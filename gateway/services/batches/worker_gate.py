@@ -1,15 +1,17 @@
 """Bounds the requests of items that are read and not yet with the engine, in bytes.
 
-What is over a tenant's part waits for the tenant's own, and others go past it.
+What is over a tenant's part waits for the tenant's own, and others go past it. Where many have
+theirs the part is less (see `gateway.domain.shared_room`); who has nothing there has one item in.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from typing import Final
 from uuid import UUID
+
+from gateway.domain.shared_room import SharedRoom
 
 MAX_BYTES: Final = 64 << 20
 # What a tenant may have of it.
@@ -20,9 +22,7 @@ class ByteGate:
     """Let items in; one that alone is more than a part comes in by itself."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._num_bytes = 0
-        self._by_tenant: Counter[UUID] = Counter()
+        self._room = SharedRoom(max_bytes, of_tenant=int(max_bytes * TENANT_SHARE))
         self._waiting: list[tuple[UUID, int, asyncio.Future[None]]] = []
 
     async def enter(self, tenant_id: UUID, size_bytes: int) -> Callable[[], None]:
@@ -39,7 +39,7 @@ class ByteGate:
                     self._leave(tenant_id, size_bytes)
                 raise
         else:
-            self._take(tenant_id, size_bytes)
+            self._room.take(tenant_id, size_bytes)
         is_in = True
 
         def leave() -> None:
@@ -51,26 +51,19 @@ class ByteGate:
         return leave
 
     def _fits(self, tenant_id: UUID, size_bytes: int) -> bool:
-        of_tenant = self._by_tenant[tenant_id]
-        if of_tenant and of_tenant + size_bytes > self._max_bytes * TENANT_SHARE:
-            return False
-        return not self._num_bytes or self._num_bytes + size_bytes <= self._max_bytes
-
-    def _take(self, tenant_id: UUID, size_bytes: int) -> None:
-        self._num_bytes += size_bytes
-        self._by_tenant[tenant_id] += size_bytes
+        num_taken = self._room.num_taken
+        if not num_taken or size_bytes <= self._room.left(tenant_id):
+            return True
+        return not self._room.taken_by(tenant_id) and num_taken + size_bytes <= self._room.in_all
 
     def _leave(self, tenant_id: UUID, size_bytes: int) -> None:
-        self._num_bytes -= size_bytes
-        self._by_tenant[tenant_id] -= size_bytes
-        if not self._by_tenant[tenant_id]:
-            del self._by_tenant[tenant_id]
+        self._room.give_back(tenant_id, size_bytes)
         still = []
         for place in self._waiting:
             if place[2].cancelled():
                 continue
             if self._fits(place[0], place[1]):
-                self._take(place[0], place[1])
+                self._room.take(place[0], place[1])
                 place[2].set_result(None)
             else:
                 still.append(place)

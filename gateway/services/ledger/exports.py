@@ -5,8 +5,9 @@ so long. So an export is read from the store as fast as that gives it, into a fi
 there. Files have no name: a process that is killed leaves none. The first MiB of each stays in
 memory.
 
-Bounds: how many exports there are at a time, and what they take, of a tenant and in all; both from
-their first byte until the last is sent. All file work is done on threads.
+Bounds: how many exports there are at a time, and what they take, of a tenant and in all, less of a
+tenant where many have theirs; from their first byte until the last is sent. All file work is done
+on threads.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import asyncio
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from uuid import UUID
 
+from gateway.domain.shared_room import SharedRoom
 from gateway.errors import GatewayError, InvalidRequest, Overloaded, TenantLimited
 
 MAX_OPEN: Final = 16
@@ -29,14 +30,6 @@ MAX_TENANT_BYTES: Final = 128 << 20
 _IN_MEMORY_BYTES: Final = 1 << 20
 _PIECE_BYTES: Final = 64 << 10
 _RETRY_AFTER_S: Final = 10.0
-
-
-@dataclass(slots=True)
-class _Taken:
-    """Say what somebody's exports take."""
-
-    num_open: int = 0
-    size_bytes: int = 0
 
 
 class Exports:
@@ -55,21 +48,19 @@ class Exports:
         max_tenant_bytes: int = MAX_TENANT_BYTES,
     ) -> None:
         self._directory = directory
-        self._max_open = max_open
-        self._max_open_of_tenant = max_open_of_tenant
-        self._max_bytes = max_bytes
         self._max_tenant_bytes = max_tenant_bytes
-        self._taken: dict[UUID, _Taken] = {}
+        self._open = SharedRoom(max_open, of_tenant=max_open_of_tenant, least=1)
+        self._bytes = SharedRoom(max_bytes, of_tenant=max_tenant_bytes)
 
     @property
     def num_open(self) -> int:
         """Return how many exports are collected or sent now."""
-        return sum(taken.num_open for taken in self._taken.values())
+        return self._open.num_taken
 
     @property
     def size_bytes(self) -> int:
         """Return what they take."""
-        return sum(taken.size_bytes for taken in self._taken.values())
+        return self._bytes.num_taken
 
     @asynccontextmanager
     async def opened(self, whose: UUID) -> AsyncIterator[Export]:
@@ -77,28 +68,25 @@ class Exports:
 
         Raises: `TenantLimited`, `Overloaded`: as many as may be are there already.
         """
-        taken = self._taken.get(whose, _Taken())
-        if taken.num_open >= self._max_open_of_tenant:
+        if self._open.is_above_its_own(whose, 1):
             raise TenantLimited(
-                f"{taken.num_open} exports are under way already. Try again when they are read.",
+                f"{self._open.taken_by(whose)} exports are under way already. Try again when they "
+                "are read.",
                 code="too_many_exports",
                 retry_after_s=_RETRY_AFTER_S,
             )
-        if self.num_open >= self._max_open:
+        if not self._open.left(whose):
             raise _full()
-        self._taken[whose] = taken
-        taken.num_open += 1
-        export = Export(self._directory, lambda more: self._take(taken, export, more))
+        self._open.take(whose, 1)
+        export = Export(self._directory, lambda more: self._take(whose, export, more))
         try:
             yield export
         finally:
             export.close()
-            taken.num_open -= 1
-            taken.size_bytes -= export.size_bytes
-            if not taken.num_open:
-                del self._taken[whose]
+            self._open.give_back(whose, 1)
+            self._bytes.give_back(whose, export.size_bytes)
 
-    def _take(self, taken: _Taken, export: Export, more: int) -> None:
+    def _take(self, whose: UUID, export: Export, more: int) -> None:
         """Count bytes that an export is about to hold, or raise."""
         if export.size_bytes + more > self._max_tenant_bytes:
             raise InvalidRequest(
@@ -106,16 +94,16 @@ class Exports:
                 "time, or group by less.",
                 param="group_by",
             )
-        if taken.size_bytes + more > self._max_tenant_bytes:
+        if self._bytes.is_above_its_own(whose, more):
             raise TenantLimited(
                 "Another export takes the room for those of this tenant. Try again when it is "
                 "read.",
                 code="too_many_exports",
                 retry_after_s=_RETRY_AFTER_S,
             )
-        if self.size_bytes + more > self._max_bytes:
+        if more > self._bytes.left(whose):
             raise _full()
-        taken.size_bytes += more
+        self._bytes.take(whose, more)
 
 
 class Export:

@@ -15,21 +15,22 @@ A gateway elsewhere cannot read that journal: where the lease has passed and the
 the database yet, it runs the request again. Of the two runs the first that is stored is billed and
 is what later retries get, and the other's bill is nothing (see `gateway.store.idempotency`).
 
-Bounds: what waits here, in memory and on the disk, is `MAX_TENANT_BYTES` of answers a tenant and
-`MAX_BYTES` in all. An answer beyond them is not kept, only that it was given. With the database
-away no key is claimed, so there come no more than were running then. What a journal taken over
-holds was within the bounds of the process that wrote it. All on the event loop's thread.
+Bounds: what waits here, in memory and on the disk, is `MAX_TENANT_BYTES` of answers a tenant, less
+where many have theirs, and `MAX_BYTES` in all. An answer beyond them is not kept, only that it was
+given. With the database away no key is claimed, so there come no more than were running then. What
+a journal taken over holds was within the bounds of the process that wrote it. All on the event
+loop's thread.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
 from gateway.domain.idempotency import Claim, KeyedAnswer, KeyedRecord, SealedAnswer
+from gateway.domain.shared_room import SharedRoom
 from gateway.domain.usage import KeyedRow, Outcome, UsageRow
 
 MAX_TENANT_BYTES: Final = 32 << 20
@@ -60,11 +61,9 @@ class KeyedAnswers:
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self._append = append
-        self._max_tenant_bytes = max_tenant_bytes
-        self._max_bytes = max_bytes
         self._held: dict[UUID, UsageRow | None] = {}
         self._runs: dict[tuple[UUID, str], _Run] = {}
-        self._num_bytes: defaultdict[UUID, int] = defaultdict(int)
+        self._room = SharedRoom(max_bytes, of_tenant=max_tenant_bytes)
 
     def hold(self, claim: Claim, body_hash: bytes) -> None:
         """Hold the bill of a run back until `keep` or `let_go`."""
@@ -83,7 +82,7 @@ class KeyedAnswers:
         row = self._held.pop(claim.run_id, None)
         if row is None:
             return False
-        if not self._has_room(claim.tenant_id, answer):
+        if len(answer.sealed or b"") > self._room.left(claim.tenant_id):
             answer = replace(answer, content_type="", sealed=None)
         body_hash = self._runs[_name(claim)].record.body_hash
         self._append(KeyedRow.of(row, KeyedAnswer(claim.idempotency_key, body_hash, answer)))
@@ -102,9 +101,7 @@ class KeyedAnswers:
         if run is None or run.claim.run_id != claim.run_id:
             return
         del self._runs[_name(claim)]
-        self._num_bytes[claim.tenant_id] -= run.size_bytes
-        if not self._num_bytes[claim.tenant_id]:
-            del self._num_bytes[claim.tenant_id]
+        self._room.give_back(claim.tenant_id, run.size_bytes)
 
     def close(self) -> None:
         """Write what bills are held back: their runs were ended from outside."""
@@ -136,19 +133,12 @@ class KeyedAnswers:
         """Return whose ends are not in the database yet: their leases must not pass."""
         return [run.claim for run in self._runs.values()]
 
-    def _has_room(self, tenant_id: UUID, answer: SealedAnswer) -> bool:
-        size_bytes = len(answer.sealed or b"")
-        return (
-            self._num_bytes.get(tenant_id, 0) + size_bytes <= self._max_tenant_bytes
-            and sum(self._num_bytes.values()) + size_bytes <= self._max_bytes
-        )
-
     def _note(self, run: _Run) -> None:
         before = self._runs.get(_name(run.claim))
         if before is not None:
             self.forget(before.claim)
         self._runs[_name(run.claim)] = run
-        self._num_bytes[run.claim.tenant_id] += run.size_bytes
+        self._room.take(run.claim.tenant_id, run.size_bytes)
 
 
 def _name(claim: Claim) -> tuple[UUID, str]:

@@ -3,9 +3,9 @@
 Only what is sampled is kept, which was decided before (`Timeline.is_sampled`): errors, missed
 promises, what was preempted, degraded or slow, and a share of the rest. What a tenant can make of
 it is bounded three times over. A minute has so many records in all and a tenth of that for each
-tenant, of which refusals and other failures have a half, so that a flood of them hides nothing
-that was slow. What waits for the database is bounded in bytes, for each tenant too, and a record
-is of bounded size. What is over any bound is dropped and counted.
+tenant, less where many have theirs, of which refusals and other failures have a half, so that a
+flood of them hides nothing that was slow. What waits for the database is bounded in bytes, for each
+tenant too, and a record is of bounded size. What is over any bound is dropped and counted.
 
 The store may be away or slow: records wait up to the bound, a batch is tried again for a while and
 then let go of, and no request waits for any of it.
@@ -28,6 +28,7 @@ import msgspec
 
 from gateway.background import Background
 from gateway.domain.request_record import RequestRecord
+from gateway.domain.shared_room import SharedRoom
 from gateway.domain.timeline import Timeline
 from gateway.ports import Clock, RequestRecordStore
 from gateway.services.requests.details import record_of
@@ -82,14 +83,12 @@ class RequestRecorder:
         self._on_dropped = on_dropped
         self._clock = clock
         self._waiting: deque[tuple[RequestRecord, int]] = deque()
-        self._bytes: Counter[UUID] = Counter()
-        self._num_bytes = 0
+        self._room = SharedRoom(bounds.waiting_bytes, of_tenant=bounds.waiting_bytes // 4)
         self._arrived = asyncio.Event()
         self._tries = 0
         self._window_s = clock.monotonic()
-        # Of this minute: in all, of each tenant, and of those what failed.
-        self._num_told = 0
-        self._told: Counter[UUID] = Counter()
+        # Of this minute, and of that what failed.
+        self._told = self._minute()
         self._failed: Counter[UUID] = Counter()
 
     @property
@@ -151,38 +150,34 @@ class RequestRecorder:
         if num_bytes > MAX_RECORD_BYTES:
             self._on_dropped(Dropped.SIZE, 1)
             return
-        most = self._bounds.waiting_bytes
-        if self._num_bytes + num_bytes > most or self._bytes[tenant_id] + num_bytes > most // 4:
+        if num_bytes > self._room.left(tenant_id):
             self._on_dropped(Dropped.ROOM, 1)
             return
         self._waiting.append((record, num_bytes))
-        self._bytes[tenant_id] += num_bytes
-        self._num_bytes += num_bytes
+        self._room.take(tenant_id, num_bytes)
         self._arrived.set()
 
     def _takes(self, tenant_id: UUID, *, has_failed: bool) -> bool:
         """Count a record into this minute; False: it has had as many as it may."""
         now = self._clock.monotonic()
         if now - self._window_s >= _WINDOW_S:
-            self._window_s, self._num_told = now, 0
-            self._told.clear()
+            self._window_s, self._told = now, self._minute()
             self._failed.clear()
-        share = -(-self._bounds.per_minute // _TENANTS)
-        if self._num_told >= self._bounds.per_minute or self._told[tenant_id] >= share:
+        if not self._told.left(tenant_id):
             return False
         if has_failed:
-            if self._failed[tenant_id] >= -(-share // 2):
+            if self._failed[tenant_id] >= -(-self._told.of_tenant // 2):
                 return False
             self._failed[tenant_id] += 1
-        self._num_told += 1
-        self._told[tenant_id] += 1
+        self._told.take(tenant_id, 1)
         return True
+
+    def _minute(self) -> SharedRoom:
+        most = max(1, self._bounds.per_minute)
+        return SharedRoom(most, of_tenant=-(-most // _TENANTS), least=1)
 
     def _let_go(self, number: int) -> None:
         self._tries = 0
         for _ in range(number):
             record, num_bytes = self._waiting.popleft()
-            self._num_bytes -= num_bytes
-            self._bytes[record.tenant_id] -= num_bytes
-            if self._bytes[record.tenant_id] <= 0:
-                del self._bytes[record.tenant_id]
+            self._room.give_back(record.tenant_id, num_bytes)

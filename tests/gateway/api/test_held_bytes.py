@@ -29,27 +29,32 @@ TENANTS = [UUID(int=number) for number in range(5)]
 ROOM = 400_000  # a tenant has a quarter
 
 
+def left(held: dict[UUID, int], tenant: UUID) -> float:
+    """A quarter of what is free, less three quarters of what it holds: a third of the rest."""
+    return (400 - sum(held.values())) / 4 - held[tenant] * 3 / 4
+
+
 @given(
     st.lists(st.tuples(st.sampled_from(TENANTS), st.integers(1, 200), st.booleans()), max_size=60)
 )
 def test_what_is_taken_is_bounded_and_given_back(moves: list[tuple[UUID, int, bool]]) -> None:
-    """No tenant has more than a quarter, all together no more than all, and in the end nothing."""
+    """No tenant has more than a quarter, nor a third of what is free; in the end all is back."""
     bodies = HeldBytes(400)
     held: dict[UUID, int] = dict.fromkeys(TENANTS, 0)
     rooms = []
     for tenant, num_bytes, closes in moves:
         room = bodies.room(tenant)
-        fits_tenant, fits = held[tenant] + num_bytes <= 100, sum(held.values()) + num_bytes <= 400
+        fits_alone, fits = held[tenant] + num_bytes <= 100, num_bytes <= left(held, tenant)
         try:
             room.grow(num_bytes)
         except BodiesTooLarge:
-            assert not fits_tenant
+            assert not fits_alone
             continue
         except Saturated:
-            assert fits_tenant
+            assert fits_alone
             assert not fits
             continue
-        assert fits_tenant
+        assert fits_alone
         assert fits
         held[tenant] += num_bytes
         rooms.append(room)
@@ -63,18 +68,16 @@ def test_what_is_taken_is_bounded_and_given_back(moves: list[tuple[UUID, int, bo
     assert bodies.num_bytes == 0
 
 
-def test_the_last_to_come_does_not_pass_the_bound_of_all() -> None:
-    """Where four tenants have it all, a fifth gets no byte; where one is left, not two."""
+def test_what_is_there_already_counts_beyond_every_bound() -> None:
+    """It takes the room of its tenant, and then of all, until it is given back."""
     bodies = HeldBytes(400)
-    for tenant in TENANTS[:4]:
-        bodies.take(tenant, 100)
+    bodies.hold(TENANTS[0], 500)
+    assert bodies.is_full(TENANTS[1])
     with pytest.raises(Saturated):
-        bodies.take(TENANTS[4], 1)
-    bodies.give_back(TENANTS[0], 1)
-    with pytest.raises(Saturated):
-        bodies.take(TENANTS[4], 2)
-    bodies.take(TENANTS[4], 1)
-    assert bodies.num_bytes == 400
+        bodies.take(TENANTS[1], 1)
+    bodies.give_back(TENANTS[0], 104)
+    bodies.take(TENANTS[1], 1)
+    assert bodies.is_full(TENANTS[0])
 
 
 class ByToken:
@@ -199,16 +202,19 @@ async def test_bodies_that_never_end_hold_their_own_tenant_alone(server: Server)
 
 
 async def test_all_together_are_bounded_too(server: Server) -> None:
-    """Where four tenants hold all there is, a fifth is told that the server is full."""
-    slow = [Slow(99_000, BODY) for _ in range(4)]
+    """Where four hold all they get, a fourth of what is left is a fifth's; beyond, it is full."""
+    slow = [Slow(num_bytes, BODY) for num_bytes in (99_000, 74_000, 56_000, 42_000)]
     waiting = [
         asyncio.create_task(server.post(number, each)) for number, each in enumerate(slow, 1)
     ]
-    await settled(server, 396_000)
-    assert (await server.post(5, b" " * 5_000 + BODY)).status_code == 503
-    for each in slow:
+    await settled(server, 271_000)
+    assert (await server.post(4, b" " * 5_000 + BODY)).status_code == 503
+    assert (await server.post(5, b" " * 40_000 + BODY)).status_code == 503
+    assert (await server.post(5, b" " * 30_000 + BODY)).status_code == 200
+    # Each has more room for its last bytes once those that came later are gone.
+    for each, task in reversed(list(zip(slow, waiting, strict=True))):
         each.go_on.set()
-    assert [(await task).status_code for task in waiting] == [200] * 4
+        assert (await task).status_code == 200
     assert server.bodies.num_bytes == 0
 
 

@@ -118,7 +118,7 @@ def test_what_a_dead_process_journalled_is_waited_for() -> None:
 def test_what_waits_is_bounded_by_tenant_and_in_all() -> None:
     """Beyond a bound it is kept that there was an answer, and no other tenant suffers."""
     journal: list[UsageRow] = []
-    keyed = KeyedAnswers(journal.append, max_tenant_bytes=600, max_bytes=800)
+    keyed = KeyedAnswers(journal.append, max_tenant_bytes=600, max_bytes=1000)
     rows = [usage_row(tenant_id=UUID(int=n)) for n in (1, 1, 1, 2, 2)]
     for number, row in enumerate(rows):
         assert run_to_end(keyed, row, str(number))
