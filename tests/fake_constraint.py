@@ -14,6 +14,7 @@ class Spelled:
     """Allow one of `spelled[i]` as output token i, and after them the end alone."""
 
     is_worn = False
+    grown_bytes = 0
 
     def __init__(self, spelled: Sequence[Sequence[int]], *, end: int, place: int = 0) -> None:
         self.spelled, self.end, self.place = spelled, end, place

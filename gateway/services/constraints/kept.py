@@ -1,19 +1,19 @@
 """Compiled grammars that are kept, by tenant: none shares one with another, or could time it.
 
 The least recently used go first: a tenant's own where it is above its bytes, and where all
-together are above theirs, those of whoever has the most.
+together are above theirs, those of whoever has the most. What answers add to one is counted too.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from engine.contract import TokenConstraint
 
-MAX_TENANT_BYTES: Final = 16 << 20
+MAX_TENANT_BYTES: Final = 32 << 20
 MAX_BYTES: Final = 128 << 20
 
 
@@ -25,20 +25,38 @@ class GrammarKey(NamedTuple):
 
 
 class Wears(TokenConstraint, Protocol):
-    """Tell whether a constraint has been used so much that another is to be compiled."""
+    """Tell whether a constraint has been used so much that another is to be compiled, and what it
+    takes more by now than when it was."""
 
     @property
     def is_worn(self) -> bool: ...
+    @property
+    def grown_bytes(self) -> int: ...
+
+
+@dataclass(slots=True)
+class _Kept:
+    constraint: Wears
+    compiled_bytes: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.compiled_bytes + self.constraint.grown_bytes
 
 
 @dataclass(slots=True)
 class _Shelf:
-    kept: OrderedDict[GrammarKey, tuple[Wears, int]]
+    kept: OrderedDict[GrammarKey, _Kept] = field(default_factory=OrderedDict)
+    # As they were last looked at.
     num_bytes: int = 0
 
 
 class KeptGrammars:
-    """Keep compiled grammars within bounds of bytes; used on one thread."""
+    """Keep compiled grammars within bounds of bytes; used on one thread.
+
+    A tenant's are looked at whenever it asks for one: those that are worn go, and the others count
+    what they have grown to.
+    """
 
     def __init__(
         self, *, max_tenant_bytes: int = MAX_TENANT_BYTES, max_bytes: int = MAX_BYTES
@@ -51,39 +69,44 @@ class KeptGrammars:
     def get(self, tenant_id: UUID, key: GrammarKey) -> TokenConstraint | None:
         """Return what is kept for a tenant, unless it is worn; it is the last to go from now on."""
         shelf = self._shelves.get(tenant_id)
-        if shelf is None or key not in shelf.kept:
+        if shelf is None:
             return None
-        shelf.kept.move_to_end(key)
-        constraint, _ = shelf.kept[key]
-        return None if constraint.is_worn else constraint
+        found = shelf.kept.get(key)
+        if found is not None:
+            shelf.kept.move_to_end(key)
+        self._look_at(tenant_id)
+        return None if found is None or found.constraint.is_worn else found.constraint
 
     def put(self, tenant_id: UUID, key: GrammarKey, constraint: Wears, num_bytes: int) -> None:
-        """Keep one for a tenant, of so many bytes; one above all bounds is not kept.
-
-        Those of it that are worn, which hold more than they did, are not any more.
-        """
+        """Keep one for a tenant, compiled to so many bytes; one above all bounds is not kept."""
         if num_bytes > self._max_tenant_bytes:
             return
-        shelf = self._shelves.setdefault(tenant_id, _Shelf(OrderedDict()))
-        for worn in [one for one, (kept, _) in shelf.kept.items() if kept.is_worn]:
-            self._drop(shelf, worn)
-        if key in shelf.kept:
-            return
-        shelf.kept[key] = (constraint, num_bytes)
-        shelf.num_bytes += num_bytes
-        self.num_bytes += num_bytes
+        shelf = self._shelves.setdefault(tenant_id, _Shelf())
+        before = shelf.kept.get(key)
+        if before is None or before.constraint.is_worn:
+            shelf.kept[key] = _Kept(constraint, num_bytes)
+        self._look_at(tenant_id)
+
+    def _look_at(self, tenant_id: UUID) -> None:
+        """Count what a tenant's have grown to, and keep to the bounds."""
+        shelf = self._shelves[tenant_id]
+        for worn in [key for key, one in shelf.kept.items() if one.constraint.is_worn]:
+            del shelf.kept[worn]
+        self._count(shelf, sum(one.num_bytes for one in shelf.kept.values()))
         while shelf.num_bytes > self._max_tenant_bytes:
             self._drop_oldest(tenant_id)
         while self.num_bytes > self._max_bytes:
             self._drop_oldest(max(self._shelves, key=lambda one: self._shelves[one].num_bytes))
+        if not shelf.kept:
+            self._shelves.pop(tenant_id, None)
 
     def _drop_oldest(self, tenant_id: UUID) -> None:
         shelf = self._shelves[tenant_id]
-        self._drop(shelf, next(iter(shelf.kept)))
+        shelf.kept.popitem(last=False)
+        self._count(shelf, sum(one.num_bytes for one in shelf.kept.values()))
         if not shelf.kept:
             del self._shelves[tenant_id]
 
-    def _drop(self, shelf: _Shelf, key: GrammarKey) -> None:
-        _, num_bytes = shelf.kept.pop(key)
-        shelf.num_bytes -= num_bytes
-        self.num_bytes -= num_bytes
+    def _count(self, shelf: _Shelf, num_bytes: int) -> None:
+        self.num_bytes += num_bytes - shelf.num_bytes
+        shelf.num_bytes = num_bytes

@@ -59,3 +59,26 @@ def test_a_worn_grammar_is_kept_for_nobody() -> None:
     kept.put(ACME, key(0), fresh, 100)
     assert kept.get(ACME, key(0)) is fresh
     assert kept.num_bytes == 100
+
+
+def test_what_answers_add_to_a_grammar_counts() -> None:
+    """As its tenant asks for any, its oldest go for it; in all, those of who has the most."""
+    kept = KeptGrammars(max_tenant_bytes=1000, max_bytes=1500)
+    mine = [Spelled([], end=1) for _ in range(4)]
+    for number, constraint in enumerate(mine):
+        kept.put(ACME, key(number), constraint, 100)
+    kept.put(OTHER, key(0), Spelled([], end=1), 600)
+    mine[1].grown_bytes = 750
+    assert kept.get(ACME, key(3)) is mine[3]
+    # 1,150 of a thousand: the oldest went, and then the one that grew.
+    assert kept.num_bytes == 200 + 600
+    assert [kept.get(ACME, key(number)) is not None for number in range(4)] == [
+        *(False, False, True, True)
+    ]
+    mine[3].grown_bytes = 750
+    assert kept.get(ACME, key(3)) is mine[3]
+    assert (kept.num_bytes, kept.get(ACME, key(2))) == (850 + 600, None)
+    kept.put(UUID(int=3), key(0), Spelled([], end=1), 100)
+    assert kept.get(ACME, key(3)) is None
+    assert kept.get(OTHER, key(0)) is not None
+    assert kept.num_bytes == 600 + 100

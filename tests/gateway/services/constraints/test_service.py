@@ -33,6 +33,7 @@ from gateway.services.constraints import (
     lark_spec,
     regex_spec,
 )
+from gateway.services.constraints.matching import GrammarConstraint
 
 pytestmark = pytest.mark.anyio
 
@@ -364,3 +365,22 @@ def test_half_of_a_pair_is_no_text() -> None:
     ):
         with pytest.raises(ConstraintRefused):
             make()
+
+
+async def test_states_that_masks_add_are_counted(constraints: Constraints) -> None:
+    """Of a pattern that makes thousands of them some MiB, bounded; of a short one nothing."""
+    many = r"(\p{L}|\p{N}){0,200}q(\p{L}|[a-z ]){10,2000}x(.|\n){3,3000}"
+    grown = []
+    for pattern in (many, "[0-9]{4}-[0-9]{2}"):
+        whole = await compiled(constraints, regex_spec(pattern, param="p"))
+        one, rng = whole.copy(), random.Random(1)
+        with contextlib.suppress(ConstraintFailed):
+            for _ in range(1500):
+                may = sorted(allowed(one) - {END})
+                if not may:
+                    break
+                one.accept([rng.choice(may)])
+        assert isinstance(whole, GrammarConstraint)
+        grown.append(whole.grown_bytes)
+    assert 1 << 20 < grown[0] <= 18 << 20
+    assert grown[1] < 1 << 20
