@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 TICK_S: Final = 1.0
 STREAM_S: Final = 300.0
 MAX_CLIENTS: Final = 500
+# Of these one person's, with all of their tabs and sessions.
+MAX_OF_ONE: Final = 50
 # So many are told in a row, in about a millisecond, and then what else goes on has its turn:
 # all within half a tick.
 _TOGETHER, _APART_S = 40, 0.01
@@ -88,24 +90,33 @@ class LiveHub:
                 await asyncio.sleep(_APART_S)
             one.take(made)
 
-    def stream(self) -> LiveStream:
-        """Answer with snapshots. Raises: `Overloaded`: too many watch, or the server stops."""
+    def stream(self, of: str) -> LiveStream:
+        """Answer `of` somebody with snapshots.
+
+        Raises: `Overloaded`: too many watch, or too many of theirs, or the server stops.
+        """
         if self.num_clients >= MAX_CLIENTS:
             raise Overloaded("Too many watch already. Try again later.", retry_after_s=10)
+        if sum(one.of == of for one in self._clients) >= MAX_OF_ONE:
+            raise Overloaded("You watch in too many places already.", retry_after_s=10)
         if self._is_over():
             raise Overloaded("The server is shutting down.", code="shutting_down", retry_after_s=5)
-        return LiveStream(self._clients)
+        return LiveStream(self._clients, of)
 
 
 class LiveStream(Response):
-    """Send snapshots to one client, until it goes, its time is over, or the server stops.
+    """Send snapshots to one client `of` somebody, until it goes, its time is over, or the server
+    stops.
 
     While it is sent it is among `clients`. Nearly all snapshots are written where they are handed
     out; a client that is behind is told of one, and waits for the next when that is on its way.
     """
 
-    def __init__(self, clients: dict[LiveStream, None], *, stream_s: float = STREAM_S) -> None:
+    def __init__(
+        self, clients: dict[LiveStream, None], of: str, *, stream_s: float = STREAM_S
+    ) -> None:
         super().__init__()
+        self.of = of
         self._clients = clients
         self._stream_s = stream_s
         self._coming: asyncio.Future[bytes] | None = None

@@ -13,7 +13,7 @@ from admin_ui.overview_figures import columns_of, figures_of
 from admin_ui.pages import Pages
 from admin_ui.screens import screen
 from admin_ui.services import UiServices
-from gateway.api.admin.routing import VIEWERS
+from gateway.api.admin.routing import VIEWERS, admin_of
 
 _MAX_SHARES: Final = 10
 
@@ -50,7 +50,7 @@ class _Overview:
         return self._pages.answer(request, "overview_shares.html", self._shown(view))
 
     async def live(self, request: Request) -> Response:
-        return self._services.hub.stream()
+        return self._services.hub.stream(admin_of(request).name)
 
     def _shown(self, view: Mapping[str, Any]) -> dict[str, Any]:
         return {

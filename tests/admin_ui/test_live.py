@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from admin_ui.live import MAX_CLIENTS, LiveHub, LiveStream
+from admin_ui.live import MAX_CLIENTS, MAX_OF_ONE, LiveHub, LiveStream
 from gateway.api.front import REST
 from gateway.api.write_now import WRITE_NOW
 from gateway.errors import Overloaded, StoreUnavailable
@@ -50,7 +50,7 @@ class Client:
         self.may_read = asyncio.Event()
         self.may_read.set()
         self._gone = asyncio.Event()
-        self._stream = LiveStream(hub._clients, **options)
+        self._stream = LiveStream(hub._clients, "ann", **options)
         self.session = Watched()
         self.num_begun = 0
         # Sent by a task that was woken for it, or written where it was handed out.
@@ -219,7 +219,7 @@ async def test_streams_end_with_the_server(hub: LiveHub, view: CountedView) -> N
     await hub.tell()
     await asyncio.wait_for(client.task, 1)
     with pytest.raises(Overloaded):
-        hub.stream()
+        hub.stream("ann")
 
 
 async def test_a_stream_ends_by_itself(hub: LiveHub) -> None:
@@ -231,6 +231,14 @@ async def test_a_stream_ends_by_itself(hub: LiveHub) -> None:
 
 async def test_there_are_only_so_many(hub: LiveHub) -> None:
     """Beyond a number of streams the next one is refused."""
-    hub._clients = dict.fromkeys(LiveStream({}) for _ in range(MAX_CLIENTS))
+    hub._clients = dict.fromkeys(LiveStream({}, f"{number}") for number in range(MAX_CLIENTS))
     with pytest.raises(Overloaded):
-        hub.stream()
+        hub.stream("ann")
+
+
+async def test_nobody_takes_the_streams_of_others(hub: LiveHub) -> None:
+    """Who has opened a share of them is refused another one, and everybody else has theirs."""
+    hub._clients = dict.fromkeys(LiveStream({}, "ann") for _ in range(MAX_OF_ONE))
+    with pytest.raises(Overloaded, match="You watch"):
+        hub.stream("ann")
+    assert hub.stream("bob").of == "bob"
