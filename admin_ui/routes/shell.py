@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -51,7 +52,7 @@ async def search(request: Request) -> Response:
         return see(f"{base}/keys/{text}")
     if base == PORTAL:
         return see(base)
-    return see(f"/admin/tenants?q={text}") if text else see("/admin/tenants")
+    return see(f"/admin/tenants?{urlencode({'q': text})}") if text else see("/admin/tenants")
 
 
 def _keep(response: Response, name: str, value: str) -> Response:

@@ -267,6 +267,7 @@ async def test_a_request_is_told_as_it_happened(owner: httpx.AsyncClient) -> Non
     [
         ("req_" + "a" * 32, "/admin/requests/req_" + "a" * 32),
         ("acme", "/admin/tenants?q=acme"),
+        ("acme&plan=free #1 50%", "/admin/tenants?q=acme%26plan%3Dfree+%231+50%25"),
         ("", "/admin/tenants"),
     ],
 )
