@@ -29,6 +29,8 @@ from gateway.store.tables import organisations, tenants
 _ORDER: Final = Keyset((users.c.name, users.c.id))
 # Of servers that start one after the other, before anybody has signed in.
 _MAX_FIRST_LINKS: Final = 8
+# Who a link is for that makes the first owner, in the audit log.
+_FIRST_OWNER: Final = "first owner"
 _SUBJECTS: Final = "uq_users_organisation_id_subject"
 # What decides what a session may: it ends with any of them.
 _RIGHTS: Final = ("role", "tenant_id", "suspended_at", "subject", "password_hash")
@@ -159,6 +161,16 @@ class SqlUsers:
             )
             if user is not None:
                 await self._audited(connection, actor, "user.link", organisation_id, user, user)
+            else:
+                # Nobody has a name yet, and yet whoever follows it is an owner.
+                entry = AuditEntry(
+                    action="user.link",
+                    object_kind="user",
+                    object_id=_FIRST_OWNER,
+                    organisation_id=organisation_id,
+                    after={"role": AdminRole.OWNER.value},
+                )
+                await self._audit.append(connection, actor, entry)
         return user
 
     async def link_is_for(self, mac: bytes) -> tuple[bool, str | None]:

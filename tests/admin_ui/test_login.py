@@ -63,6 +63,18 @@ async def test_the_first_link_makes_an_owner_once(store: Store) -> None:
     assert await pages.people.first_link() is None
 
 
+async def test_a_link_for_the_first_owner_is_told(store: Store) -> None:
+    """Whoever makes one has a record in the audit log, with their address and without the link."""
+    pages = await open_pages(store)
+    link = await pages.users.first_link(CALLER.actor("local", AdminRole.OWNER))
+    async with store.database.platform() as connection:
+        query = select(audit_log).where(audit_log.c.action == "user.link")
+        row = (await connection.execute(query)).one()
+    assert (row.actor, row.ip, row.object_id) == ("local", "192.0.2.9", "first owner")
+    assert row.after == {"role": "owner"}
+    assert link not in str(row)
+
+
 async def test_a_link_that_is_late_or_made_up_sets_nothing(store: Store) -> None:
     """A link past its hour, one of another server and one with a letter changed are refused."""
     pages = await open_pages(store)
