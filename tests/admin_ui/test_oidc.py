@@ -6,6 +6,8 @@ import asyncio
 import base64
 import hmac
 import json
+import ssl
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +22,7 @@ from sqlalchemy import update
 from gateway.domain.admin import SYSTEM, AdminRole
 from gateway.domain.page import PageRequest
 from gateway.domain.sign_in import User
-from gateway.errors import Conflict, InvalidRequest
+from gateway.errors import Conflict, InvalidRequest, IssuerUnavailable
 from gateway.services.sign_in import Issuer, IssuerOptions
 from gateway.store import Store
 from gateway.store.sign_in_tables import users
@@ -362,6 +364,27 @@ async def test_an_issuer_that_is_away_or_lies_of_itself_is_told(store: Store) ->
         assert (await client.get(BEGIN)).status_code == 503
         town.clock.ahead_s += 3
         assert (await client.get(BEGIN)).status_code == 303
+
+
+async def test_certificates_are_read_once_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However often an issuer is asked, certificates are read once, and not on the loop's thread."""
+    read, threads = ssl.create_default_context, []
+
+    def noted(*args: Any, **options: Any) -> ssl.SSLContext:
+        threads.append(threading.current_thread())
+        return read(*args, **options)
+
+    monkeypatch.setattr(ssl, "create_default_context", noted)
+    clock = Clock()
+    issuer = Issuer(replace(OPTIONS, issuer="http://127.0.0.1:1"), clock=clock)
+    for _ in range(3):
+        with pytest.raises(IssuerUnavailable):
+            await issuer.look()
+        clock.ahead_s += 3
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
 
 
 async def test_new_keys_of_the_issuer_are_asked_for(store: Store) -> None:

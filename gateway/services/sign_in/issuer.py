@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -77,6 +78,7 @@ class Issuer:
         self.options = options
         self._clock = clock
         self._transport = transport
+        self._tls: ssl.SSLContext | None = None
         self._asking = asyncio.Lock()
         self._known: dict[str, Any] | None = None
         self._keys: Any = None
@@ -250,8 +252,15 @@ class Issuer:
     ) -> tuple[int, dict[str, Any]]:
         """Return the status and the JSON object of an answer. Raises: `IssuerUnavailable`."""
         raw = b""
+        if self._tls is None:
+            # In a thread, and once: reading certificates takes time that the event loop has not.
+            self._tls = await asyncio.to_thread(lambda: httpx.create_ssl_context(trust_env=False))
         apart = httpx.AsyncClient(
-            timeout=_TIMEOUT_S, trust_env=False, follow_redirects=False, transport=self._transport
+            timeout=_TIMEOUT_S,
+            trust_env=False,
+            follow_redirects=False,
+            verify=self._tls,
+            transport=self._transport,
         )
         head = {"accept": "application/json", **head}
         try:
