@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import hmac
 import json
 import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
+import tracemalloc
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -369,7 +371,7 @@ async def test_an_issuer_that_is_away_or_lies_of_itself_is_told(store: Store) ->
 async def test_certificates_are_read_once_beside_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However often an issuer is asked, certificates are read once, and not on the loop's thread."""
+    """However often an issuer is asked, they are read once, and not on the loop's thread."""
     read, threads = ssl.create_default_context, []
 
     def noted(*args: Any, **options: Any) -> ssl.SSLContext:
@@ -385,6 +387,34 @@ async def test_certificates_are_read_once_beside_the_event_loop(
         clock.ahead_s += 3
     assert len(threads) == 1
     assert threads[0] is not threading.main_thread()
+
+
+async def test_what_an_issuer_packs_small_is_not_unpacked() -> None:
+    """An answer that is 32 MiB once unpacked is not read as what it is not, and takes no memory."""
+    packed = gzip.compress(b" " * (32 << 20))
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert request.headers["accept-encoding"] == "identity"
+        return httpx.Response(200, headers={"content-encoding": "gzip"}, stream=Packed(packed))
+
+    issuer = Issuer(OPTIONS, transport=httpx.MockTransport(answer))
+    tracemalloc.start()
+    try:
+        with pytest.raises(IssuerUnavailable):
+            await issuer.look()
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+class Packed(httpx.AsyncByteStream):
+    """Send bytes as they are, in one piece."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._data
 
 
 async def test_new_keys_of_the_issuer_are_asked_for(store: Store) -> None:
