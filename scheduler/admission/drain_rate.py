@@ -5,6 +5,10 @@ of it in truth is less where requests wait for slots or blocks, or where chunks 
 there is a backlog what was drained is compared with what the model would have drained, and the
 ratio of the last seconds corrects what is predicted. Without a backlog it goes back to one.
 
+While nothing runs there are no steps to learn from, and a machine on which everybody has just given
+up would be judged by its last one: who is refused for that makes no step either, and would be
+refused for ever. So what was learned of a backlog fades while the machine rests too.
+
 Slots become free when others end, which no step model knows: how many did in the last seconds
 tells how long it takes until enough have.
 """
@@ -21,6 +25,7 @@ _RATE_S = 4.0
 _ENDS_S = 10.0
 _CHUNK_STEPS = 16.0
 _LEAST_RATIO = 0.02
+_NO_ROWS = StepFeatures()
 
 
 class DrainRate:
@@ -29,10 +34,12 @@ class DrainRate:
     def __init__(self, info: EngineInfo, step_model: StepModel) -> None:
         self.depth = info.depth
         self._step_model = step_model
-        self._chunk_tokens = float(info.max_num_batched_tokens)
+        self._most_tokens = self._chunk_tokens = float(info.max_num_batched_tokens)
         self._context_tokens = 0.0
         self._step_s = 0.0
         self._last_s = -math.inf
+        # From when it rests if no step comes back before.
+        self._rests_s = math.inf
         self._decodes = StepFeatures()
         # All fade with time: tokens that were drained, and that the model would have; rows that
         # ended, and in how long.
@@ -56,9 +63,11 @@ class DrainRate:
         self, features: StepFeatures, step_s: float, now: float, *, is_backlogged: bool
     ) -> None:
         """Learn from a step; `is_backlogged` says that some of the queue did not get into it."""
+        self.rest(now - step_s)
         self._last_s = now
         self._decodes = features
         self._step_s += (step_s - self._step_s) * (0.1 if self._step_s else 1.0)
+        self._rests_s = now + self.depth * self._step_s
         num_tokens = features.num_prefill_tokens
         if is_backlogged and num_tokens:
             self._chunk_tokens += (num_tokens - self._chunk_tokens) / _CHUNK_STEPS
@@ -82,19 +91,45 @@ class DrainRate:
             return 0.0
         return num_slots * self._ended_in_s / max(self._ended, 0.5)
 
-    def wait_s(self, num_tokens: float, now: float, *, is_running: bool) -> float:
+    def rest(self, until_s: float) -> None:
+        """Let what was learned of a backlog fade by how long nothing has run and waited."""
+        rested_s = until_s - self._rests_s
+        if rested_s <= 0.0:
+            return
+        self._rests_s = until_s
+        faded = math.exp(-rested_s / _RATE_S)
+        self._drained = self._expected - (self._expected - self._drained) * faded
+        self._chunk_tokens = self._most_tokens - (self._most_tokens - self._chunk_tokens) * faded
+        self._context_tokens *= faded
+        self._full_step_s = max(1e-9, self._price(self._chunk_tokens))
+
+    def wait_s(
+        self,
+        num_tokens: float,
+        now: float,
+        *,
+        is_running: bool,
+        num_behind: float = math.inf,
+        inflow_per_s: float = 0.0,
+    ) -> float:
         """Predict when the last of `num_tokens` that are prefilled from now on is, from now.
 
-        Steps in flight end first. Beyond one step the last one is as full as the others, with
-        what comes later.
+        Steps in flight end first. Beyond one step the last one is as full as the others with what
+        comes later: `num_behind` tokens at most, and those that come until it begins.
         """
         in_flight_s = 0.0
         if is_running:
             in_flight_s = max(0.0, self._last_s + self.depth * self._step_s - now)
+        elif self._decodes != _NO_ROWS:
+            self._decodes = _NO_ROWS
+            self._full_step_s = max(1e-9, self._price(self._chunk_tokens))
         if num_tokens <= self._chunk_tokens:
             return in_flight_s + self._price(num_tokens) / self.ratio
-        num_steps = math.ceil(num_tokens / self._chunk_tokens)
-        return in_flight_s + num_steps * self._full_step_s / self.ratio
+        num_full = math.ceil(num_tokens / self._chunk_tokens) - 1
+        full_s = in_flight_s + num_full * self._full_step_s / self.ratio
+        num_last = num_tokens - num_full * self._chunk_tokens
+        num_last = min(self._chunk_tokens, num_last + num_behind + inflow_per_s * full_s)
+        return full_s + self._price(num_last) / self.ratio
 
     def tokens_per_s(self) -> float:
         """Predict how many prompt tokens a second are computed with a backlog."""

@@ -140,6 +140,10 @@ class QueueAhead:
         num_queued = queued * len(self.tree) / waiting if waiting else 0.0
         return num_queued + (num_tokens - queued) / max(1.0, self._mean_tokens)
 
+    def inflow_per_s(self, now: float) -> float:
+        """Say how many tokens a second have joined lately, of all bands."""
+        return sum(inflow.tokens_per_s(now) for inflow in self._inflows.values())
+
     def shares(self, request: Request | Sender) -> Shares:
         """Say what part of its band's service is due to who sends a request."""
         return self._sharers.shares(request)

@@ -38,7 +38,9 @@ class Waits:
 
     def predict(self, sequence: Sequence, now: float, *, at_most_s: float = math.inf) -> Wait:
         """Predict the wait of a request; one above `at_most_s` is not looked at as closely."""
-        sure_s = self._rate.wait_s(sequence.num_uncached, now, is_running=len(self._running) > 0)
+        if not len(self._running) and not len(self._queue.tree):
+            self._rate.rest(now)
+        sure_s = self._wait_s(sequence.num_uncached, now)
         # The rate is that of usual prompts: one of a hundred thousand tokens takes longer for each.
         sure_s = max(sure_s, sequence.prefill_s)
         first_s = self._round_s(sequence, now, 0.0, sure_s)
@@ -108,13 +110,19 @@ class Waits:
     def _drain_s(self, ahead: Ahead, sequence: Sequence, now: float) -> float:
         """Predict when the bands above are empty and it is served, or their share has served it."""
         own = ahead.others + ahead.own + self._under_way_before(sequence, now)
-        is_running = len(self._running) > 0
-        wait_s = self._rate.wait_s(
-            (own + ahead.higher) / (1.0 - ahead.lower_share), now, is_running=is_running
-        )
+        wait_s = self._wait_s((own + ahead.higher) / (1.0 - ahead.lower_share), now)
         if ahead.share and ahead.higher:
-            by_share_s = self._rate.wait_s(
-                (own + _TURN_TOKENS) / ahead.share, now, is_running=is_running
-            )
-            wait_s = min(wait_s, by_share_s)
+            wait_s = min(wait_s, self._wait_s((own + _TURN_TOKENS) / ahead.share, now))
         return wait_s
+
+    def _wait_s(self, num_tokens: float, now: float) -> float:
+        """Predict when so many tokens are computed, and what may fill the last of their steps."""
+        waiting = sum(band.waiting_tokens for band in self._queue.tree.bands.values())
+        begun = sum(other.num_tokens - other.num_computed for other in self._running.prefilling)
+        return self._rate.wait_s(
+            num_tokens,
+            now,
+            is_running=len(self._running) > 0,
+            num_behind=waiting + begun,
+            inflow_per_s=self._queue.inflow_per_s(now),
+        )
