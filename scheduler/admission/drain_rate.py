@@ -45,7 +45,7 @@ class DrainRate:
         # ended, and in how long.
         self._drained = self._expected = 0.0
         self._ended = self._ended_in_s = 0.0
-        self._full_step_s = max(1e-9, self._price(self._chunk_tokens))
+        self._price_full_step()
 
     @property
     def ratio(self) -> float:
@@ -74,7 +74,7 @@ class DrainRate:
             context = features.prefill_context_tokens
             self._context_tokens += (context - self._context_tokens) / _CHUNK_STEPS
         faded = math.exp(-step_s / _RATE_S)
-        self._full_step_s = max(1e-9, self._price(self._chunk_tokens))
+        self._price_full_step()
         expected = self._chunk_tokens / self._full_step_s * step_s
         self._drained = self._drained * faded + (num_tokens if is_backlogged else expected)
         self._expected = self._expected * faded + expected
@@ -101,7 +101,11 @@ class DrainRate:
         self._drained = self._expected - (self._expected - self._drained) * faded
         self._chunk_tokens = self._most_tokens - (self._most_tokens - self._chunk_tokens) * faded
         self._context_tokens *= faded
-        self._full_step_s = max(1e-9, self._price(self._chunk_tokens))
+        self._price_full_step()
+
+    def fits_a_step(self, num_tokens: float) -> bool:
+        """Tell whether so many are computed in one step, whatever comes behind them."""
+        return num_tokens <= self._chunk_tokens
 
     def wait_s(
         self,
@@ -122,8 +126,8 @@ class DrainRate:
             in_flight_s = max(0.0, self._last_s + self.depth * self._step_s - now)
         elif self._decodes != _NO_ROWS:
             self._decodes = _NO_ROWS
-            self._full_step_s = max(1e-9, self._price(self._chunk_tokens))
-        if num_tokens <= self._chunk_tokens:
+            self._price_full_step()
+        if self.fits_a_step(num_tokens):
             return in_flight_s + self._price(num_tokens) / self.ratio
         num_full = math.ceil(num_tokens / self._chunk_tokens) - 1
         full_s = in_flight_s + num_full * self._full_step_s / self.ratio
@@ -134,6 +138,9 @@ class DrainRate:
     def tokens_per_s(self) -> float:
         """Predict how many prompt tokens a second are computed with a backlog."""
         return self._chunk_tokens / self._full_step_s * self.ratio
+
+    def _price_full_step(self) -> None:
+        self._full_step_s = max(1e-9, self._price(self._chunk_tokens))
 
     def _price(self, num_tokens: float) -> float:
         decodes = self._decodes

@@ -38,10 +38,8 @@ class Wears(TokenConstraint, Protocol):
 class _Kept:
     constraint: Wears
     compiled_bytes: int
-
-    @property
-    def num_bytes(self) -> int:
-        return self.compiled_bytes + self.constraint.grown_bytes
+    # As it was last looked at.
+    num_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -74,7 +72,8 @@ class KeptGrammars:
         found = shelf.kept.get(key)
         if found is not None:
             shelf.kept.move_to_end(key)
-        self._look_at(tenant_id)
+        self._look_at(shelf)
+        self._hold_to_bounds(tenant_id)
         return None if found is None or found.constraint.is_worn else found.constraint
 
     def put(self, tenant_id: UUID, key: GrammarKey, constraint: Wears, num_bytes: int) -> None:
@@ -82,17 +81,23 @@ class KeptGrammars:
         if num_bytes > self._max_tenant_bytes:
             return
         shelf = self._shelves.setdefault(tenant_id, _Shelf())
-        before = shelf.kept.get(key)
-        if before is None or before.constraint.is_worn:
-            shelf.kept[key] = _Kept(constraint, num_bytes)
-        self._look_at(tenant_id)
+        self._look_at(shelf)
+        if key not in shelf.kept:
+            shelf.kept[key] = new = _Kept(constraint, num_bytes)
+            self._count(shelf, new, num_bytes + constraint.grown_bytes)
+        self._hold_to_bounds(tenant_id)
 
-    def _look_at(self, tenant_id: UUID) -> None:
-        """Count what a tenant's have grown to, and keep to the bounds."""
+    def _look_at(self, shelf: _Shelf) -> None:
+        """Let go of what is worn, and count what the others have grown to."""
+        for key, one in list(shelf.kept.items()):
+            if one.constraint.is_worn:
+                del shelf.kept[key]
+                self._count(shelf, one, 0)
+            else:
+                self._count(shelf, one, one.compiled_bytes + one.constraint.grown_bytes)
+
+    def _hold_to_bounds(self, tenant_id: UUID) -> None:
         shelf = self._shelves[tenant_id]
-        for worn in [key for key, one in shelf.kept.items() if one.constraint.is_worn]:
-            del shelf.kept[worn]
-        self._count(shelf, sum(one.num_bytes for one in shelf.kept.values()))
         while shelf.num_bytes > self._max_tenant_bytes:
             self._drop_oldest(tenant_id)
         while self.num_bytes > self._max_bytes:
@@ -102,11 +107,12 @@ class KeptGrammars:
 
     def _drop_oldest(self, tenant_id: UUID) -> None:
         shelf = self._shelves[tenant_id]
-        shelf.kept.popitem(last=False)
-        self._count(shelf, sum(one.num_bytes for one in shelf.kept.values()))
+        _, oldest = shelf.kept.popitem(last=False)
+        self._count(shelf, oldest, 0)
         if not shelf.kept:
             del self._shelves[tenant_id]
 
-    def _count(self, shelf: _Shelf, num_bytes: int) -> None:
-        self.num_bytes += num_bytes - shelf.num_bytes
-        shelf.num_bytes = num_bytes
+    def _count(self, shelf: _Shelf, one: _Kept, num_bytes: int) -> None:
+        self.num_bytes += num_bytes - one.num_bytes
+        shelf.num_bytes += num_bytes - one.num_bytes
+        one.num_bytes = num_bytes

@@ -37,8 +37,9 @@ _LIMITS: Final = LLParserLimits(
 # bounds each byte of a text may be a state, and so half of them are left to who begins last.
 _MOST_TOLD: Final = 2_048
 # Of the masks one in so many is timed; one that is quick makes no states, and what is slow makes at
-# most so many bytes of them, up to what the bound on states allows, a KiB each.
-_TIMED, _QUICK_S, _GROWN_BYTES_A_S = 4, 50e-6, 160 << 20
+# most so many bytes of them, up to what the bound on states allows, a KiB each. Measured were 170
+# MiB a second on a slow processor; others are twice as fast.
+_TIMED, _QUICK_S, _GROWN_BYTES_A_S = 4, 50e-6, 340 << 20
 _MOST_GROWN_BYTES: Final = 18 << 20
 # What was written may stand before what is wrong with it, however long.
 _HEAD_CHARS, _TAIL_CHARS = 120, 180
@@ -116,8 +117,8 @@ class GrammarConstraint:
     def grown_bytes(self) -> int:
         """Estimate from above what the states take that its masks have added.
 
-        The library does not say. States cost time as they are made, 6 to 10 µs a KiB as measured;
-        where masks are slow for another cause this says too much, and nothing lives by it.
+        The library does not say, but states cost time as they are made. Where masks are slow for
+        another cause this says too much, and a grammar is compiled again the sooner.
         """
         grown = int(self._use.slow_s * _TIMED * _GROWN_BYTES_A_S)
         return min(grown, _MOST_GROWN_BYTES)
