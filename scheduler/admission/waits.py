@@ -118,9 +118,10 @@ class Waits:
     def _wait_s(self, num_tokens: float, now: float) -> float:
         """Predict when so many tokens are computed, and what may fill the last of their steps."""
         is_running = len(self._running) > 0
-        if self._rate.fits_a_step(num_tokens):
-            return self._rate.wait_s(num_tokens, now, is_running=is_running)
         waiting = sum(band.waiting_tokens for band in self._queue.tree.bands.values())
+        # Nothing comes after it that counts, or more than a step holds.
+        if self._rate.fits_a_step(num_tokens) or not self._rate.fits_a_step(waiting):
+            return self._rate.wait_s(num_tokens, now, is_running=is_running)
         begun = sum(other.num_tokens - other.num_computed for other in self._running.prefilling)
         return self._rate.wait_s(
             num_tokens,
