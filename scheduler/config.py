@@ -45,8 +45,9 @@ class FairnessConfig:
     `best_effort_ttft_s`. So that tenants have their shares of the
     rows that decode, and promises are kept, rows sit out steps; that costs at most
     `max_throughput_loss` of what the machine does (0: all rows decode in every step; see
-    `scheduler.step.decode_shares`). With `levels_prompts` prompts without a promise are cut for
-    others' rows within the same bound (`scheduler.step.prompt_shares`).
+    `scheduler.step.decode_shares`), and bounds as well what batch work does to their steps. With
+    `levels_prompts` prompts without a promise are cut for others' rows within the same bound
+    (`scheduler.step.prompt_shares`).
     """
 
     policy: str = "vtc"
@@ -86,7 +87,8 @@ class ComposerConfig:
     `max_bypasses` others. `kv_reserve` says what must be free before a request is admitted: its
     prompt, its predicted length (at `kv_quantile`, by the peak that all running requests will reach
     together), or all it may draw. Work of the batch band leaves `batch_kv_headroom` of the blocks
-    and slots free, and a step that carries it beside other work takes `harvest_step_s` at most.
+    and slots free, and a step that carries it beside other work takes `harvest_step_s` at most, and
+    no longer than the other work's own time over `max_throughput_loss`.
     Once online prompts wait, that work is left out of steps for `harvest_pause_s` (0: it never is;
     see `scheduler.step.giving_way`).
     """

@@ -15,6 +15,9 @@ Then beside endless prompts of 4,000 tokens, on an A100 with Llama-3-8B: in whol
 the stream (`scheduler.step.prompt_shares`). And what the first token takes there of a tenant that
 sends eight tokens three times a second and draws one, so that it has nothing in most steps; on the
 CPU beside the rows, with all of them in each step and with some that sit out for it.
+
+And beside the same rows where they are of the batch band, which takes along in a step of the stream
+what the bound on the loss asks for (`scheduler.step.budget`).
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ import numpy as np
 
 from scheduler.config import PRESETS, SchedulerConfig
 from scheduler.figure import Figure, at_least, at_most
+from scheduler.request import Band
 from scheduler.simulator.metrics import quantiles
 from scheduler.simulator.records import Run
 from scheduler.simulator.report import number
@@ -52,7 +56,8 @@ _SHORT_EVERY_S = 0.31
 # Of a run, in which none is sent that might not begin.
 _LAST_S = 2.0
 _CUT_OF_WHOLE = 0.5
-NUM_RUNS = 2 + len(_LOSSES) + 3 + 2 + 2
+_BATCH_LOSS = 0.2
+NUM_RUNS = 2 + len(_LOSSES) + 3 + 2 + 2 + 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +76,12 @@ class _Flood:
     num_prompt_tokens: int
     outputs: tuple[int, int]
     stream_s: float
+    band: Band = Band.DEFAULT
 
 
 _DEFAULTS = LightSuiteOptions()
 _ROWS = _Flood(150, _NUM_PROMPT_TOKENS, _OUTPUTS, 0.75)
+_BATCH = replace(_ROWS, band=Band.BATCH)
 _PROMPTS = _Flood(8, 4_000, (1, 4), 2.5)
 
 
@@ -102,9 +109,29 @@ def run(on_run: OnRun, options: LightSuiteOptions = _DEFAULTS) -> SuiteResult:
             f"{name}_tokens_per_s_ratio": at_least(per_s / most_per_s, 1.0 - loss, "ratio"),
         }
         on_run(f"loss {loss:g}")
+    _run_batch(on_run, options, alone_s, result)
     _run_prompts(on_run, options, result)
     _run_short(on_run, options, result)
     return result
+
+
+def _run_batch(
+    on_run: OnRun, options: LightSuiteOptions, alone_s: float, result: SuiteResult
+) -> None:
+    """Run the stream beside rows of the batch band, as many as fit and as the loss asks for."""
+    machine = load_machine("cpu-demo")
+    per_s = {}
+    for loss in (0.0, _BATCH_LOSS):
+        tpot_s, per_s[loss] = _beside(machine, loss, options, _BATCH)
+        ratio, shown = tpot_s / alone_s, f"batch, loss {loss:g}"
+        most = 1.0 / loss if loss else math.inf
+        _show(shown, tpot_s, alone_s, 1.0, per_s[loss], result)
+        name = f"batch_at_{round(100 * loss)}_tpot_ratio"
+        goal = at_most(ratio, most * _OVER_LEAST, "ratio") if loss else Figure(ratio, "ratio")
+        result.figures[name] = goal
+        on_run(shown)
+    kept = per_s[_BATCH_LOSS] / per_s[0.0]
+    result.figures["batch_tokens_per_s_ratio"] = at_least(kept, 1.0 - _BATCH_LOSS, "ratio")
 
 
 def _run_prompts(on_run: OnRun, options: LightSuiteOptions, result: SuiteResult) -> None:
@@ -197,9 +224,11 @@ def least_ratio(alone_s: float, unheld_s: float, most_per_s: float, loss: float)
     return alone_per_s / (part * alone_per_s + (1.0 - part) / unheld_s)
 
 
-def _beside(machine: Machine, loss: float, options: LightSuiteOptions) -> tuple[float, float]:
-    config = _config(loss)
-    return _measure(simulate(machine, config, _flooded(options, _ROWS), until_s=options.duration_s))
+def _beside(
+    machine: Machine, loss: float, options: LightSuiteOptions, flood: _Flood = _ROWS
+) -> tuple[float, float]:
+    flooded = _flooded(options, flood)
+    return _measure(simulate(machine, _config(loss), flooded, until_s=options.duration_s))
 
 
 def _config(loss: float, *, levels_prompts: bool = False) -> SchedulerConfig:
@@ -234,7 +263,8 @@ def _starts(options: LightSuiteOptions, flood: _Flood) -> Sequence[float]:
 
 def _endless(drawn: random.Random, flood: _Flood) -> Iterator[Arrival]:
     while True:
-        yield _request(_FLOOD, flood.num_prompt_tokens, drawn.randint(*flood.outputs))
+        output = drawn.randint(*flood.outputs)
+        yield replace(_request(_FLOOD, flood.num_prompt_tokens, output), band=flood.band)
 
 
 def _request(tenant_id: str, num_prompt_tokens: int, num_output_tokens: int) -> Arrival:

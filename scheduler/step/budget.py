@@ -36,8 +36,11 @@ _UNNOTICED_S = 0.01
 class StepBudget:
     """Say how many tokens a step can take beside what it already has."""
 
-    def __init__(self, config: ComposerConfig, pace: Pace, step_model: StepModel) -> None:
+    def __init__(
+        self, config: ComposerConfig, pace: Pace, step_model: StepModel, *, max_loss: float
+    ) -> None:
         self._config = config
+        self._max_loss = max_loss
         self._pace = pace
         self._step_model = step_model
         # How much earlier the step must end for rows that sit it out.
@@ -57,9 +60,23 @@ class StepBudget:
             room = min(room, max(LEAST_TOKENS, self._solve(decodes, step_s, room)))
         return room
 
-    def harvest_rows(self, step: StepFeatures, num_rows: int, context: int, now: float) -> int:
+    def harvest_limit_s(self, online: StepFeatures, now: float) -> float:
+        """Say how long a step may take that carries work of the batch band beside `online`.
+
+        Beside online rows it also bounds how long a newcomer waits for the step to end. They pay
+        for batch work with their pace, and the batch band with its throughput for short steps, as
+        what the step costs for the online rows is done once in each: that is a part of the step of
+        at most what may be lost.
+        """
+        config, pace = self._config, self._pace
+        step_s = math.inf if config.max_step_s is None else config.max_step_s
+        limit_s = min(step_s, config.harvest_step_s)
+        if online.num_tokens and self._max_loss and self._step_model.is_calibrated:
+            limit_s = min(limit_s, self._price(online) / self._max_loss)
+        return min(limit_s, self._slack_s(now), pace.shortest_gap_s)
+
+    def harvest_rows(self, step: StepFeatures, num_rows: int, context: int, limit_s: float) -> int:
         """Grant decoding rows of the batch band, of `context` tokens each, to a step."""
-        limit_s = self.harvest_limit_s(now)
         if limit_s == math.inf or not num_rows:
             return num_rows
         low, high = 0, num_rows
@@ -71,20 +88,9 @@ class StepBudget:
                 high = middle - 1
         return low
 
-    def harvest_tokens(self, step: StepFeatures, room: int, now: float) -> int:
+    def harvest_tokens(self, step: StepFeatures, room: int, limit_s: float) -> int:
         """Grant prompt tokens of the batch band to a step."""
-        limit_s = self.harvest_limit_s(now)
         return room if limit_s == math.inf else min(room, self._solve(step, limit_s, room))
-
-    def harvest_limit_s(self, now: float) -> float:
-        """Say how long a step may take that carries work of the batch band besides.
-
-        Beside online rows it also bounds how long a newcomer waits for the step to end.
-        """
-        config, pace = self._config, self._pace
-        step_s = math.inf if config.max_step_s is None else config.max_step_s
-        limit_s = min(step_s, config.harvest_step_s)
-        return min(limit_s, self._slack_s(now), pace.shortest_gap_s)
 
     def _slack_s(self, now: float) -> float:
         """Say how long a step may take for the paces that were promised."""

@@ -66,7 +66,12 @@ class Composer:
         self._lifecycle = lifecycle
         self._waiting = waiting
         self._running = running
-        self._step_budget = StepBudget(config.composer, running.pace, step_model)
+        self._step_budget = StepBudget(
+            config.composer,
+            running.pace,
+            step_model,
+            max_loss=config.fairness.max_throughput_loss,
+        )
         self._kv_budget = KvBudget(config.composer, info, pool, running, lengths)
         self._preemption = Preemption(config.preemption, pool, running, waiting.share_counters)
         passing = Passing(waiting, self._kv_budget)
@@ -291,14 +296,16 @@ class Composer:
             return
         ready = self._ready_to_harvest(self._num_tokens_left(draft))
         context = int(running.decode_rows.num_tokens[ready].sum()) // max(1, len(ready))
-        num_rows = budget.harvest_rows(draft.features(), len(ready), context, now)
+        beside = draft.features()
+        limit_s = budget.harvest_limit_s(beside, now)
+        num_rows = budget.harvest_rows(beside, len(ready), context, limit_s)
         if not draft.num_tokens:
             num_rows = max(num_rows, min(1, len(ready)))
         ready = self._mask_turns.choose_batch(ready[:num_rows], is_alone=not draft.num_tokens)
         self._decode(ready, draft)
         running.decode_rows.turns[ready] = running.num_steps << PLACE_BITS
         room = self._num_tokens_left(draft)
-        draft.budget = budget.harvest_tokens(draft.features(), room, now)
+        draft.budget = budget.harvest_tokens(draft.features(), room, limit_s)
         if not draft.num_tokens:
             draft.budget = max(draft.budget, min(room, self._config.min_chunk_tokens))
         if not draft.budget:

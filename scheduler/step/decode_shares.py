@@ -171,7 +171,7 @@ class DecodeShares:
         # Who is promised a pace has it and gains nothing by more.
         shares = shares and not self._running.pace.are_promised(slots)
         if shares and self._running.batch_decodes:
-            fixed_s += self._batch_s()
+            fixed_s += self._batch_s(fixed_s + work_s)
         self._is_uneven = False
         if not shares and most_s >= work_s:
             return None
@@ -221,13 +221,14 @@ class DecodeShares:
         step = StepFeatures(num_prompt_tokens, len(slots), 0, contexts)
         return self._step_model.margin * self._step_model.price_s(step)
 
-    def _batch_s(self) -> float:
+    def _batch_s(self, online_s: float) -> float:
         """Price the rows of the batch band that the step may carry besides, as they are."""
         rows = self._running.decode_rows
         batch = rows.unpaused(rows.batch())
         _, row_s, context_s = self._step_model.decode_costs(len(batch))
         batch_s = row_s * len(batch) + context_s * int(rows.num_tokens[batch].sum())
-        return min(batch_s, self._composer.harvest_step_s)
+        limit_s = min(self._composer.harvest_step_s, online_s / self._max_loss)
+        return min(batch_s, max(0.0, limit_s - online_s))
 
     def _tenants(self, slots: Slots, tenants: NDArray[np.intp], costs_s: Seconds) -> TenantRows:
         """Gather what each tenant asks for."""

@@ -70,9 +70,11 @@ def test_light_suite_uses_what_may_be_lost_and_no_more() -> None:
         f"{kind}_tokens_per_s_ratio" for kind in (*kinds, "short_cut", "short_rows_held")
     }
     assert {"short_cut_ttft_ratio", "short_rows_held_ttft_ratio"} <= goals.keys()
+    assert {"batch_at_20_tpot_ratio", "batch_tokens_per_s_ratio"} <= goals.keys()
     assert all(goals.values()), goals
     assert result.figures["light_tpot_at_0_ratio"].value > 10
     assert result.figures["prompts_whole_tpot_ratio"].value > 10
+    assert result.figures["batch_at_0_tpot_ratio"].value > 10
 
 
 def test_the_least_time_per_token_follows_from_what_may_be_lost() -> None:

@@ -28,11 +28,13 @@ def test_a_step_ends_earlier_for_promised_rows_that_sit_it_out() -> None:
     """A token is due in a second; with half of that kept, half as many tokens fit before it."""
     pace = Pace(1)
     pace.start(0, Slo(tpot_s=10.0), 1.0, 0.0)
-    budget = StepBudget(_CONFIG, pace, StepModel(StepCost("flat", _LINE, _LINE), margin=1.0))
+    budget = _budget(_CONFIG, StepModel(StepCost("flat", _LINE, _LINE), margin=1.0), pace=pace)
     for kept_s, num_tokens in ((0.0, 1_000), (0.5, 500)):
         budget.kept_s = kept_s
         assert budget.prefill_tokens(StepFeatures(), 5_000, 0.0) == pytest.approx(num_tokens, abs=1)
-        assert budget.harvest_tokens(StepFeatures(), 5_000, 0.0) == pytest.approx(num_tokens, abs=1)
+        limit_s = budget.harvest_limit_s(StepFeatures(), 0.0)
+        fits = budget.harvest_tokens(StepFeatures(), 5_000, limit_s)
+        assert fits == pytest.approx(num_tokens, abs=1)
 
 
 @pytest.mark.parametrize(
@@ -55,11 +57,42 @@ def test_a_step_is_no_longer_than_length_saves(
     line = LinearCost(intercept_s, 1e-3)
     model = StepModel(StepCost("flat", line, line), margin=1.0)
     config = replace(_CONFIG, max_overhead_share=0.1)
-    budget = StepBudget(config, Pace(1), model)
+    budget = _budget(config, model)
     decodes = StepFeatures(num_decode_tokens=num_decodes)
     assert budget.prefill_tokens(decodes, 300, 0.0) == pytest.approx(num_tokens, abs=1)
     # Never below the least chunk, nor where full steps are asked for.
-    patient = StepBudget(replace(config, min_chunk_tokens=64), Pace(1), model)
+    patient = _budget(replace(config, min_chunk_tokens=64), model)
     assert patient.prefill_tokens(decodes, 300, 0.0) == pytest.approx(max(64, num_tokens), abs=1)
-    full = StepBudget(replace(config, dynamic_chunk=False), Pace(1), model)
+    full = _budget(replace(config, dynamic_chunk=False), model)
     assert full.prefill_tokens(decodes, 300, 0.0) == 300
+
+
+@pytest.mark.parametrize(
+    ("max_loss", "num_online", "limit_s"),
+    [
+        # What the step costs for the online rows, 4 ms and a row's, is a fifth of it.
+        (0.2, 1, 0.025),
+        (0.2, 4, 0.04),
+        (0.5, 1, 0.01),
+        # No longer than a step with batch work may be.
+        (0.2, 20, 0.06),
+        # Nobody is there to wait for it, or nothing may be lost.
+        (0.2, 0, 0.06),
+        (0.0, 1, 0.06),
+    ],
+)
+def test_batch_work_makes_steps_as_long_as_the_loss_asks_for(
+    max_loss: float, num_online: int, limit_s: float
+) -> None:
+    """Beside online rows a step is their own cost over what may be lost of the throughput."""
+    line = LinearCost(0.004, 1e-3)
+    model = StepModel(StepCost("flat", line, line), margin=1.0)
+    budget = _budget(replace(_CONFIG, harvest_step_s=0.06), model, max_loss=max_loss)
+    online = StepFeatures(num_decode_tokens=num_online)
+    assert budget.harvest_limit_s(online, 0.0) == pytest.approx(limit_s)
+
+
+def _budget(
+    config: ComposerConfig, model: StepModel, *, pace: Pace | None = None, max_loss: float = 0.2
+) -> StepBudget:
+    return StepBudget(config, pace or Pace(1), model, max_loss=max_loss)
