@@ -63,15 +63,17 @@ class StepBudget:
     def harvest_limit_s(self, online: StepFeatures, now: float) -> float:
         """Say how long a step may take that carries work of the batch band beside `online`.
 
-        Beside online rows it also bounds how long a newcomer waits for the step to end. They pay
-        for batch work with their pace, and the batch band with its throughput for short steps, as
-        what the step costs for the online rows is done once in each: that is a part of the step of
-        at most what may be lost.
+        Online rows pay for batch work with their pace, and the batch band with its throughput for
+        short steps, as what a step costs for the online rows is done once in each: that is a part
+        of the step of at most what may be lost. Where there are none, whoever comes waits for the
+        step to end, which is no longer than its length saves anything.
         """
         config, pace = self._config, self._pace
         step_s = math.inf if config.max_step_s is None else config.max_step_s
         limit_s = min(step_s, config.harvest_step_s)
-        if online.num_tokens and self._max_loss and self._step_model.is_calibrated:
+        if not online.num_tokens:
+            limit_s = min(limit_s, self._worthwhile_s(online))
+        elif self._max_loss and self._step_model.is_calibrated:
             limit_s = min(limit_s, self._price(online) / self._max_loss)
         return min(limit_s, self._slack_s(now), pace.shortest_gap_s)
 

@@ -92,6 +92,16 @@ def test_batch_work_makes_steps_as_long_as_the_loss_asks_for(
     assert budget.harvest_limit_s(online, 0.0) == pytest.approx(limit_s)
 
 
+def test_a_step_of_batch_work_alone_is_no_longer_than_length_saves() -> None:
+    """Whoever comes waits for its end, so what it costs by itself is the share that it may be."""
+    line = LinearCost(0.001, 1e-3)
+    model = StepModel(StepCost("flat", line, line), margin=1.0)
+    config = replace(_CONFIG, harvest_step_s=0.06, max_overhead_share=0.05)
+    assert _budget(config, model).harvest_limit_s(StepFeatures(), 0.0) == pytest.approx(0.04)
+    patient = replace(config, max_overhead_share=0.01)
+    assert _budget(patient, model).harvest_limit_s(StepFeatures(), 0.0) == pytest.approx(0.06)
+
+
 def _budget(
     config: ComposerConfig, model: StepModel, *, pace: Pace | None = None, max_loss: float = 0.2
 ) -> StepBudget:
