@@ -45,6 +45,8 @@ class StepBudget:
         self._step_model = step_model
         # How much earlier the step must end for rows that sit it out.
         self.kept_s = 0.0
+        # What this step has for batch work beside online rows, and what steps before it had.
+        self._offered_s = self._saved_s = 0.0
 
     def prefill_tokens(self, decodes: StepFeatures, room: int, now: float) -> int:
         """Grant prompt tokens to a step that decodes `decodes`; at most `room`."""
@@ -65,17 +67,26 @@ class StepBudget:
 
         Online rows pay for batch work with their pace, and the batch band with its throughput for
         short steps, as what a step costs for the online rows is done once in each: that is a part
-        of the step of at most what may be lost. Where there are none, whoever comes waits for the
+        of the step of at most what may be lost. What is too little for any of it is saved up, as
+        for a row with a long context. Where there are no online rows, whoever comes waits for the
         step to end, which is no longer than its length saves anything.
         """
         config, pace = self._config, self._pace
         step_s = math.inf if config.max_step_s is None else config.max_step_s
         limit_s = min(step_s, config.harvest_step_s)
+        self._offered_s = 0.0
         if not online.num_tokens:
             limit_s = min(limit_s, self._worthwhile_s(online))
         elif self._max_loss and self._step_model.is_calibrated:
-            limit_s = min(limit_s, self._price(online) / self._max_loss)
+            online_s = self._price(online)
+            self._offered_s = online_s / self._max_loss - online_s
+            limit_s = min(limit_s, online_s + self._offered_s + self._saved_s)
         return min(limit_s, self._slack_s(now), pace.shortest_gap_s)
+
+    def note_harvested(self, *, anything: bool) -> None:
+        """Save up what the step had for batch work if that took nothing of it."""
+        saved_s = min(self._saved_s + self._offered_s, self._config.harvest_step_s)
+        self._saved_s = 0.0 if anything else saved_s
 
     def harvest_rows(self, step: StepFeatures, num_rows: int, context: int, limit_s: float) -> int:
         """Grant decoding rows of the batch band, of `context` tokens each, to a step."""

@@ -287,13 +287,22 @@ class Composer:
 
     def _harvest(self, draft: Draft, admits: bool, now: float) -> None:
         """Take work of the batch band along in what time, tokens and blocks are left."""
-        running, budget = self._running, self._step_budget
+        running = self._running
         under_way = [s for s in running.below(Band.DUE) if s in running.prefilling]
         waits = admits and not self._intake.is_online_waiting()
         if not (running.batch_decodes or under_way or (waits and len(self._waiting))):
             return
         if self._giving_way.is_due(self._waiting.peek(now), now) and draft.num_tokens:
             return
+        num_tokens = draft.num_tokens
+        self._take_along(under_way, draft, now, admits=waits)
+        self._step_budget.note_harvested(anything=draft.num_tokens > num_tokens)
+
+    def _take_along(
+        self, under_way: list[Sequence], draft: Draft, now: float, *, admits: bool
+    ) -> None:
+        """Decode batch rows, go on with prompts of them, and begin others if it `admits` any."""
+        running, budget = self._running, self._step_budget
         ready = self._ready_to_harvest(self._num_tokens_left(draft))
         context = int(running.decode_rows.num_tokens[ready].sum()) // max(1, len(ready))
         beside = draft.features()
@@ -313,7 +322,7 @@ class Composer:
         for sequence in under_way:
             if draft.budget and draft.has_room_for(sequence):
                 self._slice(sequence, (), draft)
-        while waits and (head := self._intake.next(draft, now, harvests=True)) is not None:
+        while admits and (head := self._intake.next(draft, now, harvests=True)) is not None:
             self._admit(*head, draft, now)
 
     def _ready_to_harvest(self, room: int) -> Slots:

@@ -102,6 +102,23 @@ def test_a_step_of_batch_work_alone_is_no_longer_than_length_saves() -> None:
     assert _budget(patient, model).harvest_limit_s(StepFeatures(), 0.0) == pytest.approx(0.06)
 
 
+def test_what_is_too_little_for_batch_work_is_saved_up() -> None:
+    """A row that costs 50 ms runs in the fourth step of 4 ms, each of which leaves it 16."""
+    line = LinearCost(0.003, 1e-3, per_decode_context_token_s=1e-3)
+    model = StepModel(StepCost("flat", line, line), margin=1.0)
+    budget = _budget(replace(_CONFIG, harvest_step_s=0.06), model)
+    online = StepFeatures(num_decode_tokens=1)
+    for granted in (0, 0, 0, 1) * 2:
+        limit_s = budget.harvest_limit_s(online, 0.0)
+        assert budget.harvest_rows(online, 1, 49, limit_s) == granted
+        budget.note_harvested(anything=granted > 0)
+    # However long nothing is taken, a step is as long as it may be.
+    for _ in range(100):
+        limit_s = budget.harvest_limit_s(online, 0.0)
+        budget.note_harvested(anything=False)
+    assert limit_s == pytest.approx(0.06)
+
+
 def _budget(
     config: ComposerConfig, model: StepModel, *, pace: Pace | None = None, max_loss: float = 0.2
 ) -> StepBudget:
