@@ -1,32 +1,42 @@
-"""How many reports are read from the ledger at a time: a few, and of a tenant fewer.
+"""How many reports are read from the ledger at a time: a few, and whose turn it is.
 
-A report holds a connection of the few that reports have. Those of a tenant wait for each other
-first, so that however many one asks for, another's waits for a place and not for them.
+A report holds a connection of the few that reports have, for as long as the ledger may be read. A
+place that is free goes to who has had the least of them lately, in seconds, and the last one only
+to who has none: however many tenants ask for long reports, another's begins with the first of
+theirs that ends. It waits until then, and not for those that came before it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 from gateway.errors import GatewayError, Overloaded, TenantLimited
+from gateway.ports import Clock
 
 # One less than there are connections for reports: the audit log is read beside them.
 MAX_RUNNING: Final = 3
 MAX_RUNNING_OF_TENANT: Final = 2
 _MAX_WAITING_OF_TENANT: Final = 8
+# For the tenant's own reports.
 _WAIT_S: Final = 5.0
+# For others': longer than any may be read.
+_PATIENCE_S: Final = 35.0
 _RETRY_AFTER_S: Final = 5.0
+_HALF_LIFE_S: Final = 60.0
+_MAX_KNOWN: Final = 256
 
 
-@dataclass(slots=True)
-class _Turnstile:
-    places: asyncio.Semaphore
-    num_here: int = field(default=0)
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    whose: UUID
+    place: asyncio.Future[None]
 
 
 class ReportGate:
@@ -38,11 +48,18 @@ class ReportGate:
         max_running: int = MAX_RUNNING,
         max_running_of_tenant: int = MAX_RUNNING_OF_TENANT,
         wait_s: float = _WAIT_S,
+        patience_s: float = _PATIENCE_S,
+        clock: Clock = time,
     ) -> None:
-        self._places = asyncio.Semaphore(max_running)
+        self._num_free = max_running
         self._max_of_tenant = max_running_of_tenant
         self._wait_s = wait_s
-        self._of_tenant: dict[UUID, _Turnstile] = {}
+        self._patience_s = patience_s
+        self._clock = clock
+        self._running: Counter[UUID] = Counter()
+        self._waiting: list[_Waiting] = []
+        # For how long, as of when: it fades.
+        self._used: dict[UUID, tuple[float, float]] = {}
 
     @asynccontextmanager
     async def running(self, whose: UUID) -> AsyncIterator[None]:
@@ -50,37 +67,75 @@ class ReportGate:
 
         Raises: `TenantLimited`: the tenant's own reports take too long; `Overloaded`: others' do.
         """
-        turnstile = self._of_tenant.get(whose)
-        if turnstile is None:
-            turnstile = _Turnstile(asyncio.Semaphore(self._max_of_tenant))
-            self._of_tenant[whose] = turnstile
-        if turnstile.num_here >= self._max_of_tenant + _MAX_WAITING_OF_TENANT:
+        num_waiting = sum(waiting.whose == whose for waiting in self._waiting)
+        if num_waiting >= _MAX_WAITING_OF_TENANT:
             raise _busy_tenant()
-        turnstile.num_here += 1
-        try:
-            async with (
-                self._place(turnstile.places, _busy_tenant),
-                self._place(self._places, _busy),
-            ):
-                yield
-        finally:
-            turnstile.num_here -= 1
-            if not turnstile.num_here:
-                del self._of_tenant[whose]
-
-    @asynccontextmanager
-    async def _place(
-        self, places: asyncio.Semaphore, refusal: Callable[[], GatewayError]
-    ) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout(self._wait_s):
-                await places.acquire()
-        except TimeoutError:
-            raise refusal() from None
+        await self._enter(whose)
+        since_s = self._clock.monotonic()
         try:
             yield
         finally:
-            places.release()
+            self._note_used(whose, since_s)
+            self._leave(whose)
+
+    async def _enter(self, whose: UUID) -> None:
+        waiting = _Waiting(whose, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        self._let_in()
+        try:
+            if await _is_done(waiting.place, self._wait_s):
+                return
+            if self._running[whose] >= self._max_of_tenant:
+                raise _busy_tenant()
+            if not await _is_done(waiting.place, self._patience_s - self._wait_s):
+                raise _busy()
+        except BaseException:
+            if waiting.place.done():
+                self._leave(whose)
+            else:
+                self._waiting.remove(waiting)
+            raise
+
+    def _leave(self, whose: UUID) -> None:
+        self._num_free += 1
+        self._running[whose] -= 1
+        if not self._running[whose]:
+            del self._running[whose]
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while ready := [waiting for waiting in self._waiting if self._may_begin(waiting.whose)]:
+            now = self._clock.monotonic()
+            # Of equals who came first.
+            chosen = min(ready, key=lambda waiting: self._used_s(waiting.whose, now))
+            self._waiting.remove(chosen)
+            self._num_free -= 1
+            self._running[chosen.whose] += 1
+            chosen.place.set_result(None)
+
+    def _may_begin(self, whose: UUID) -> bool:
+        num_running = self._running[whose]
+        if not num_running:
+            return self._num_free > 0
+        return num_running < min(self._num_free, self._max_of_tenant)
+
+    def _used_s(self, whose: UUID, now: float) -> float:
+        used_s, at_s = self._used.get(whose, (0.0, 0.0))
+        return float(used_s * 0.5 ** ((now - at_s) / _HALF_LIFE_S))
+
+    def _note_used(self, whose: UUID, since_s: float) -> None:
+        now = self._clock.monotonic()
+        used_s = self._used_s(whose, now) + now - since_s
+        # Those who read last come last.
+        self._used.pop(whose, None)
+        self._used[whose] = used_s, now
+        if len(self._used) > _MAX_KNOWN:
+            del self._used[next(iter(self._used))]
+
+
+async def _is_done(place: asyncio.Future[None], within_s: float) -> bool:
+    await asyncio.wait([place], timeout=within_s)
+    return place.done()
 
 
 def _busy_tenant() -> GatewayError:

@@ -78,7 +78,7 @@ class UsageService:
         self._tenants = tenants
         self._writer = writer
         self._exports = exports or Exports()
-        self._gate = ReportGate()
+        self._gate = ReportGate(clock=clock)
         self._max_rows = max_rows
         self._read_s = read_s
         self._clock = clock
