@@ -308,6 +308,8 @@ class Composer:
         beside = draft.features()
         limit_s = budget.harvest_limit_s(beside, now)
         num_rows = budget.harvest_rows(beside, len(ready), context, limit_s)
+        if num_rows < len(ready):
+            ready = self._turns.batch_in_turn(ready)
         if not draft.num_tokens:
             num_rows = max(num_rows, min(1, len(ready)))
         ready = self._mask_turns.choose_batch(ready[:num_rows], is_alone=not draft.num_tokens)

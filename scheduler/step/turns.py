@@ -8,6 +8,9 @@ promised their first token, and are at most the loan of the configuration ahead
 be late. But newcomers might never end: every so many steps in which prompts under way were passed,
 the oldest of them goes first. It has that step, and not a little of each, because a step that goes
 on with a long prompt reads all that it has so far.
+
+Of the batch band's rows, in a step that cannot carry them all, those of who is behind go first as
+well.
 """
 
 from __future__ import annotations
@@ -75,6 +78,19 @@ class Turns:
             members = np.where(is_lent, 0.0, ahead)
         columns = rows.ordinals[slots], deadlines_s, tenants, members, bands
         in_turn: Slots = slots[np.lexsort(columns)[::-1]]
+        return in_turn
+
+    def batch_in_turn(self, slots: Slots) -> Slots:
+        """Order rows of the batch band by whose turn it is; those of a tenant as they are.
+
+        Who is behind has all of its rows before the next: each step charges them, and so another
+        is behind in the next one.
+        """
+        members, tenants = self._tree.share_counters_of(
+            self._running.decode_rows.accounts[slots],
+            lambda index: self._running.find(slots.item(index)),
+        )
+        in_turn: Slots = slots[np.lexsort((tenants, members))]
         return in_turn
 
     def pick_passed(self, under_way: list[int]) -> int | None:

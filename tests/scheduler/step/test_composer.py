@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -453,3 +454,42 @@ def test_a_promoted_prompt_is_in_a_step_once() -> None:
         assert len(slots) == len(set(slots))
         least = min(least, driver.plans[-1].num_tokens)
     assert least < 1024, "it was cut"
+
+
+@pytest.mark.parametrize("organisation_id", ["", "co"])
+@pytest.mark.parametrize(("weight", "few_drawn"), [(1.0, 75), (2.0, 100)])
+def test_batch_rows_share_what_is_left_by_tenants(
+    organisation_id: str, weight: float, few_drawn: int
+) -> None:
+    """Of twelve rows of one tenant and four of another that came later, five run in each step."""
+    driver = driver_of(_of_shares(harvest_step_s=0.0162), max_num_seqs=20)
+    for n in range(16):
+        who, its_weight = ("many", 1.0) if n < 12 else ("few", weight)
+        bulk = request(
+            f"{who}{n}", 8, tenant_id=who, weight=its_weight, band=Band.BATCH, max_tokens=500
+        )
+        driver.offer(replace(bulk, organisation_id=organisation_id))
+    driver.turn()
+    driver.offer(request("online", 8, max_tokens=500))
+    driver.turn()
+    # Who had fewer prompts has more rows until that is even.
+    for _ in range(60):
+        driver.turn()
+    before = _num_drawn(driver)
+    for _ in range(30):
+        driver.turn()
+    drawn = _num_drawn(driver) - before
+    assert drawn["few"] + drawn["many"] == 150
+    assert drawn["few"] == pytest.approx(few_drawn, abs=5)
+
+
+def _of_shares(**composer: object) -> SchedulerConfig:
+    config = SchedulerConfig(admission=AdmissionConfig(predict_ttft=False))
+    return replace(config, composer=replace(config.composer, **composer))  # type: ignore[arg-type]
+
+
+def _num_drawn(driver: Driver) -> Counter[str]:
+    drawn: Counter[str] = Counter()
+    for name, token_ids in driver.tokens.items():
+        drawn[name.rstrip("0123456789")] += len(token_ids)
+    return drawn
