@@ -22,6 +22,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.step_cost import StepFeatures
 from scheduler.config import ComposerConfig
 from scheduler.learn import StepModel
@@ -71,9 +74,7 @@ class StepBudget:
         for a row with a long context. Where there are no online rows, whoever comes waits for the
         step to end, which is no longer than its length saves anything.
         """
-        config, pace = self._config, self._pace
-        step_s = math.inf if config.max_step_s is None else config.max_step_s
-        limit_s = min(step_s, config.harvest_step_s)
+        pace, limit_s = self._pace, self._longest_s
         self._offered_s = 0.0
         if not online.num_tokens:
             limit_s = min(limit_s, self._worthwhile_s(online))
@@ -85,17 +86,35 @@ class StepBudget:
 
     def note_harvested(self, *, anything: bool) -> None:
         """Save up what the step had for batch work if that took nothing of it."""
-        saved_s = min(self._saved_s + self._offered_s, self._config.harvest_step_s)
+        saved_s = min(self._saved_s + self._offered_s, self._longest_s)
         self._saved_s = 0.0 if anything else saved_s
 
-    def harvest_rows(self, step: StepFeatures, num_rows: int, context: int, limit_s: float) -> int:
-        """Grant decoding rows of the batch band, of `context` tokens each, to a step."""
-        if limit_s == math.inf or not num_rows:
-            return num_rows
-        low, high = 0, num_rows
+    def may_ever_run(self, step: StepFeatures, num_tokens: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Tell which rows of the batch band, of so many tokens, the longest step has room for."""
+        low, high = 0, int(num_tokens.max())
         while low < high:
             middle = (low + high + 1) // 2
-            if self._price(_with_rows(step, middle, context)) <= limit_s:
+            if self._price(_with_rows(step, 1, middle)) <= self._longest_s:
+                low = middle
+            else:
+                high = middle - 1
+        return num_tokens <= low
+
+    @property
+    def _longest_s(self) -> float:
+        config = self._config
+        step_s = math.inf if config.max_step_s is None else config.max_step_s
+        return min(step_s, config.harvest_step_s)
+
+    def harvest_rows(self, step: StepFeatures, num_tokens: NDArray[np.intp], limit_s: float) -> int:
+        """Count decoding rows of the batch band, of so many tokens each, that a step may carry."""
+        if limit_s == math.inf or not len(num_tokens):
+            return len(num_tokens)
+        contexts = np.cumsum(num_tokens)
+        low, high = 0, len(num_tokens)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._price(_with_rows(step, middle, contexts.item(middle - 1))) <= limit_s:
                 low = middle
             else:
                 high = middle - 1
@@ -132,5 +151,5 @@ def _with_rows(step: StepFeatures, num_rows: int, context: int) -> StepFeatures:
     return replace(
         step,
         num_decode_tokens=step.num_decode_tokens + num_rows,
-        decode_context_tokens=step.decode_context_tokens + num_rows * context,
+        decode_context_tokens=step.decode_context_tokens + context,
     )

@@ -303,16 +303,9 @@ class Composer:
     ) -> None:
         """Decode batch rows, go on with prompts of them, and begin others if it `admits` any."""
         running, budget = self._running, self._step_budget
-        ready = self._ready_to_harvest(self._num_tokens_left(draft))
-        context = int(running.decode_rows.num_tokens[ready].sum()) // max(1, len(ready))
-        beside = draft.features()
-        limit_s = budget.harvest_limit_s(beside, now)
-        num_rows = budget.harvest_rows(beside, len(ready), context, limit_s)
-        if num_rows < len(ready):
-            ready = self._turns.batch_in_turn(ready)
-        if not draft.num_tokens:
-            num_rows = max(num_rows, min(1, len(ready)))
-        ready = self._mask_turns.choose_batch(ready[:num_rows], is_alone=not draft.num_tokens)
+        limit_s = budget.harvest_limit_s(draft.features(), now)
+        ready = self._rows_to_harvest(draft, limit_s)
+        ready = self._mask_turns.choose_batch(ready, is_alone=not draft.num_tokens)
         self._decode(ready, draft)
         running.decode_rows.turns[ready] = running.num_steps << PLACE_BITS
         room = self._num_tokens_left(draft)
@@ -326,6 +319,23 @@ class Composer:
                 self._slice(sequence, (), draft)
         while admits and (head := self._intake.next(draft, now, harvests=True)) is not None:
             self._admit(*head, draft, now)
+
+    def _rows_to_harvest(self, draft: Draft, limit_s: float) -> Slots:
+        """Choose batch rows for a step: by whose turn it is, where it cannot carry all."""
+        budget, num_tokens = self._step_budget, self._running.decode_rows.num_tokens
+        beside = draft.features()
+        ready = self._ready_to_harvest(self._num_tokens_left(draft))
+        num_rows = budget.harvest_rows(beside, num_tokens[ready], limit_s)
+        if num_rows < len(ready):
+            ready = self._turns.batch_in_turn(ready)
+            num_rows = budget.harvest_rows(beside, num_tokens[ready], limit_s)
+        if not draft.num_tokens:
+            return ready[: max(num_rows, 1)]
+        if not num_rows and len(ready):
+            # A row that no step beside others has room for keeps nobody out.
+            ready = ready[budget.may_ever_run(beside, num_tokens[ready])]
+            num_rows = budget.harvest_rows(beside, num_tokens[ready], limit_s)
+        return ready[:num_rows]
 
     def _ready_to_harvest(self, room: int) -> Slots:
         """List batch rows that may decode and have, or can be given, the block they need."""

@@ -30,11 +30,11 @@ _LINE = LinearCost(0.010, 0.001)
 COST = StepCost("line", _LINE, _LINE)
 
 
-def driver_of(config: SchedulerConfig, **engine: int) -> Driver:
+def driver_of(config: SchedulerConfig, cost: StepCost = COST, **engine: int) -> Driver:
     """Drive a scheduler that knows what steps cost, without any margin."""
     sizes = {"max_num_batched_tokens": 512, "num_blocks": 200, "max_model_len": 600, **engine}
-    driver = Driver(fakes.make_engine(cost=COST, block_size=8, **sizes))
-    driver.scheduler = Scheduler(driver.engine.info, config, step_model=StepModel(COST, margin=1.0))
+    driver = Driver(fakes.make_engine(cost=cost, block_size=8, **sizes))
+    driver.scheduler = Scheduler(driver.engine.info, config, step_model=StepModel(cost, margin=1.0))
     return driver
 
 
@@ -481,6 +481,24 @@ def test_batch_rows_share_what_is_left_by_tenants(
     drawn = _num_drawn(driver) - before
     assert drawn["few"] + drawn["many"] == 150
     assert drawn["few"] == pytest.approx(few_drawn, abs=5)
+
+
+def test_a_batch_row_that_never_fits_keeps_no_other_out() -> None:
+    """One whose context costs more than the longest step waits beside an online row alone."""
+    line = replace(_LINE, per_decode_context_token_s=0.0005)
+    cost = StepCost("by context", line, line)
+    driver = driver_of(_of_shares(harvest_step_s=0.05), cost, max_num_seqs=8)
+    for name, num_tokens, weight in (("huge", 300, 1e3), ("tiny", 4, 1.0)):
+        bulk = request(name, num_tokens, tenant_id=name, weight=weight, max_tokens=20)
+        driver.offer(replace(bulk, band=Band.BATCH))
+    driver.turn()
+    driver.offer(request("online", 8, max_tokens=40))
+    while "online" not in driver.last or driver.last["online"].finish_reason is None:
+        driver.turn()
+    assert driver.last["tiny"].finish_reason is FinishReason.LENGTH
+    assert driver.last["huge"].finish_reason is None
+    driver.run()
+    assert driver.last["huge"].finish_reason is FinishReason.LENGTH
 
 
 def _of_shares(**composer: object) -> SchedulerConfig:
