@@ -89,7 +89,7 @@ class StepBudget:
         saved_s = min(self._saved_s + self._offered_s, self._longest_s)
         self._saved_s = 0.0 if anything else saved_s
 
-    def may_ever_run(self, step: StepFeatures, num_tokens: NDArray[np.intp]) -> NDArray[np.bool_]:
+    def may_ever_run(self, step: StepFeatures, num_tokens: NDArray[np.intc]) -> NDArray[np.bool_]:
         """Tell which rows of the batch band, of so many tokens, the longest step has room for."""
         low, high = 0, int(num_tokens.max())
         while low < high:
@@ -106,7 +106,7 @@ class StepBudget:
         step_s = math.inf if config.max_step_s is None else config.max_step_s
         return min(step_s, config.harvest_step_s)
 
-    def harvest_rows(self, step: StepFeatures, num_tokens: NDArray[np.intp], limit_s: float) -> int:
+    def harvest_rows(self, step: StepFeatures, num_tokens: NDArray[np.intc], limit_s: float) -> int:
         """Count decoding rows of the batch band, of so many tokens each, that a step may carry."""
         if limit_s == math.inf or not len(num_tokens):
             return len(num_tokens)

@@ -111,14 +111,18 @@ def test_what_is_too_little_for_batch_work_is_saved_up() -> None:
     online = StepFeatures(num_decode_tokens=1)
     for granted in (0, 0, 0, 1) * 2:
         limit_s = budget.harvest_limit_s(online, 0.0)
-        assert budget.harvest_rows(online, np.array([49]), limit_s) == granted
+        assert budget.harvest_rows(online, np.array([49], np.intc), limit_s) == granted
         budget.note_harvested(anything=granted > 0)
     # However long nothing is taken, a step is as long as it may be.
     for _ in range(100):
         limit_s = budget.harvest_limit_s(online, 0.0)
         budget.note_harvested(anything=False)
     assert limit_s == pytest.approx(0.06)
-    assert budget.may_ever_run(online, np.array([55, 56, 9])).tolist() == [True, False, True]
+    assert budget.may_ever_run(online, np.array([55, 56, 9], np.intc)).tolist() == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_batch_rows_are_counted_by_what_each_attends_to() -> None:
@@ -129,7 +133,7 @@ def test_batch_rows_are_counted_by_what_each_attends_to() -> None:
     limit_s = budget.harvest_limit_s(online, 0.0)
     assert limit_s == pytest.approx(0.04)
     for num_tokens, num_rows in (([20, 20, 2, 2], 1), ([2, 2, 20, 20], 3), ([40], 0), ([], 0)):
-        assert budget.harvest_rows(online, np.array(num_tokens, np.intp), limit_s) == num_rows
+        assert budget.harvest_rows(online, np.array(num_tokens, np.intc), limit_s) == num_rows
 
 
 def _budget(
