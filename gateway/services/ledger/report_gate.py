@@ -1,9 +1,10 @@
 """How many reports are read from the ledger at a time: a few, and whose turn it is.
 
 A report holds a connection of the few that reports have, for as long as the ledger may be read. A
-place that is free goes to who has had the least of them lately, in seconds, and the last one only
-to who has none: however many tenants ask for long reports, another's begins with the first of
-theirs that ends. It waits until then, and not for those that came before it.
+place that is free goes to the organisation that has had the least of them lately, in seconds, of
+it to the tenant, and the last one only to a tenant that has none: however many ask for long
+reports, another's begins with the first of theirs that ends. It waits until then, and not for those
+that came before it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -36,6 +38,7 @@ _MAX_KNOWN: Final = 256
 @dataclass(eq=False, slots=True)
 class _Waiting:
     whose: UUID
+    organisation_id: UUID
     place: asyncio.Future[None]
 
 
@@ -62,7 +65,7 @@ class ReportGate:
         self._used: dict[UUID, tuple[float, float]] = {}
 
     @asynccontextmanager
-    async def running(self, whose: UUID) -> AsyncIterator[None]:
+    async def running(self, whose: UUID, organisation_id: UUID) -> AsyncIterator[None]:
         """Hold a place while the block runs.
 
         Raises: `TenantLimited`: the tenant's own reports take too long; `Overloaded`: others' do.
@@ -70,16 +73,17 @@ class ReportGate:
         num_waiting = sum(waiting.whose == whose for waiting in self._waiting)
         if num_waiting >= _MAX_WAITING_OF_TENANT:
             raise _busy_tenant()
-        await self._enter(whose)
+        await self._enter(whose, organisation_id)
         since_s = self._clock.monotonic()
         try:
             yield
         finally:
-            self._note_used(whose, since_s)
+            for one in {whose, organisation_id}:
+                self._note_used(one, since_s)
             self._leave(whose)
 
-    async def _enter(self, whose: UUID) -> None:
-        waiting = _Waiting(whose, asyncio.get_running_loop().create_future())
+    async def _enter(self, whose: UUID, organisation_id: UUID) -> None:
+        waiting = _Waiting(whose, organisation_id, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         self._let_in()
         try:
@@ -105,9 +109,8 @@ class ReportGate:
 
     def _let_in(self) -> None:
         while ready := [waiting for waiting in self._waiting if self._may_begin(waiting.whose)]:
-            now = self._clock.monotonic()
             # Of equals who came first.
-            chosen = min(ready, key=lambda waiting: self._used_s(waiting.whose, now))
+            chosen = min(ready, key=partial(self._had_s, now=self._clock.monotonic()))
             self._waiting.remove(chosen)
             self._num_free -= 1
             self._running[chosen.whose] += 1
@@ -118,6 +121,9 @@ class ReportGate:
         if not num_running:
             return self._num_free > 0
         return num_running < min(self._num_free, self._max_of_tenant)
+
+    def _had_s(self, waiting: _Waiting, now: float) -> tuple[float, float]:
+        return self._used_s(waiting.organisation_id, now), self._used_s(waiting.whose, now)
 
     def _used_s(self, whose: UUID, now: float) -> float:
         used_s, at_s = self._used.get(whose, (0.0, 0.0))

@@ -164,7 +164,7 @@ class UsageService:
         self, question: UsageQuestion, answered: AsyncGenerator[_Batch, None]
     ) -> AsyncIterator[AsyncGenerator[_Batch, None]]:
         """Open what the store answers, in a place and a time of its own."""
-        async with self._gate.running(_whose(question)):
+        async with self._gate.running(_whose(question), question.organisation_id):
             await self._writer.flush(_FLUSH_TIMEOUT_S)
             try:
                 async with (

@@ -13,7 +13,7 @@ from gateway.services.ledger.report_gate import ReportGate
 
 pytestmark = pytest.mark.anyio
 
-ACME, GLOBEX, INITECH = (UUID(int=n) for n in (1, 2, 3))
+ACME, GLOBEX, INITECH, CO = (UUID(int=n) for n in (1, 2, 3, 4))
 
 
 async def test_a_tenants_reports_wait_for_each_other() -> None:
@@ -21,14 +21,14 @@ async def test_a_tenants_reports_wait_for_each_other() -> None:
     gate = ReportGate(wait_s=0.05, patience_s=0.1)
     async with AsyncExitStack() as stack:
         for _ in range(2):
-            await stack.enter_async_context(gate.running(ACME))
+            await stack.enter_async_context(gate.running(ACME, CO))
         with pytest.raises(TenantLimited):
-            await stack.enter_async_context(gate.running(ACME))
-        await stack.enter_async_context(gate.running(GLOBEX))
+            await stack.enter_async_context(gate.running(ACME, CO))
+        await stack.enter_async_context(gate.running(GLOBEX, CO))
         # Three in all: now it is nobody's own.
         with pytest.raises(Overloaded):
-            await stack.enter_async_context(gate.running(INITECH))
-    async with gate.running(ACME):
+            await stack.enter_async_context(gate.running(INITECH, CO))
+    async with gate.running(ACME, CO):
         pass
 
 
@@ -38,10 +38,10 @@ async def test_who_waits_has_the_next_place() -> None:
     order: list[str] = []
 
     async def report(name: str) -> None:
-        async with gate.running(ACME):
+        async with gate.running(ACME, CO):
             order.append(name)
 
-    async with gate.running(ACME):
+    async with gate.running(ACME, CO):
         waiting = [asyncio.create_task(report(name)) for name in "ab"]
         await asyncio.sleep(0.01)
         assert order == []
@@ -60,7 +60,7 @@ async def test_a_tenants_queue_is_bounded() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    async with gate.running(ACME), gate.running(ACME):
+    async with gate.running(ACME, CO), gate.running(ACME, CO):
         pass
 
 
@@ -73,7 +73,7 @@ async def test_a_free_place_goes_to_who_had_the_least() -> None:
     begun: list[UUID] = []
 
     async def report(whose: UUID) -> None:
-        async with gate.running(whose):
+        async with gate.running(whose, CO):
             begun.append(whose)
             await ends[whose].wait()
 
@@ -98,20 +98,38 @@ async def test_a_free_place_goes_to_who_had_the_least() -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
     clock.now += 3_600.0
     assert gate._used_s(heavy[0], clock.now) < 1e-9
-    async with gate.running(ACME), gate.running(ACME), gate.running(GLOBEX):
+    async with gate.running(ACME, CO), gate.running(ACME, CO), gate.running(GLOBEX, CO):
         pass
+
+
+async def test_tenants_of_one_organisation_have_their_turn_as_one() -> None:
+    """Twenty of them that never had a report wait before another's first, which is next."""
+    clock = _Clock()
+    gate = ReportGate(max_running=1, clock=clock)
+    begun: list[int] = []
+
+    async def report(number: int, organisation_id: UUID) -> None:
+        async with gate.running(UUID(int=number), organisation_id):
+            begun.append(number)
+            clock.now += 10.0
+            await asyncio.sleep(0)
+
+    others = [asyncio.create_task(report(100 + n, CO)) for n in range(20)]
+    await asyncio.gather(*others, asyncio.create_task(report(1, UUID(int=5))))
+    assert begun.index(1) == 1
+    assert sorted(begun[2:]) == list(range(101, 120))
 
 
 async def test_the_last_place_is_for_who_has_none() -> None:
     """Two tenants with a report each leave the third place, and one alone has two."""
     gate = ReportGate(wait_s=0.05, patience_s=0.1)
-    async with gate.running(ACME), gate.running(GLOBEX):
+    async with gate.running(ACME, CO), gate.running(GLOBEX, CO):
         with pytest.raises(Overloaded):
-            async with gate.running(ACME):
+            async with gate.running(ACME, CO):
                 pass
-        async with gate.running(INITECH):
+        async with gate.running(INITECH, CO):
             pass
-    async with gate.running(ACME), gate.running(ACME), gate.running(GLOBEX):
+    async with gate.running(ACME, CO), gate.running(ACME, CO), gate.running(GLOBEX, CO):
         pass
 
 
@@ -119,14 +137,14 @@ async def test_who_leaves_while_waiting_takes_no_place() -> None:
     """A caller that is gone before its place is free, or just as it is, holds none."""
     gate = ReportGate(max_running=1)
     for is_free in (False, True):
-        async with gate.running(ACME):
+        async with gate.running(ACME, CO):
             waiting = asyncio.create_task(_hold(gate, GLOBEX))
             await _settle()
             if not is_free:
                 waiting.cancel()
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        async with asyncio.timeout(1), gate.running(INITECH):
+        async with asyncio.timeout(1), gate.running(INITECH, CO):
             pass
 
 
@@ -147,5 +165,5 @@ async def _settle() -> None:
 
 
 async def _hold(gate: ReportGate, whose: UUID = ACME) -> None:
-    async with gate.running(whose):
+    async with gate.running(whose, CO):
         await asyncio.Event().wait()
