@@ -31,6 +31,7 @@ from scheduler.step.decode_shares import DecodeShares
 from scheduler.step.displacement import Displacement
 from scheduler.step.draft import Draft, Step
 from scheduler.step.giving_way import GivingWay
+from scheduler.step.harvest import Harvest
 from scheduler.step.intake import Intake
 from scheduler.step.kv_budget import KvBudget
 from scheduler.step.limits import StepLimits
@@ -66,11 +67,9 @@ class Composer:
         self._lifecycle = lifecycle
         self._waiting = waiting
         self._running = running
-        self._step_budget = StepBudget(
-            config.composer,
-            running.pace,
-            step_model,
-            max_loss=config.fairness.max_throughput_loss,
+        self._step_budget = StepBudget(config.composer, running.pace, step_model)
+        self._harvest = Harvest(
+            config.composer, self._step_budget, config.fairness.max_throughput_loss
         )
         self._kv_budget = KvBudget(config.composer, info, pool, running, lengths)
         self._preemption = Preemption(config.preemption, pool, running, waiting.share_counters)
@@ -118,7 +117,7 @@ class Composer:
         kept_by = self._intake.stopped_by
         if admits:
             self._intake.stopped_by = WaitCause.BATCH if len(self._waiting) else WaitCause.STEP
-        self._harvest(draft, admits, now)
+        self._take_batch_work(draft, admits, now)
         # Who is not of the batch band has not to wait for that.
         kept_by = WaitCause.STEP if kept_by is WaitCause.BATCH else kept_by
         self._lifecycle.wait_clock.note(now, kept_by, self._intake.stopped_by)
@@ -285,7 +284,7 @@ class Composer:
         beside = step if step.num_prefill_tokens else None
         return long_prompts.rests(sequence, room, context=context, goes_first=True, beside=beside)
 
-    def _harvest(self, draft: Draft, admits: bool, now: float) -> None:
+    def _take_batch_work(self, draft: Draft, admits: bool, now: float) -> None:
         """Take work of the batch band along in what time, tokens and blocks are left."""
         running = self._running
         under_way = [s for s in running.below(Band.DUE) if s in running.prefilling]
@@ -296,45 +295,59 @@ class Composer:
             return
         num_tokens = draft.num_tokens
         self._take_along(under_way, draft, now, admits=waits)
-        self._step_budget.note_harvested(anything=draft.num_tokens > num_tokens)
+        self._harvest.note(took_any=draft.num_tokens > num_tokens)
 
     def _take_along(
         self, under_way: list[Sequence], draft: Draft, now: float, *, admits: bool
     ) -> None:
         """Decode batch rows, go on with prompts of them, and begin others if it `admits` any."""
-        running, budget = self._running, self._step_budget
-        limit_s = budget.harvest_limit_s(draft.features(), now)
-        ready = self._rows_to_harvest(draft, limit_s)
+        self._harvest.begin(draft.features(), now)
+        ready = self._rows_to_harvest(draft)
         ready = self._mask_turns.choose_batch(ready, is_alone=not draft.num_tokens)
         self._decode(ready, draft)
+        running = self._running
         running.decode_rows.turns[ready] = running.num_steps << PLACE_BITS
-        room = self._num_tokens_left(draft)
-        draft.budget = budget.harvest_tokens(draft.features(), room, limit_s)
-        if not draft.num_tokens:
-            draft.budget = max(draft.budget, min(room, self._config.min_chunk_tokens))
-        if not draft.budget:
-            return
+        draft.budget = self._harvest_tokens(draft, now)
         for sequence in under_way:
             if draft.budget and draft.has_room_for(sequence):
-                self._slice(sequence, (), draft)
+                draft.budget = self._harvest_tokens(draft, now, sequence, sequence.num_computed)
+                if draft.budget:
+                    self._slice(sequence, (), draft)
+                draft.budget = self._harvest_tokens(draft, now)
+        if not draft.budget:
+            return
         while admits and (head := self._intake.next(draft, now, harvests=True)) is not None:
+            context = len(head[1]) * self._pool.block_size
+            draft.budget = self._harvest_tokens(draft, now, head[0], context)
+            if not draft.budget:
+                return
             self._admit(*head, draft, now)
+            draft.budget = self._harvest_tokens(draft, now)
 
-    def _rows_to_harvest(self, draft: Draft, limit_s: float) -> Slots:
+    def _harvest_tokens(
+        self, draft: Draft, now: float, sequence: Sequence | None = None, context: int = 0
+    ) -> int:
+        """Grant tokens to a prompt of the batch band that has `context` by now, or to any."""
+        room = self._num_tokens_left(draft)
+        if sequence is not None:
+            room = min(room, sequence.num_tokens - context)
+        return self._harvest.prompt_tokens(draft.features(), context, room, now)
+
+    def _rows_to_harvest(self, draft: Draft) -> Slots:
         """Choose batch rows for a step: by whose turn it is, where it cannot carry all."""
-        budget, num_tokens = self._step_budget, self._running.decode_rows.num_tokens
+        harvest, num_tokens = self._harvest, self._running.decode_rows.num_tokens
         beside = draft.features()
         ready = self._ready_to_harvest(self._num_tokens_left(draft))
-        num_rows = budget.harvest_rows(beside, num_tokens[ready], limit_s)
+        num_rows = harvest.num_rows(beside, num_tokens[ready])
         if num_rows < len(ready):
             ready = self._turns.batch_in_turn(ready)
-            num_rows = budget.harvest_rows(beside, num_tokens[ready], limit_s)
+            num_rows = harvest.num_rows(beside, num_tokens[ready])
         if not draft.num_tokens:
             return ready[: max(num_rows, 1)]
         if not num_rows and len(ready):
             # A row that no step beside others has room for keeps nobody out.
-            ready = ready[budget.may_ever_run(beside, num_tokens[ready])]
-            num_rows = budget.harvest_rows(beside, num_tokens[ready], limit_s)
+            ready = ready[harvest.may_ever_run(beside, num_tokens[ready])]
+            num_rows = harvest.num_rows(beside, num_tokens[ready])
         return ready[:num_rows]
 
     def _ready_to_harvest(self, room: int) -> Slots:

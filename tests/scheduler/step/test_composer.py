@@ -28,6 +28,9 @@ from scheduler.request import Band, FinishReason, Request, Slo
 # A step of n tokens takes 10 ms and n ms more.
 _LINE = LinearCost(0.010, 0.001)
 COST = StepCost("line", _LINE, _LINE)
+_DEAR = replace(_LINE, per_prefill_context_token_s=4e-4)
+# To read five hundred tokens takes as long as to compute two hundred.
+DEAR = StepCost("dear", _DEAR, _DEAR)
 
 
 def driver_of(config: SchedulerConfig, cost: StepCost = COST, **engine: int) -> Driver:
@@ -218,6 +221,39 @@ def test_batch_work_takes_what_is_left_and_no_more() -> None:
     driver.turn()
     assert prefilled(driver.plans[-1]) == 39
     assert len(driver.plans[-1].decodes) == 1
+
+
+def test_a_batch_prompt_that_reads_much_makes_few_steps_long() -> None:
+    """Where what it has so far takes longer than a step may beside online rows, it has a step now
+    and then, a ninth of the time.
+    """
+    driver = driver_of(config_of(harvest_step_s=0.05), DEAR, max_model_len=2000)
+    driver.offer(request("online", 8, max_tokens=900))
+    driver.turn()
+    began_s, long_s = driver.now, 0.0
+    driver.offer(request("batch", 560, band=Band.BATCH))
+    while driver.last["online"].finish_reason is None:
+        before_s = driver.now
+        driver.turn()
+        took_s = driver.now - before_s
+        long_s += took_s if took_s > 0.051 else 0.0
+    assert 0.0 < long_s < (driver.now - began_s) / 8
+    assert driver.last["batch"].finish_reason is FinishReason.LENGTH
+
+
+def test_batch_prompts_that_find_much_are_not_in_one_step() -> None:
+    """What a prompt finds in the cache is read as well: beside online rows one goes at a time."""
+    config = replace(config_of(harvest_step_s=0.05), prefix_caching=True)
+    driver = driver_of(config, DEAR, max_model_len=2000)
+    driver.offer(request("first", 560, max_tokens=1))
+    driver.run()
+    driver.offer(request("online", 8, max_tokens=500))
+    driver.turn()
+    for name in "abc":
+        driver.offer(request(name, 560, band=Band.BATCH))
+    driver.run()
+    assert max(len(plan.slices) for plan in driver.plans) == 1
+    assert len(driver.last) == 5
 
 
 def test_batch_rows_sit_a_tight_step_out() -> None:

@@ -1,0 +1,128 @@
+"""How much work of the batch band a step takes along.
+
+Online rows pay for batch work with their pace, and the batch band with its throughput for short
+steps: what a step costs for the online rows is done once in each. So it takes as long as that over
+what may be lost of the throughput, and `harvest_step_s` at most. Where there are no online rows,
+whoever comes waits for the step to end, which is no longer than its length saves anything.
+
+What is too little for any batch work is saved up, as for a row with a long context. One that even
+the longest step has no room for is passed. A prompt that reads so much that next to nothing fits
+beside it has a longer step now and then, or it would stand there, with its blocks, before the
+batches of others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.step_cost import StepFeatures
+from scheduler.config import ComposerConfig
+from scheduler.step.budget import StepBudget
+
+# How long others go on without a prompt that reads too much for a step of theirs, in its own steps.
+_LONG_REST = 8.0
+# Of what a prompt that reads nothing would have.
+_NEXT_TO_NOTHING = 0.5
+
+
+class Harvest:
+    """Grant a step batch work: `begin`, then its rows, then its prompts, and `note` what it took.
+
+    Without a `max_loss`, or before steps can be priced, online rows do not shorten it.
+    """
+
+    def __init__(self, config: ComposerConfig, budget: StepBudget, max_loss: float) -> None:
+        self._budget = budget
+        self._max_loss = max_loss
+        self._min_chunk_tokens = config.min_chunk_tokens
+        step_s = math.inf if config.max_step_s is None else config.max_step_s
+        self._longest_s = min(step_s, config.harvest_step_s)
+        self.limit_s = math.inf
+        self._promised_s = math.inf
+        # Where nothing else is in the step nobody waits for what a prompt reads.
+        self._is_alone = False
+        # What this step has for batch work beside online rows, and what steps before it had.
+        self._offered_s = self._saved_s = 0.0
+        # When a prompt may have a step again that is longer than others.
+        self._next_long_s = -math.inf
+
+    def begin(self, online: StepFeatures, now: float) -> None:
+        """Find out how long a step may take that computes `online` besides."""
+        budget, limit_s = self._budget, self._longest_s
+        self._offered_s, self._is_alone = 0.0, not online.num_tokens
+        if self._is_alone:
+            limit_s = min(limit_s, budget.worthwhile_s(online))
+        elif self._max_loss and budget.is_calibrated:
+            online_s = budget.price(online)
+            self._offered_s = online_s / self._max_loss - online_s
+            limit_s = min(limit_s, online_s + self._offered_s + self._saved_s)
+        self._promised_s = budget.promised_s(now)
+        self.limit_s = min(limit_s, self._promised_s)
+
+    def note(self, *, took_any: bool) -> None:
+        """Save up what the step had for batch work if that took nothing of it."""
+        saved_s = min(self._saved_s + self._offered_s, self._longest_s)
+        self._saved_s = 0.0 if took_any else saved_s
+
+    def num_rows(self, step: StepFeatures, num_tokens: NDArray[np.intc]) -> int:
+        """Count decoding rows, of so many tokens each and in this order, that `step` may carry."""
+        if self.limit_s == math.inf or not len(num_tokens):
+            return len(num_tokens)
+        contexts = np.cumsum(num_tokens)
+        low, high = 0, len(num_tokens)
+        while low < high:
+            middle = (low + high + 1) // 2
+            with_rows = _with_rows(step, middle, contexts.item(middle - 1))
+            if self._budget.price(with_rows) <= self.limit_s:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def may_ever_run(self, step: StepFeatures, num_tokens: NDArray[np.intc]) -> NDArray[np.bool_]:
+        """Tell which rows, of so many tokens each, the longest step has room for."""
+        low, high = 0, int(num_tokens.max())
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._budget.price(_with_rows(step, 1, middle)) <= self._longest_s:
+                low = middle
+            else:
+                high = middle - 1
+        return num_tokens <= low
+
+    def prompt_tokens(self, step: StepFeatures, context: int, room: int, now: float) -> int:
+        """Grant `room` tokens at most to a prompt of which a step has to read `context`.
+
+        A step of such prompts alone has a chunk at least.
+        """
+        budget, limit_s = self._budget, self.limit_s
+        if limit_s == math.inf:
+            return room
+        fresh = min(room, budget.solve(step, limit_s, room))
+        if self._is_alone:
+            is_prompts = not step.num_decode_tokens
+            least = self._min_chunk_tokens - step.num_prefill_tokens if is_prompts else 0
+            return max(fresh, min(room, least))
+        if not context:
+            return fresh
+        num_tokens = min(room, budget.solve(step, limit_s, room, context=context))
+        if num_tokens >= min(_NEXT_TO_NOTHING * fresh, self._min_chunk_tokens):
+            return num_tokens
+        if now < self._next_long_s:
+            return 0
+        num_tokens = min(room, budget.solve(step, self._promised_s, room, context=context))
+        chunk = StepFeatures(num_prefill_tokens=num_tokens, prefill_context_tokens=context)
+        self._next_long_s = now + _LONG_REST * budget.price(chunk)
+        return num_tokens
+
+
+def _with_rows(step: StepFeatures, num_rows: int, context: int) -> StepFeatures:
+    return replace(
+        step,
+        num_decode_tokens=step.num_decode_tokens + num_rows,
+        decode_context_tokens=step.decode_context_tokens + context,
+    )
