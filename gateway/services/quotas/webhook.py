@@ -17,6 +17,7 @@ import asyncio
 import logging
 import ssl
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlsplit
@@ -28,7 +29,7 @@ import standardwebhooks
 from gateway.background import Background
 from gateway.domain.quota_event import DueEvent
 from gateway.ports import Clock, QuotaEventStore
-from gateway.services.quotas.public_address import Address, NoAddress, Resolve, choose, resolve
+from gateway.services.quotas.public_address import NoAddress, Resolve, choose, resolve
 
 logger = logging.getLogger(__name__)
 
@@ -71,19 +72,22 @@ class Webhook:
         self._resolve = resolve
         self._timeout_s = timeout_s
         self._tls: ssl.SSLContext | None = None
+        # Of its own: a receiver, or a server of names, that hangs would have the few that all else
+        # of the process shares, by which the journal is synced and bodies of requests are hashed.
+        self._threads = ThreadPoolExecutor(_BATCH, thread_name_prefix="webhook")
 
     async def post(self, message_id: str, body: str) -> None:
         """Deliver one message. Raises: `DeliveryFailed`."""
+        until = time.monotonic() + self._timeout_s
         try:
-            until = time.monotonic() + self._timeout_s
-            async with asyncio.timeout(self._timeout_s):
-                found = await self._resolve(self._host, self._port)
-            address = choose(self._host, found, allow_private=self._allow_private)
             # In a thread: reading certificates, or interim answers without an end, takes time that
-            # the event loop has not. It keeps to its own time, as nobody could end it.
-            status = await asyncio.to_thread(
-                lambda: asyncio.run(self._status_of(address, until, message_id, body))
-            )
+            # the event loop has not. It keeps to its own time, as nobody could end it; who hangs in
+            # a look-up, which has none, is waited for no longer.
+            async with asyncio.timeout(self._timeout_s):
+                status = await asyncio.get_running_loop().run_in_executor(
+                    self._threads,
+                    lambda: asyncio.run(self._status_of(until, message_id, body)),
+                )
         except TimeoutError:
             raise DeliveryFailed(f"no answer within {self._timeout_s:g} s") from None
         except (NoAddress, httpx.HTTPError, OSError) as exc:
@@ -91,7 +95,10 @@ class Webhook:
         if not 200 <= status < 300:
             raise DeliveryFailed(f"the answer was {status}")
 
-    async def _status_of(self, address: Address, until: float, message_id: str, body: str) -> int:
+    async def _status_of(self, until: float, message_id: str, body: str) -> int:
+        async with asyncio.timeout(until - time.monotonic()):
+            found = await self._resolve(self._host, self._port)
+        address = choose(self._host, found, allow_private=self._allow_private)
         if self._tls is None:
             self._tls = httpx.create_ssl_context(trust_env=False)
         # A connection of its own for each: it goes to the address that was looked at just now.

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import json
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 from uuid import UUID
 
@@ -191,6 +193,31 @@ async def test_an_endless_answer_holds_neither_memory_nor_time(
         assert time.thread_time() - computed_s < 0.1
         await server
     assert outcome == "no answer" or num_sent < 64 << 20
+
+
+async def test_receivers_that_hang_hold_no_thread_of_others() -> None:
+    """The journal's sync and a request's hash find a thread, however many posts and names hang."""
+    others = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(others)
+    never = threading.Event()
+
+    async def hanging(host: str, port: int) -> Sequence[Address]:
+        return await asyncio.to_thread(never.wait, 1) or []
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(5)
+        port = silent.getsockname()[1]
+        hooks = [
+            Webhook(f"http://127.0.0.1:{port}/", SECRET, allow_private=True, timeout_s=0.5),
+            Webhook("http://hooks.example/", SECRET, resolve=hanging, timeout_s=0.5),
+        ]
+        posts = [asyncio.create_task(hook.post("id", "{}")) for hook in hooks * 4]
+        accepted, _ = await asyncio.to_thread(silent.accept)
+        assert not any(post.done() for post in posts)
+        outcomes = await asyncio.gather(*posts, return_exceptions=True)
+        accepted.close()
+        never.set()
+    assert {str(outcome) for outcome in outcomes} == {"no answer within 0.5 s"}
 
 
 async def test_nobody_there_is_a_failure(receiver: Receiver) -> None:
