@@ -6,6 +6,7 @@ What an ID token says, and how it is signed, a test may change.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import secrets
@@ -41,6 +42,9 @@ class FakeIssuer:
     # What comes back with a code beside it.
     iss: str | None = ISSUER
     is_away: bool = False
+    are_keys_away: bool = False
+    before_keys: asyncio.Event | None = None
+    num_keys_asked: int = 0
     num_asked: int = 0
     _codes: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -87,6 +91,11 @@ class FakeIssuer:
 
     async def _keys(self, request: Request) -> Response:
         self.num_asked += 1
+        self.num_keys_asked += 1
+        if self.before_keys is not None:
+            await self.before_keys.wait()
+        if self.are_keys_away:
+            return Response(status_code=502)
         return JSONResponse(KeySet([self.key]).as_dict(private=False))
 
     async def _token(self, request: Request) -> Response:

@@ -14,7 +14,7 @@ import tracemalloc
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import httpx
 import pytest
@@ -23,7 +23,7 @@ from sqlalchemy import update
 
 from gateway.domain.admin import SYSTEM, AdminRole
 from gateway.domain.page import PageRequest
-from gateway.domain.sign_in import User
+from gateway.domain.sign_in import Identity, User
 from gateway.errors import Conflict, InvalidRequest, IssuerUnavailable
 from gateway.services.sign_in import Issuer, IssuerOptions
 from gateway.store import Store
@@ -431,6 +431,33 @@ async def test_new_keys_of_the_issuer_are_asked_for(store: Store) -> None:
         for _ in range(5):
             assert (await back(client, town)).status_code == 401
         assert town.issuer.num_asked <= asked + 1
+
+
+async def test_keys_that_do_not_come_are_asked_for_by_one_visit_and_hold_up_none() -> None:
+    """While they are away twenty who come back ask for them once; who begins waits for nothing."""
+    fake, clock = FakeIssuer(are_keys_away=True), Clock()
+    issuer = Issuer(OPTIONS, clock=clock, transport=fake.transport)
+
+    async def come_back() -> Identity:
+        address = await issuer.address(state="s", nonce="n", verifier="v" * 43)
+        [code] = parse_qs(urlsplit(fake.visit(address)).query)["code"]
+        return await issuer.identity(code, ISSUER, nonce="n", verifier="v" * 43)
+
+    visits = await asyncio.gather(*(come_back() for _ in range(20)), return_exceptions=True)
+    assert {type(visit) for visit in visits} == {IssuerUnavailable}
+    assert fake.num_keys_asked == 1
+    fake.are_keys_away = False
+    with pytest.raises(IssuerUnavailable):
+        await come_back()
+    clock.ahead_s += 3
+    fake.before_keys = asyncio.Event()
+    late = asyncio.create_task(come_back())
+    while fake.num_keys_asked < 2:
+        await asyncio.sleep(0)
+    await issuer.address(state="s", nonce="n", verifier="v" * 43)
+    assert not late.done()
+    fake.before_keys.set()
+    assert (await late).subject == MINE
 
 
 async def test_owners_invite_by_their_page(store: Store) -> None:

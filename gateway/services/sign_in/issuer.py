@@ -15,9 +15,9 @@ import asyncio
 import hmac
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -27,6 +27,8 @@ from gateway.domain.admin import AdminRole
 from gateway.domain.sign_in import Identity
 from gateway.errors import IssuerUnavailable, LoginFailed, StartupFailed
 from gateway.ports import Clock
+
+T = TypeVar("T")
 
 # What nobody can sign who has but what everybody may read. No HS*, and never `none`.
 ALGORITHMS: Final = (
@@ -79,12 +81,8 @@ class Issuer:
         self._clock = clock
         self._transport = transport
         self._tls: ssl.SSLContext | None = None
-        self._asking = asyncio.Lock()
-        self._known: dict[str, Any] | None = None
-        self._keys: Any = None
-        self._known_at = self._keys_at = 0.0
-        self._away: IssuerUnavailable | None = None
-        self._away_at = 0.0
+        self._known: _Kept[dict[str, Any]] = _Kept(clock)
+        self._keys: _Kept[Any] = _Kept(clock)
         require_authlib()
 
     async def look(self) -> None:
@@ -199,18 +197,12 @@ class Issuer:
 
     async def _metadata(self) -> dict[str, Any]:
         """Return what the issuer says of itself. Raises: `IssuerUnavailable`."""
-        async with self._asking:
-            if self._known is None or self._clock.monotonic() - self._known_at > _KNOWN_S:
-                if self._away is not None and self._clock.monotonic() - self._away_at < _AWAY_S:
-                    raise IssuerUnavailable(detail=self._away.detail)
-                url = self.options.issuer.rstrip("/") + "/.well-known/openid-configuration"
-                try:
-                    self._known = self._checked(await self._document(url))
-                except IssuerUnavailable as exc:
-                    self._away, self._away_at = exc, self._clock.monotonic()
-                    raise
-                self._known_at = self._clock.monotonic()
-            return self._known
+        url = self.options.issuer.rstrip("/") + "/.well-known/openid-configuration"
+
+        async def ask() -> dict[str, Any]:
+            return self._checked(await self._document(url))
+
+        return await self._known.get(ask, _KNOWN_S)
 
     def _checked(self, known: dict[str, Any]) -> dict[str, Any]:
         if known.get("issuer") != self.options.issuer:
@@ -226,19 +218,15 @@ class Issuer:
         from joserfc.errors import JoseError
         from joserfc.jwk import KeySet
 
-        async with self._asking:
-            age_s = self._clock.monotonic() - self._keys_at
-            if self._keys is None or age_s > (_KEYS_AGAIN_S if is_again else _KNOWN_S):
-                found = await self._document(url)
-                try:
-                    public = [
-                        key for key in found["keys"] if key.get("kty") in ("RSA", "EC", "OKP")
-                    ]
-                    self._keys = KeySet.import_key_set({"keys": public})
-                except (JoseError, KeyError, TypeError, ValueError, AttributeError) as exc:
-                    raise IssuerUnavailable(detail=f"keys: {exc!r}") from exc
-                self._keys_at = self._clock.monotonic()
-            return self._keys
+        async def ask() -> Any:
+            found = await self._document(url)
+            try:
+                public = [key for key in found["keys"] if key.get("kty") in ("RSA", "EC", "OKP")]
+                return KeySet.import_key_set({"keys": public})
+            except (JoseError, KeyError, TypeError, ValueError, AttributeError) as exc:
+                raise IssuerUnavailable(detail=f"keys: {exc!r}") from exc
+
+        return await self._keys.get(ask, _KEYS_AGAIN_S if is_again else _KNOWN_S)
 
     async def _document(self, url: str) -> dict[str, Any]:
         """Read what everybody may. Raises: `IssuerUnavailable`."""
@@ -277,6 +265,32 @@ class Issuer:
             return answer.status_code, msgspec.json.decode(raw, type=dict[str, Any])
         except (httpx.HTTPError, TimeoutError, msgspec.MsgspecError, UnicodeError) as exc:
             raise IssuerUnavailable(detail=f"{url}: {exc!r}") from exc
+
+
+class _Kept(Generic[T]):
+    """Keep one thing that the issuer said; it is asked by one at a time, and then not at once."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._asking = asyncio.Lock()
+        self._found: T | None = None
+        self._away: IssuerUnavailable | None = None
+        self._found_at = self._away_at = 0.0
+
+    async def get(self, ask: Callable[[], Awaitable[T]], max_age_s: float) -> T:
+        """Return what is kept, or what it says now. Raises: `IssuerUnavailable`, as `ask` does."""
+        async with self._asking:
+            now = self._clock.monotonic()
+            if self._found is None or now - self._found_at > max_age_s:
+                if self._away is not None and now - self._away_at < _AWAY_S:
+                    raise IssuerUnavailable(detail=self._away.detail)
+                try:
+                    self._found = await ask()
+                except IssuerUnavailable as exc:
+                    self._away, self._away_at = exc, self._clock.monotonic()
+                    raise
+                self._found_at = self._clock.monotonic()
+            return self._found
 
 
 def require_authlib() -> None:
