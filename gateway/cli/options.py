@@ -33,6 +33,10 @@ def segment(name: str) -> str:
     return quote(name, safe="")
 
 
+# Beyond it no budget is, and what has a million digits takes a second to read.
+_MOST_USD: Final = Decimal(10**12)
+
+
 def duration_s(text: str, option: str, *, may_be_zero: bool = False) -> float:
     """Read a duration, as `90s`; without a unit it is in seconds.
 
@@ -69,6 +73,8 @@ def usd_to_nano(usd: Decimal) -> int:
     """Return dollars in billionths. Raises: `ValueError`: below 0, too fine, or no number."""
     if not usd.is_finite() or usd < 0:
         raise ValueError("not an amount of 0 or more")
+    if usd > _MOST_USD:
+        raise ValueError("more than a trillion dollars")
     nano = usd * NANO_PER_USD
     if nano != int(nano):
         raise ValueError("finer than a billionth of a dollar")

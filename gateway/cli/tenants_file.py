@@ -44,6 +44,7 @@ import msgspec
 import typer
 
 from gateway.cli.exits import CliError, Exit
+from gateway.cli.expected import expected, found
 from gateway.cli.limits import FIELDS, is_money
 from gateway.cli.options import duration_s, usd_to_nano
 from gateway.domain import Tier, is_name
@@ -166,7 +167,7 @@ class _Key(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Scope(msgspec.Struct, forbid_unknown_fields=True):
-    quota: dict[str, Any]
+    quota: dict[str, Any] | None = None
 
 
 def read_file(path: Path) -> Desired:
@@ -177,7 +178,8 @@ def read_file(path: Path) -> Desired:
         raise CliError(f"{path} cannot be read: {exc}", Exit.USAGE) from None
     try:
         document = tomllib.loads(text, parse_float=Decimal)
-    except tomllib.TOMLDecodeError as exc:
+    except (ValueError, RecursionError) as exc:
+        # tomllib's own error, or one of an integer with thousands of digits, or of as many brackets.
         raise CliError(f"{path} is not TOML: {exc}", Exit.USAGE) from None
     return read_document(document)
 
@@ -189,6 +191,8 @@ def read_document(document: Table) -> Desired:
     for kind in ("organisation", "platform"):
         if kind in document:
             scope = _convert(kind, document[kind], _Scope)
+            if scope.quota is None:
+                raise CliError(f"{kind}: its limits are in a table, [{kind}.quota]", Exit.USAGE)
             scopes[kind] = _limits(f"{kind}.quota", scope.quota)
     return Desired(
         plans={
@@ -299,16 +303,18 @@ def _tables(name: str, parent: Table, where: str = "") -> list[tuple[str, Table]
 
 
 def _convert(where: str, table: object, kind: type[T]) -> T:
-    if isinstance(table, dict):
-        _refuse_unknown(where, table, kind.__struct_fields__)
+    if not isinstance(table, dict):
+        raise CliError(f"{where}: it must be a table, not {found(table)}", Exit.USAGE)
+    _refuse_unknown(where, table, kind.__struct_fields__)
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as exc:
-        text, _, path = str(exc).partition(" - at `$")
-        key = path.strip(".`")
-        raise (
-            _wrong(where, key, text) if key else CliError(f"{where}: {text}", Exit.USAGE)
-        ) from None
+        _, _, path = str(exc).partition(" - at `$.")
+        key = path.strip("`").partition("[")[0]
+        if not key:
+            raise CliError(f"{where}: {exc}", Exit.USAGE) from None
+        said = f"it must be {expected(kind, key)}, not {found(table[key])}"
+        raise _wrong(where, key, said) from None
 
 
 def _refuse_unknown(where: str, table: Table, known: tuple[str, ...]) -> None:
