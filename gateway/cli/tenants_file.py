@@ -179,7 +179,7 @@ def read_file(path: Path) -> Desired:
     try:
         document = tomllib.loads(text, parse_float=Decimal)
     except (ValueError, RecursionError) as exc:
-        # tomllib's own error, or one of an integer with thousands of digits, or of as many brackets.
+        # tomllib's own, or of an integer with thousands of digits, or of as many brackets.
         raise CliError(f"{path} is not TOML: {exc}", Exit.USAGE) from None
     return read_document(document)
 

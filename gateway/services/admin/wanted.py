@@ -95,6 +95,9 @@ def wanted_key(
             raise InvalidRequest(
                 "'expires_at' needs a zone, and stands alone or not at all.", param="expires_at"
             )
+        elif not 1 < expires_at.year < 9999:
+            # In another zone it could be in a year that there is not.
+            raise InvalidRequest("'expires_at' is in no year of ours.", param="expires_at")
         else:
             expires_at = expires_at.astimezone(UTC)
         quota = None if limits is None else _quota(limits, ScopeKind.KEY)

@@ -185,7 +185,7 @@ class _Terminal(io.StringIO):
         ("[plans.basic]\nbudget_usd = 0.00000000001", "plans.basic, 'budget_usd'"),
         ("[plans.basic]\nrpm = '60'", "'rpm': it must be a whole number, not \"60\""),
         ("[plans.basic]\nbudget_usd = 'ten'", "'budget_usd': it must be a number, not \"ten\""),
-        ("[tenants.acme]\nmodels = 'a'", 'it must be a list of texts, as ["this"] or "any", not "a"'),
+        ("[tenants.acme]\nmodels = 'a'", 'a list of texts, as ["this"] or "any", not "a"'),
         ("[tenants.acme]\ncidrs = [1]", "tenants.acme, 'cidrs': it must be a list of texts"),
         ("[tenants.acme]\nmax_tier = 'gold'", '"priority" or "default" or "flex", not "gold"'),
         ("[tenants.acme]\nquota = 3", "tenants.acme, 'quota': it must be a table, not 3"),
