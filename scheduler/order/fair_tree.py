@@ -190,13 +190,15 @@ class FairTree(Standings):
         while above:
             below: dict[Node, Node] = {}
             for theirs, mine in above.items():
+                children: dict[Child, Child] = {}
                 for child in before.below(theirs):
-                    below[child] = my_child = self._child(mine, child.level, child.name, child.band)
+                    my_child = self._child(mine, child.level, child.name, child.band)
                     my_child.take_over(child, counter=same[theirs.level])
+                    children[child] = below[child] = my_child
                     if same[theirs.level] and child.num_waiting:
                         self._carried.add(my_child)
                 if same[theirs.level]:
-                    mine.policy.resume(theirs.policy, dict(below.items()))
+                    mine.policy.resume(theirs.policy, children)
             above = below
 
     def _heads(self, is_asked: Callable[[Band], bool], now: float) -> list[Sequence]:

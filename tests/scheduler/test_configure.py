@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,8 @@ from fakes import Driver
 from scheduler.config import PRESETS, FairnessConfig, SchedulerConfig, first_come
 from scheduler.core import Scheduler
 from scheduler.errors import UnknownPolicy
+from scheduler.policies.base import Child, Policy
+from scheduler.policies.vtc import Vtc
 from scheduler.request import FinishReason
 
 
@@ -42,6 +45,24 @@ def test_a_policy_takes_over_at_the_next_step() -> None:
     assert order(driver).startswith("aabb")
     assert {output.finish_reason for output in driver.last.values()} == {FinishReason.LENGTH}
     assert len(driver.last) == 12
+
+
+def test_who_has_many_siblings_is_not_looked_at_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of configuration takes time by the number of tenants, and not by its square."""
+    resume, told = Vtc.resume, []
+
+    def noted(self: Vtc, before: Policy, counterparts: Mapping[Child, Child]) -> None:
+        told.append(len(counterparts))
+        resume(self, before, counterparts)
+
+    monkeypatch.setattr(Vtc, "resume", noted)
+    driver = flooded(with_policy("vtc"), num_each=1)
+    for n in range(100):
+        driver.offer(fakes.make_request(f"r{n}", tenant_id=f"t{n}"))
+    config = with_policy("vtc")
+    fairness = replace(config.fairness, borrow_tokens=10.0)
+    driver.scheduler.configure(replace(config, fairness=fairness), driver.now)
+    assert 102 < sum(told) < 400
 
 
 def test_counters_stay_where_the_policy_stays() -> None:
