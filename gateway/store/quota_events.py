@@ -52,13 +52,18 @@ class SqlQuotaEvents:
             return (await connection.execute(statement)).rowcount == 1
 
     async def claim_due(self, limit: int, *, lease_s: float) -> Sequence[DueEvent]:
+        # Tenants in turn: of one that raised thousands the other's would wait behind all.
+        turn = func.row_number().over(partition_by=_ROW.tenant_id, order_by=_ROW.next_attempt_at)
+        is_due = _ROW.next_attempt_at <= func.now()
+        turns = select(_ROW.id, turn.label("turn")).where(is_due).subquery()
         # Materialized: a plan that ran it again would claim more than the limit.
         due = (
             select(_ROW.id)
-            .where(_ROW.next_attempt_at <= func.now())
-            .order_by(_ROW.next_attempt_at)
+            .join(turns, turns.c.id == _ROW.id)
+            .where(is_due)
+            .order_by(turns.c.turn, _ROW.next_attempt_at)
             .limit(limit)
-            .with_for_update(skip_locked=True)
+            .with_for_update(of=quota_events, skip_locked=True)
             .cte("due")
             .prefix_with("MATERIALIZED")
         )

@@ -41,9 +41,9 @@ def webhook(receiver: Receiver, *, allow_private: bool = True) -> Webhook:
     return Webhook(url, SECRET, allow_private=allow_private, resolve=here)
 
 
-async def raise_event(store: Store, window_start_s: int = JANUARY) -> None:
+async def raise_event(store: Store, window_start_s: int = JANUARY, of: int = 0) -> None:
     assert store.first_start is not None
-    tenant_id: UUID = store.first_start.keys[0].key.tenant_id
+    tenant_id: UUID = store.first_start.keys[of].key.tenant_id
     thresholds = Thresholds(store.quota_events, (80,), is_delivered=True)
     scope = Scope(ScopeKind.TENANT, tenant_id)
     thresholds.note(scope, tenant_id, Metric.BUDGET, window_start_s, 850, 1000)
@@ -239,6 +239,20 @@ async def test_gateways_deliver_it_together_once(store: Store, receiver: Receive
     assert len({headers["webhook-id"] for _, headers, _ in receiver.posts}) == 6
     assert len(receiver.posts) == 6
     assert json.loads(receiver.posts[0][2])["type"] == "quota.threshold"
+
+
+async def test_tenants_take_turns(store: Store, receiver: Receiver) -> None:
+    """The one event of a tenant does not wait behind all that another's keys have raised."""
+    for number in range(20):
+        await raise_event(store, JANUARY + number)
+    await raise_event(store, of=1)
+    await raise_event(store, JANUARY + 1, of=1)
+    assert await WebhookDelivery(store.quota_events, webhook(receiver)).deliver_due() == 8
+    data = [json.loads(body)["data"] for _, _, body in receiver.posts]
+    starts: dict[str, set[str]] = {"acme": set(), "globex": set()}
+    for one in data:
+        starts[one["tenant"]].add(one["window_start"][17:19])
+    assert starts == {"acme": {f"0{n}" for n in range(6)}, "globex": {"00", "01"}}
 
 
 async def test_delivery_runs_in_the_background(store: Store, receiver: Receiver) -> None:
