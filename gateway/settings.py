@@ -501,9 +501,8 @@ class Settings(ModelOptions, BaseSettings):
             url = getattr(self, name)
             if url is None:
                 continue
-            parts = urlsplit(url)
             schemes = ("https", "http") if self.webhook_allow_private else ("https",)
-            if parts.scheme not in schemes or not parts.hostname or "@" in parts.netloc:
+            if not _is_to_a_host(url, schemes):
                 raise ValueError(f"{name} must begin with {'://, '.join(schemes)}:// and a host")
             if self.webhook_secret is None:
                 raise ValueError(f"{name} needs a webhook_secret to sign with")
@@ -531,3 +530,14 @@ class Settings(ModelOptions, BaseSettings):
             if not is_service_link(name.removeprefix(PREFIX.lower()), value or "")
         }
         return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls))
+
+
+def _is_to_a_host(url: str, schemes: tuple[str, ...]) -> bool:
+    """Tell whether a URL names a host that can be looked up, and a port that there can be."""
+    try:
+        parts = urlsplit(url)
+        host, port = (parts.hostname or "").encode("idna"), parts.port
+    except ValueError:
+        return False
+    is_plain = "@" not in parts.netloc and not re.search(r"\s", parts.netloc)
+    return parts.scheme in schemes and bool(host) and port != 0 and is_plain
