@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
 Address = IPv4Address | IPv6Address
@@ -17,6 +17,15 @@ Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 
 # Addresses of the old internet inside the new one: RFC 6052.
 _NAT64: Final = IPv6Network("64:ff9b::/96")
+# Taken for the internet's by the library, some of it in older releases alone: the protocols' own
+# (RFC 6890; a cloud has metadata there), the former relays of 6to4 (RFC 7526), and the address at
+# which every machine of Azure finds its host.
+_INSIDE: Final = (
+    IPv4Network("192.0.0.0/24"),
+    IPv4Network("192.88.99.0/24"),
+    IPv4Network("168.63.129.16/32"),
+    IPv6Network("3fff::/20"),
+)
 
 
 class NoAddress(Exception):
@@ -45,11 +54,13 @@ def is_public(address: Address) -> bool:
     """Tell whether an address is on the internet.
 
     Not so: private, loopback, link-local (a cloud's metadata), ULA, shared (CGNAT), multicast,
-    reserved. Of an address that is a way to IPv4, where it leads to decides.
+    reserved, a cloud's own. Of an address that is a way to IPv4, where it leads to decides.
     """
     carried = _carried(address)
     if carried:
         return all(map(is_public, carried))
+    if any(address in network for network in _INSIDE):
+        return False
     is_site_local = isinstance(address, IPv6Address) and address.is_site_local
     return address.is_global and not (address.is_multicast or address.is_reserved or is_site_local)
 
