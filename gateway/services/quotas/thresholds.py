@@ -24,6 +24,7 @@ from uuid import UUID, uuid4
 from gateway.background import Background
 from gateway.domain.quota import Metric, Scope
 from gateway.domain.quota_event import QuotaEvent
+from gateway.domain.shared_room import SharedRoom
 from gateway.errors import StoreUnavailable
 from gateway.ports import Clock, QuotaEventStore
 
@@ -65,6 +66,9 @@ class Thresholds:
         # How many of the percents each window has passed here, the oldest window first.
         self._passed: dict[tuple[Scope, Metric, int], int] = {}
         self._pending: deque[QuotaEvent] = deque()
+        # Of which none has it all: keys of one tenant can raise thousands while the store is away.
+        self._room = SharedRoom(_MAX_PENDING, of_tenant=_MAX_PENDING // 4, least=1)
+        self._has_told = False
         self._wake = asyncio.Event()
 
     @property
@@ -90,7 +94,7 @@ class Thresholds:
         window = (scope, metric, window_start_s)
         passed = self._passed.get(window, 0)
         while passed < len(self._percents) and used * 100 >= self._percents[passed] * amount:
-            self._raise(
+            is_raised = self._raise(
                 QuotaEvent(
                     id=uuid4(),
                     at=datetime.fromtimestamp(self._clock.time(), UTC),
@@ -103,6 +107,8 @@ class Thresholds:
                     amount=amount,
                 )
             )
+            if not is_raised:
+                break
             passed += 1
         if window not in self._passed and len(self._passed) >= _MAX_WINDOWS:
             del self._passed[next(iter(self._passed))]
@@ -138,7 +144,7 @@ class Thresholds:
             except Exception:
                 # A fault of one event must not end all to come.
                 logger.exception("a threshold event could not be written")
-                self._pending.popleft()
+                self._done()
 
     async def write(self) -> None:
         """Write what was found, oldest first; raise what nobody raised before.
@@ -148,7 +154,7 @@ class Thresholds:
         while self._pending:
             event = self._pending[0]
             is_new = await self._store.add(event, is_to_deliver=self._is_delivered)
-            self._pending.popleft()
+            self._done()
             if is_new:
                 logger.warning(
                     "%s has used %d %% of its %s: %d of %d",
@@ -160,9 +166,19 @@ class Thresholds:
                 )
                 self._on_raised(event)
 
-    def _raise(self, event: QuotaEvent) -> None:
-        if len(self._pending) < _MAX_PENDING:
-            self._pending.append(event)
-            self._wake.set()
-        else:
-            logger.error("too many threshold events wait for the store; one is dropped")
+    def _raise(self, event: QuotaEvent) -> bool:
+        """Have it written; without room for more of its tenant's, a later settlement finds it."""
+        if not self._room.left(event.tenant_id):
+            if not self._has_told:
+                logger.error("too many threshold events wait for the store; some come later")
+                self._has_told = True
+            return False
+        self._room.take(event.tenant_id, 1)
+        self._pending.append(event)
+        self._wake.set()
+        return True
+
+    def _done(self) -> None:
+        """Let go of the oldest."""
+        self._room.give_back(self._pending.popleft().tenant_id, 1)
+        self._has_told = self._has_told and bool(self._pending)

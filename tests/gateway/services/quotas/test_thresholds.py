@@ -125,6 +125,32 @@ async def test_what_the_store_cannot_take_waits(store: Store) -> None:
     assert [event.percent for event in window.raised] == [50]
 
 
+async def test_a_flood_of_one_tenant_loses_no_others(store: Store) -> None:
+    """Who has thousands of keys fills a part of what waits; what does not fit is raised later."""
+
+    class Away(SqlQuotaEvents):
+        async def add(self, event: QuotaEvent, *, is_to_deliver: bool) -> bool:
+            return True
+
+    raised: list[QuotaEvent] = []
+    thresholds = Thresholds(Away(store.database), (50, 80, 100), on_raised=raised.append)
+    flood, other = uuid4(), uuid4()
+    keys = [Scope(ScopeKind.KEY, uuid4()) for _ in range(4000)]
+
+    def use_keys() -> None:
+        for key in keys:
+            thresholds.note(key, flood, Metric.BUDGET, JANUARY, 1000, 1000)
+
+    use_keys()
+    thresholds.note(Scope(ScopeKind.TENANT, other), other, Metric.BUDGET, JANUARY, 1000, 1000)
+    await thresholds.write()
+    assert [event.percent for event in raised if event.tenant_id == other] == [50, 80, 100]
+    for _ in range(5):
+        use_keys()
+        await thresholds.write()
+    assert len(raised) == 3 * 4000 + 3
+
+
 async def test_only_what_has_a_webhook_waits_for_it(store: Store) -> None:
     """Without a webhook an event is a row of history; with one it is due at once."""
     window = Window(store, percents=(50,))
