@@ -88,7 +88,9 @@ class SqlQuotaEvents:
         await self._set(event_id, next_attempt_at=at)
 
     async def _set(self, event_id: UUID, **values: object) -> None:
-        statement = update(quota_events).where(_ROW.id == event_id).values(**values)
+        # Who outlived its lease, frozen perhaps, may say so of what another has delivered since.
+        is_open = _ROW.delivered_at.is_(None)
+        statement = update(quota_events).where(_ROW.id == event_id, is_open).values(**values)
         async with self._database.platform(Purpose.LEDGER) as connection:
             await connection.execute(statement)
 

@@ -241,6 +241,17 @@ async def test_gateways_deliver_it_together_once(store: Store, receiver: Receive
     assert json.loads(receiver.posts[0][2])["type"] == "quota.threshold"
 
 
+async def test_who_comes_late_takes_no_delivery_back(store: Store, receiver: Receiver) -> None:
+    """A gateway that was frozen beyond its lease fails with what another delivered meanwhile."""
+    await raise_event(store)
+    [frozen] = await store.quota_events.claim_due(1, lease_s=0.0)
+    await WebhookDelivery(store.quota_events, webhook(receiver)).deliver_due()
+    await store.quota_events.failed(frozen.event.id, retry_in_s=0.0)
+    assert await states(store) == [(2, True, False)]
+    assert await WebhookDelivery(store.quota_events, webhook(receiver)).deliver_due() == 0
+    assert len(receiver.posts) == 1
+
+
 async def test_tenants_take_turns(store: Store, receiver: Receiver) -> None:
     """The one event of a tenant does not wait behind all that another's keys have raised."""
     for number in range(20):
