@@ -103,13 +103,18 @@ class Desired:
 def _tenant_body(tenant: DesiredTenant) -> dict[str, Any]:
     fields = {name: _number(value) for name, value in tenant.fields.items()}
     keys = {key.name: _key_body(key) for key in tenant.keys}
-    return {**fields, "quota": tenant.quota, "keys": keys}
+    return {**fields, **_named_alone(quota=tenant.quota, keys=keys or None)}
 
 
 def _key_body(key: DesiredKey) -> dict[str, Any]:
     expires_at = None if key.expires_at is None else key.expires_at.isoformat()
-    life = {"expires_in_s": _number(key.expires_in_s), "expires_at": expires_at}
-    return {**key.fields, **life, "quota": key.quota}
+    expires_in_s = _number(key.expires_in_s)
+    named = _named_alone(expires_in_s=expires_in_s, expires_at=expires_at, quota=key.quota)
+    return {**key.fields, **named}
+
+
+def _named_alone(**given: Any) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _number(value: Any) -> Any:
@@ -267,7 +272,10 @@ def _networks(where: str, texts: list[str] | str) -> list[str]:
 
 
 def _limits(where: str, table: Table) -> dict[str, Any]:
-    """Return all limits of a table; those that it does not name are none."""
+    """Return the limits of a table; those that it does not name are none.
+
+    They are not told as such: with thousands of tables they would be most of a body.
+    """
     limits = msgspec.structs.asdict(_convert(where, table, _Limits))
     for metric in Metric:
         amount = limits.pop(metric.flag)
@@ -279,7 +287,7 @@ def _limits(where: str, table: Table) -> dict[str, Any]:
     for field, value in limits.items():
         if isinstance(value, int) and value < 0:
             raise _wrong(where, field, "it must be 0 or more")
-    return {field: limits[field] for field in FIELDS}
+    return {field: limits[field] for field in FIELDS if limits[field] is not None}
 
 
 def _price(where: str, table: Table) -> dict[str, str]:

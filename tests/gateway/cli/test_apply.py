@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
+from gateway.api.json_shape import check_shape
 from gateway.cli.exits import CliError
-from gateway.cli.tenants_file import read_file
+from gateway.cli.tenants_file import read_document, read_file
 from gateway.credentials import KEY_PREFIX, parse_token
 from tests.gateway.cli.admin_server import Server, sluice_here
 
@@ -211,6 +214,19 @@ def test_a_mistake_is_named_by_table_and_key(tmp_path: Path, text: str, says: st
     with pytest.raises(CliError) as failed:
         read_file(file)
     assert says in str(failed.value)
+
+
+@pytest.mark.parametrize(("num_tenants", "num_keys"), [(5000, 0), (2500, 1), (1, 4999)])
+def test_as_many_as_may_be_applied_fit_into_a_body(num_tenants: int, num_keys: int) -> None:
+    """A file of five thousand tenants and keys, each with limits, is a body that is read."""
+    keys = {f"key-{n}": {"expires_in": "90d", "quota": {"rpm": n}} for n in range(num_keys)}
+    tenants = {
+        f"tenant-{n}": {"weight": Decimal("1.5"), "quota": {"daily_tokens": n}, "keys": keys}
+        for n in range(num_tenants)
+    }
+    body = read_document({"tenants": tenants}).body()
+    check_shape(json.dumps(body).encode())
+    assert body["tenants"]["tenant-0"]["quota"] == {"daily_tokens": 0}
 
 
 def test_a_plan_that_is_nowhere_is_a_mistake(server: Server, tmp_path: Path) -> None:
