@@ -22,6 +22,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield from _guarded("open files", lambda: [machine.check_open_files(settings)])
     yield from _guarded("data directory", lambda: [place.check_data_dir(settings.data_dir)])
     yield from _guarded("disk", lambda: [place.check_disk(settings.data_dir)])
+    yield from _guarded("files", lambda: place.check_files(settings.file_storage))
     yield from _guarded("issuer", lambda: issuer.check_issuer(settings))
     yield from _guarded("server", lambda: _server_and_stores(settings))
 

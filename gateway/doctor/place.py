@@ -53,6 +53,25 @@ def check_disk(data_dir: Path) -> Finding:
     return warning("disk", found, mend) if free < _DISK_TIGHT_BYTES else ok("disk", found)
 
 
+def check_files(file_storage: str | None) -> list[Finding]:
+    """Check that tenants' files can be written where that is a directory of its own.
+
+    A start does not end for it: all but files and batches is served without.
+    """
+    if file_storage is None or "://" in file_storage:
+        return []
+    name, directory = "files", Path(file_storage).absolute()
+    mend = "mount it or let this user write to it, or mend SLUICE_FILE_STORAGE"
+    if directory.exists() and not directory.is_dir():
+        return [broken(name, f"{directory} is no directory", mend)]
+    if not directory.parent.exists():
+        return [broken(name, f"{directory} cannot be made: there is no {directory.parent}", mend)]
+    if not os.access(directory if directory.exists() else directory.parent, os.W_OK | os.X_OK):
+        return [broken(name, f"{directory} cannot be written to", mend)]
+    is_new = "" if directory.exists() else ": the first upload makes it"
+    return [ok(name, f"{directory}{is_new}")]
+
+
 def find_running(data_dir: Path) -> tuple[LocalAccess | None, Finding]:
     """Find the server of this data directory and ask how it is."""
     try:

@@ -17,6 +17,7 @@ from gateway.doctor.model import check_model
 from gateway.doctor.place import (
     check_admin_address,
     check_data_dir,
+    check_files,
     check_port,
     find_running,
     lock_holder,
@@ -151,6 +152,22 @@ def test_a_data_directory_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     another = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: another)
     assert check_data_dir(tmp_path).level is Level.BROKEN
+
+
+def test_files_elsewhere_have_a_directory_to_be_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A misspelt or closed directory of tenants' files is broken; the start would not tell."""
+    assert check_files(None) == check_files("s3://bucket/files") == []
+    (there := tmp_path / "there").mkdir()
+    (file := tmp_path / "file").touch()
+    for directory in (there, tmp_path / "new"):
+        assert [found.level for found in check_files(str(directory))] == [Level.OK], directory
+    for directory in (file, tmp_path / "misspelt" / "files"):
+        [found] = check_files(str(directory))
+        assert (found.level, "SLUICE_FILE_STORAGE" in str(found.mend)) == (Level.BROKEN, True)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert [found.level for found in check_files(str(there))] == [Level.BROKEN]
 
 
 def test_a_port_is_free_or_our_own(taken_port: int) -> None:
