@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -44,8 +43,6 @@ def read_settings(flags: Mapping[str, Any]) -> Settings | None:
     lines = unknown_variables(os.environ, Settings.model_fields)
     try:
         settings = Settings(**given)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        lines.append(f"{_FILE} is not TOML: {exc}")
     except OSError as exc:
         lines.append(str(exc))
     except SettingsError:
@@ -55,6 +52,9 @@ def read_settings(flags: Mapping[str, Any]) -> Settings | None:
         told = (_line_of(error, given, Settings.model_fields) for error in exc.errors())
         # What may be of two kinds is told of once.
         lines += dict.fromkeys(told)
+    except (ValueError, RecursionError) as exc:
+        # Errors of `tomllib`, and what it leaves to others: long numbers, many brackets, no UTF-8.
+        lines.append(f"{_FILE} is not TOML: {exc}")
     if not lines:
         return settings
     for line in lines:

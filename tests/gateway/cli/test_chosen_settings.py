@@ -151,3 +151,17 @@ def test_a_size_that_is_none_names_its_flag(size: str, capsys: pytest.CaptureFix
     [line] = told(capsys, max_model_len=size)
     assert line.startswith("sluice: --max-model-len: ")
     assert "whole number" in line or "unit of 1024" in line
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"port = ", b"\xff\xfe", b"port = " + b"9" * 5000, b"port = " + b"[" * 5000],
+    ids=["half", "bytes", "digits", "brackets"],
+)
+def test_a_file_that_cannot_be_read_is_one_line(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str], text: bytes
+) -> None:
+    """However `sluice.toml` is broken, whoever starts a server gets no traceback."""
+    (elsewhere / "sluice.toml").write_bytes(text)
+    [line] = told(capsys)
+    assert line.startswith("sluice: sluice.toml is not TOML: ")
