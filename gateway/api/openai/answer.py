@@ -127,6 +127,7 @@ class Gathering:
         self._logprobs = ScoredTokens()
         self._prompt_logprobs: Sequence[TokenLogprobs | None] = ()
         self._events: list[Event] = []
+        self._most_events = _MANY_EVENTS
         self._vectors: list[Sequence[float]] = []
         self._last: Piece | None = None
 
@@ -135,8 +136,10 @@ class Gathering:
         self._logprobs.extend(piece.logprobs)
         self._prompt_logprobs = self._prompt_logprobs or piece.prompt_logprobs
         self._events.extend(piece.events)
-        if len(self._events) > _MANY_EVENTS:
+        if len(self._events) > self._most_events:
             self._events = merged(self._events)
+            # Calls are not joined, and there may be thousands: not with each token again.
+            self._most_events = max(_MANY_EVENTS, 2 * len(self._events))
         self._vectors += piece.vectors
         if piece.finish_reason is not None:
             self._last = piece

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from types import FrameType
-from typing import Any
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.text.stop_strings import StopStrings
+from tests.counted_lines import num_lines
 
 letters = st.text("ab\n", max_size=30)
 stop_lists = st.lists(st.text("ab\n", min_size=1, max_size=7), min_size=1, max_size=4)
@@ -88,21 +85,4 @@ def test_what_a_piece_costs_does_not_grow_with_what_a_stop_string_repeats(stop: 
     """A text that nearly is a stop string again and again costs a few lines a character."""
     filter_ = StopStrings(["a" * 255 + "b", *[stop] * 15])
     filter_.push("a" * 512)
-    assert _num_lines(filter_, "a") < 16 * 40
-
-
-def _num_lines(filter_: StopStrings, piece: str) -> int:
-    """Count the lines that are run to push a piece."""
-    num_lines, before = 0, sys.gettrace()
-
-    def count(frame: FrameType, event: str, arg: Any) -> Any:
-        nonlocal num_lines
-        num_lines += event == "line"
-        return count
-
-    sys.settrace(count)
-    try:
-        filter_.push(piece)
-    finally:
-        sys.settrace(before)
-    return num_lines
+    assert num_lines(lambda: filter_.push("a")) < 16 * 40
