@@ -183,6 +183,10 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._sending is not None:
             self._stop_sending_timer()
         super().on_message_complete()
+        if not self.pipeline:
+            # Nobody asks for more of a body that is whole, and who does not read on does not see
+            # its client leave.
+            self.flow.resume_reading()
 
     def _has_too_much_framing(self, num_bytes: int) -> bool:
         """Count what came in the midst of a body and is none of it."""

@@ -332,6 +332,35 @@ async def test_an_application_need_not_wait_to_hear_that_its_client_left(num_req
     assert told == ["/open"]
 
 
+@pytest.mark.parametrize("num_bytes", [1 << 10, 40 << 10, 100 << 10, 1 << 20])
+async def test_who_has_sent_a_long_body_is_seen_to_leave(num_bytes: int) -> None:
+    """A body that came faster than it was read does not keep its connection unread behind it."""
+    told: list[int] = []
+    answering = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        num_read, has_more = 0, True
+        while has_more:
+            message = await receive()
+            num_read, has_more = num_read + len(message["body"]), message["more_body"]
+        scope["extensions"][CLIENT_LEFT](lambda: told.append(num_read))
+        answering.set()
+        while not told:
+            await asyncio.sleep(0.01)
+
+    async with serve_guarded(QUICK, app) as served:
+        _, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(post(b"", b"Content-Length: %d" % num_bytes))
+        await asyncio.sleep(0.05)
+        writer.write(b"x" * num_bytes)
+        async with asyncio.timeout(5):
+            await answering.wait()
+            writer.transport.abort()
+            while not told:
+                await asyncio.sleep(0.01)
+    assert told == [num_bytes]
+
+
 async def test_empty_lines_do_not_hold_a_kept_connection() -> None:
     """Between requests, bytes that begin none of them are given as long as a head is."""
     async with serve_guarded(QUICK) as served:
