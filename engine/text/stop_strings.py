@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """Filter one sequence's text: `push` each piece, then `finish` once."""
+    """Filter one sequence's text: `push` each piece, and `finish` where a text ends."""
 
     __slots__ = ("_held", "_stopped", "_stops", "met")
 
@@ -49,8 +49,10 @@ class StopStrings:
         return text[:cut], False
 
     def finish(self) -> str:
-        """Return what was held back; the text ended before it became a stop string."""
+        """Return what was held back: the text ended here, and what may come begins another."""
         held, self._held = self._held, ""
+        for stop in self._stops:
+            stop.num_met = 0
         return held
 
 

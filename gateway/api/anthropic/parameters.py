@@ -57,7 +57,7 @@ MESSAGES: Final = (
         "stop_sequences",
         H,
         ["zzz"],
-        "up to 16 of up to 256 characters; of text, so not where a call is forced",
+        "up to 16 of up to 256 characters; of text, so not in calls, nor where one is forced",
     ),
     Parameter("temperature", H, 0.5, "0 to 2"),
     Parameter("top_p", H, 0.5, "0 to 1; 0 is greedy"),

@@ -50,7 +50,8 @@ where that is a token of its own. `required` and a named function hold the answe
 the names and the schemas of their `parameters`, with `auto` and a `response_format` it is of that
 form or calls. Otherwise arguments are as the model wrote them, `strict` or not (named then in
 `x-sluice-ignored`), and may be no JSON; a call of a tool that was not offered, or one that cannot
-be read, is text. Where a call is forced there is no text, and `stop` has no effect. Calls that were
+be read, is text. With tools `stop` ends the text around calls alone: what marks a call, stands in
+it, or was thought is not looked at; where a call is forced `stop` has no effect. Calls that were
 made replace the finish reason `stop` by `tool_calls`, but not that of a named function, and never
 `length`.
 

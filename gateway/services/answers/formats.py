@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from engine.text import ChatTemplate
+from engine.text import ChatTemplate, StopStrings
 from gateway.random_bits import RandomBits
 from gateway.services.answers import hermes, llama, mistral
 from gateway.services.answers.call_log import CallLog
@@ -106,11 +106,15 @@ class Reading:
         calls = self.format.calls.spelled if self.format.calls and self.names else frozenset()
         return calls | _THINKING if self.format.thinks else calls
 
-    def reader(self, prompt_tail: str) -> AnswerReader:
-        """Make the reader of one answer; the end of its prompt says how that begins."""
+    def reader(self, prompt_tail: str, stop: Sequence[str] = ()) -> AnswerReader:
+        """Make the reader of one answer; the end of its prompt says how that begins.
+
+        It looks for `stop` strings if it `reads_calls`; else the text is all that there is.
+        """
         calls = self.format.calls if self.names else None
         return AnswerReader(
             thinking=Thinking(prompt_tail) if self.format.thinks else None,
             calls=None if calls is None else calls.reader(CallLog(self.names, self.new_id)),
             is_one_call=self.is_one_call,
+            stops=StopStrings(stop if calls is not None else ()),
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Protocol
 
+from engine.text import StopStrings
 from gateway.services.answers.events import (
     CallArguments,
     CallEnd,
@@ -33,8 +34,12 @@ class ReadsCalls(Protocol):
 class AnswerReader:
     """Turn one answer's text into events: `push` its pieces, then `finish` once.
 
+    Where it `reads_calls` it looks for `stops` too, which end the text around them: they are not
+    looked for in calls, nor in what marks them, nor in what was thought.
+
     Attributes: `num_reasoning_tokens`, where pieces are tokens, those of the tags included;
-    `is_done`: all calls that were wanted have come, so that the rest need not be generated.
+    `is_done`: all calls that were wanted have come, or the text has ended, so that the rest need
+    not be generated.
     """
 
     def __init__(
@@ -43,7 +48,9 @@ class AnswerReader:
         thinking: Thinking | None = None,
         calls: ReadsCalls | None = None,
         is_one_call: bool = False,
+        stops: StopStrings | None = None,
     ) -> None:
+        self._stops = stops or StopStrings()
         self._thinking = thinking if thinking is not None and not thinking.is_over else None
         self._calls = calls
         self._is_one_call = is_one_call
@@ -52,25 +59,42 @@ class AnswerReader:
         self.num_reasoning_tokens = 0
         self.is_done = False
 
-    def push(self, text: str, *, is_token: bool = True) -> list[Event]:
-        """Return what a token's text adds, or what a detokenizer held of the last ones."""
+    @property
+    def reads_calls(self) -> bool:
+        """Tell whether the text may have calls in it."""
+        return self._calls is not None
+
+    @property
+    def stop_string(self) -> str | None:
+        """Return the stop string that ended the text; None where none did."""
+        return self._stops.met
+
+    def push(self, text: str, *, is_token: bool = True, may_stop: bool = True) -> list[Event]:
+        """Return what a token's text adds, or what a detokenizer held of the last ones.
+
+        Unless it `may_stop`, no stop string ends it.
+        """
         if self._thinking is None:
-            return self._spoken(text)
+            return self._spoken(text, may_stop=may_stop)
         if is_token:
             self._count(self._thinking)
         parts = self._thinking.push(text)
         if self._thinking.is_over:
             self._thinking = None
-        return self._read(parts)
+        return self._read(parts, may_stop=may_stop)
+
+    def close(self) -> list[Event]:
+        """Return what was held: no more comes."""
+        events: list[Event] = []
+        if self._thinking is not None:
+            events += self._read(self._thinking.finish(), may_stop=True)
+        if self._calls is not None and not self.is_done:
+            events += self._noted(self._calls.finish(), may_stop=True)
+        return events + self._unheld()
 
     def finish(self, reason: str) -> list[Event]:
         """Return what was held, and the end."""
-        events: list[Event] = []
-        if self._thinking is not None:
-            events += self._read(self._thinking.finish())
-        if self._calls is not None and not self.is_done:
-            events += self._noted(self._calls.finish())
-        return [*events, Finish(reason, self._num_calls)]
+        return [*self.close(), Finish(reason, self._num_calls)]
 
     def _count(self, thinking: Thinking) -> None:
         """Count a token that is about to be read."""
@@ -80,26 +104,40 @@ class AnswerReader:
             self.num_reasoning_tokens += 1 + self._num_undecided
             self._num_undecided = 0
 
-    def _read(self, parts: list[tuple[bool, str]]) -> list[Event]:
+    def _read(self, parts: list[tuple[bool, str]], *, may_stop: bool) -> list[Event]:
         events: list[Event] = []
         for is_thought, text in parts:
-            events += [Reasoning(text)] if is_thought else self._spoken(text)
+            events += [Reasoning(text)] if is_thought else self._spoken(text, may_stop=may_stop)
         return events
 
-    def _spoken(self, text: str) -> list[Event]:
+    def _spoken(self, text: str, *, may_stop: bool) -> list[Event]:
         if not text or self.is_done:
             return []
-        return [Text(text)] if self._calls is None else self._noted(self._calls.push(text))
+        if self._calls is None:
+            return [Text(text)]
+        return self._noted(self._calls.push(text), may_stop=may_stop)
 
-    def _noted(self, events: list[Event]) -> list[Event]:
-        """Count calls, and drop what comes behind the only one."""
-        for index, event in enumerate(events):
-            if isinstance(event, CallStart):
-                self._num_calls += 1
-            elif isinstance(event, CallEnd) and self._is_one_call:
-                self.is_done = True
-                return events[: index + 1]
-        return events
+    def _noted(self, events: list[Event], *, may_stop: bool) -> list[Event]:
+        """Count calls, and drop what comes behind the only one, or behind a stop string."""
+        noted: list[Event] = []
+        for event in events:
+            if isinstance(event, Text) and may_stop:
+                said, self.is_done = self._stops.push(event.text)
+                noted += [Text(said)] if said else []
+            else:
+                if isinstance(event, CallStart):
+                    self._num_calls += 1
+                    noted += self._unheld()
+                noted.append(event)
+                self.is_done = isinstance(event, CallEnd) and self._is_one_call
+            if self.is_done:
+                break
+        return noted
+
+    def _unheld(self) -> list[Event]:
+        """Return what might have begun a stop string, and did not."""
+        text = self._stops.finish()
+        return [Text(text)] if text else []
 
 
 @dataclass(slots=True)

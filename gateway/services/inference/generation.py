@@ -144,7 +144,8 @@ class Generation:
         self._service = service
         self._stream = stream
         self._detokenizer = detokenizer
-        self._stops = StopStrings(stop)
+        # With calls in it not all is text: what is, the reader knows.
+        self._stops = StopStrings(() if reader is not None and reader.reads_calls else stop)
         self._has_stops = bool(stop)
         self._min_tokens = min_tokens
         self._waits_for_prompt_logprobs = waits_for_prompt_logprobs
@@ -162,7 +163,8 @@ class Generation:
     @property
     def stop_string(self) -> str | None:
         """Return the stop string that ended its text; None where none did."""
-        return self._stops.met
+        read = None if self._reader is None else self._reader.stop_string
+        return read or self._stops.met
 
     @property
     def is_promised(self) -> bool:
@@ -286,7 +288,7 @@ class Generation:
             emitted, stopped = (new, False) if is_early else self._stops.push(new)
             text.append(emitted)
             if self._reader is not None:
-                self._events += self._reader.push(emitted)
+                self._events += self._reader.push(emitted, may_stop=not is_early)
                 stopped = stopped or (self._reader.is_done and not is_early)
             if stopped:
                 self.close()
@@ -299,6 +301,8 @@ class Generation:
         text.append(tail if stopped else tail + self._stops.finish())
         if self._reader is not None:
             self._events += self._reader.push(text[-1], is_token=False)
+            self._events += self._reader.close()
+            stopped = stopped or self._reader.stop_string is not None
         reason = FinishReason.STOP if stopped else delta.finish_reason
         return self._last("".join(text), reason, delta)
 

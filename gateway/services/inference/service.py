@@ -211,6 +211,7 @@ class InferenceService:
         if isinstance(prepared, PreparedEmbedding):
             return Embedding(model.service, hand_over, prepared)
         job, prompt, params = prepared.job, prepared.prompt, prepared.params
+        reading = job.reading
         stream = hand_over(job.request_id, prompt, params, granted_tokens)
         return Generation(
             model.service,
@@ -222,7 +223,7 @@ class InferenceService:
             echo=prepared.echo,
             waits_for_prompt_logprobs=params.prompt_logprobs is not None,
             is_prompt_alone=job.is_prompt_alone,
-            reader=None if job.reading is None else job.reading.reader(prepared.prompt_tail),
+            reader=reading.reader(prepared.prompt_tail, job.stop) if reading else None,
         )
 
     def check_room(

@@ -59,6 +59,22 @@ async def test_calls_are_blocks(tokenizer: Tokenizer, scripted: ScriptedService)
     assert json.loads(first["partial_json"]) == whole["content"][1]["input"] == {"city": "Par is"}
 
 
+async def test_a_stop_sequence_ends_a_text_and_no_call(
+    tokenizer: Tokenizer, scripted: ScriptedService
+) -> None:
+    """A line's end stands in each call, and so does a brace; in a text they end it."""
+    asked = {"stop_sequences": ["\n", "}"]}
+    async with serving(tokenizer, scripted) as client:
+        scripted.script = steps(tokenizer, CALL + "\n" + CALL, (3,), FinishReason.STOP)
+        for message in await ask(client, **asked):
+            assert kinds(message) == ["tool_use", "tool_use"]
+            assert (message["stop_reason"], message["stop_sequence"]) == ("tool_use", None)
+        scripted.script = steps(tokenizer, "One.\nTwo.", (3,), FinishReason.STOP)
+        for message in await ask(client, **asked):
+            assert [block["text"] for block in message["content"]] == ["One."]
+            assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "\n")
+
+
 async def test_one_call_is_all_where_it_is_asked_for(
     tokenizer: Tokenizer, scripted: ScriptedService
 ) -> None:

@@ -28,13 +28,15 @@ NAMES = frozenset(["weather", "time"])
 Called = list[tuple[str, str]]
 
 
-def events_of(family: str, pieces: Sequence[str], *, is_one_call: bool = False) -> list[Event]:
+def events_of(
+    family: str, pieces: Sequence[str], *, is_one_call: bool = False, stop: Sequence[str] = ()
+) -> list[Event]:
     """What is read of pieces, joined where it is of one kind; ids are numbers."""
     ids = map(str, itertools.count())
     reading = Reading(
         AnswerFormat(CALL_FORMATS[family], thinks=True), NAMES, is_one_call, lambda: next(ids)
     )
-    reader = reading.reader("")
+    reader = reading.reader("", stop)
     events = [event for piece in pieces for event in reader.push(piece)]
     return merged([*events, *reader.finish("stop")])
 
@@ -193,14 +195,26 @@ def test_how_a_text_is_cut_changes_nothing(family: str, written: str, data: st.D
     """Any text in any pieces gives the same events, in order: each call is begun once and ended."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(written)), max_size=8)))
     ends = itertools.pairwise([0, *cuts, len(written)])
-    whole = events_of(family, [written])
-    assert events_of(family, [written[a:b] for a, b in ends]) == whole
-    assert events_of(family, list(written)) == whole
+    stop = data.draw(st.lists(st.text("ae <\n{}", min_size=1, max_size=3), max_size=2))
+    whole = events_of(family, [written], stop=stop)
+    assert events_of(family, [written[a:b] for a, b in ends], stop=stop) == whole
+    assert events_of(family, list(written), stop=stop) == whole
     started = [event.index for event in whole if isinstance(event, CallStart)]
     ended = [event.index for event in whole if isinstance(event, CallEnd)]
     assert started == ended == list(range(len(started)))
     assert isinstance(whole[-1], Finish)
     assert whole[-1].num_calls == len(started)
+
+
+def test_a_stop_string_ends_a_text_and_no_call() -> None:
+    """It is looked for neither in calls nor across them, and what it ends has no call behind it."""
+    call = '<tool_call>\n{"name": "time", "arguments": {"at": "stop"}}\n</tool_call>'
+    stops = ["stop", "\n", "}"]
+    answer = gathered_answer(
+        events_of("hermes", list(f"a st{call}\n{call}op, stop{call}"), stop=stops)
+    )
+    assert answer.text == "a stop, "
+    assert [one.arguments for one in answer.calls] == ['{"at": "stop"}'] * 2
 
 
 @given(text=st.text(st.sampled_from("ab <tool_c{[|\n"), max_size=30))
