@@ -129,7 +129,7 @@ class LLM:
 
         A prompt is a text, token ids, or a chat's messages, which the model's template renders.
         Args: `params`: for all prompts, or one for each; None is `default_params`.
-            `stop`: strings that end a text. `progress`: show a bar on stderr.
+            `stop`: strings that end a text, behind `min_tokens`. `progress`: show a bar on stderr.
         Returns: the completions in the order of the prompts.
         Raises: `Rejected`, `InvalidText`, `ChatTemplateError`, `ValueError`: a prompt or its
             parameters cannot be served; the message names it by its index.
@@ -145,8 +145,10 @@ class LLM:
         for index, row_params in enumerate(each):
             _check_params(index, row_params)
         pending = [
-            _Pending(self._tokenise(index, prompt), self._tokenizer.detokenizer(), stops)
-            for index, prompt in enumerate(prompts)
+            _Pending(
+                self._tokenise(index, prompt), self._tokenizer.detokenizer(), stops, row.min_tokens
+            )
+            for index, (prompt, row) in enumerate(zip(prompts, each, strict=True))
         ]
         live: dict[str, _Pending] = {}
         try:
@@ -249,11 +251,14 @@ class LLM:
 class _Pending:
     """Turn the outputs of one request into its completion."""
 
-    def __init__(self, prompt: array[int], detokenizer: Detokenizer, stop: tuple[str, ...]) -> None:
+    def __init__(
+        self, prompt: array[int], detokenizer: Detokenizer, stop: tuple[str, ...], min_tokens: int
+    ) -> None:
         self.prompt = prompt
         self.finish_reason: FinishReason | None = None
         self._detokenizer = detokenizer
         self._stops = StopStrings(stop)
+        self._min_tokens = min_tokens
         self._pieces: list[str] = []
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprobs] | None = None
@@ -268,7 +273,10 @@ class _Pending:
             self._logprobs += output.logprobs
         if output.prompt_logprobs is not None:
             self._prompt_logprobs = output.prompt_logprobs
-        if self._write(self._detokenizer.push(output.token_ids)):
+        # As the server has it: a stop string ends a text with the last of `min_tokens` at the soonest.
+        num_early = max(0, self._min_tokens - 1 - len(self._token_ids) + len(output.token_ids))
+        self._pieces.append(self._detokenizer.push(output.token_ids[:num_early]))
+        if self._write(self._detokenizer.push(output.token_ids[num_early:])):
             return
         if output.finish_reason is None:
             return

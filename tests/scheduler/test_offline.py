@@ -91,6 +91,19 @@ def test_stop_strings_end_a_text(llm: LLM, stop: str | tuple[str, ...]) -> None:
     assert llm._scheduler.snapshot().num_output_tokens - before <= len(stopped.token_ids) + 1
 
 
+def test_a_stop_string_waits_for_min_tokens(llm: LLM) -> None:
+    """As in the server, a text does not end before it has as many tokens as were asked for."""
+    params = replace(GREEDY, max_tokens=30)
+    [whole] = llm.generate([QUESTION], params, progress=False)
+    stop = [whole.text[at : at + 1] for at in range(len(whole.text))]
+    for min_tokens in (0, 1, 7, 30):
+        asked = replace(params, min_tokens=min_tokens)
+        [cut] = llm.generate([QUESTION], asked, stop=stop, progress=False)
+        assert cut.finish_reason is FinishReason.STOP
+        assert cut.num_output_tokens == max(1, min_tokens)
+        assert whole.text.startswith(cut.text)
+
+
 def test_logprobs_of_output_and_prompt(llm: LLM) -> None:
     """Where they are asked for, every token drawn and every prompt token but the first has one."""
     params = replace(GREEDY, max_tokens=6, logprobs=2, prompt_logprobs=0)
