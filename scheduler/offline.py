@@ -273,7 +273,7 @@ class _Pending:
             self._logprobs += output.logprobs
         if output.prompt_logprobs is not None:
             self._prompt_logprobs = output.prompt_logprobs
-        # As the server has it: a stop string ends a text with the last of `min_tokens` at the soonest.
+        # As the server has it: none is looked for before the last of `min_tokens`.
         num_early = max(0, self._min_tokens - 1 - len(self._token_ids) + len(output.token_ids))
         self._pieces.append(self._detokenizer.push(output.token_ids[:num_early]))
         if self._write(self._detokenizer.push(output.token_ids[num_early:])):
