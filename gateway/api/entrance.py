@@ -16,7 +16,8 @@ from gateway.telemetry import names
 class Entrance:
     """Pass requests on to `app` that the server's load and the key's rate of requests let in.
 
-    `scope["state"]["is_counted"]` then tells whether a request was counted.
+    `scope["state"]["is_counted"]` then tells whether a request was counted; `app` sets it where it
+    has counted one itself, so that what it refuses late is not counted twice.
     Raises: `Saturated`, `TenantLimited`, `CountersUnavailable`; what `app` raises.
     """
 
@@ -29,12 +30,12 @@ class Entrance:
         scope["state"]["timeline"].enter(names.ENTER, time.monotonic())
         self._overload.check_unread()
         principal: Principal = scope["state"]["principal"]
-        is_counted = await self._entry.enter(principal, _content_length(scope))
-        scope["state"]["is_counted"] = is_counted
+        state = scope["state"]
+        state["is_counted"] = await self._entry.enter(principal, _content_length(scope))
         try:
             await self._app(scope, receive, send)
         except (InvalidRequest, NotFound, PermissionDenied):
-            self._entry.refused(principal, was_counted=is_counted)
+            self._entry.refused(principal, was_counted=state["is_counted"])
             raise
 
 

@@ -117,6 +117,7 @@ class InferenceEndpoint(Generic[Body]):
                 is_counted=scope["state"]["is_counted"],
                 timeline=timeline,
             )
+        scope["state"]["is_counted"] = True
         # From here on whatever goes wrong must let go of it.
         async with ClientWatch(receive, run, scope["state"].get(CLIENT_LEFT)):
             heads = answer_headers(run, scope["path"])
