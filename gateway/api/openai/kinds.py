@@ -198,7 +198,8 @@ async def shape_whole(
         shaped = kind.document(answer, pieces)
         is_long = any(piece.logprobs or piece.prompt_logprobs or piece.vectors for piece in pieces)
         if answer.num_tokens <= _FEW_TOKENS and not is_long:
-            return iter((msgspec.json.encode(shaped),))
+            # An answer that ended at once has log-probabilities too: a few, or none.
+            return iter((msgspec.json.encode(shaped, enc_hook=list),))
         return encode_in_parts(shaped)
 
     if room.num_bytes > _FEW_HELD_BYTES or answer.num_tokens > _FEW_TOKENS:

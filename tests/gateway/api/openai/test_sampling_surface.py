@@ -132,6 +132,27 @@ async def test_chat_logprobs_have_openais_shape(
         assert sum(map(math.exp, top)) <= 1.0001
 
 
+@pytest.mark.parametrize("n", [1, 2])
+async def test_an_answer_that_ends_at_once_has_log_probabilities_too(
+    demo_client: httpx.AsyncClient, n: int
+) -> None:
+    """A chat's are none, as its text is; a completion's are the end token's, and its echo's."""
+    ends = {"logit_bias": {"1": 100}, "n": n}
+    chat = await ask(demo_client, CHAT, logprobs=True, top_logprobs=2, **ends)
+    for choice in chat["choices"]:
+        assert (choice["message"]["content"], choice["finish_reason"]) == ("", "stop")
+        assert choice["logprobs"] == {"content": [], "refusal": None}
+    for echo in (False, True):
+        text = await ask(demo_client, TEXT, prompt=[500, 501], logprobs=2, echo=echo, **ends)
+        streamed = await ask(
+            demo_client, TEXT, prompt=[500, 501], logprobs=2, echo=echo, stream=True, **ends
+        )
+        for index, choice in enumerate(text["choices"]):
+            assert choice["finish_reason"] == "stop"
+            assert len(choice["logprobs"]["token_logprobs"]) == 1 + 2 * echo
+            assert alike(choice["logprobs"], assembled(streamed, index)["logprobs"])
+
+
 async def test_echo_scores_a_text(demo_client: httpx.AsyncClient, tokenizer: Tokenizer) -> None:
     """`echo` with `logprobs` scores the prompt, as a loglikelihood evaluation needs it."""
     prompt = "Sluice is a gateway. The scheduler decides at every step."
