@@ -99,7 +99,7 @@ class Composer:
         if not len(running) and not len(self._waiting):
             self._lifecycle.wait_clock.note(now, WaitCause.STEP, WaitCause.STEP)
             return None
-        self._kv_budget.begin()
+        self._kv_budget.begin(now)
         victims = self._preemption.make_room()
         displaced = [] if victims else self._displacement.make_way(now)
         for victim in (*victims, *displaced):

@@ -72,7 +72,7 @@ class Displacement:
         running, budget = self._running, self._kv_budget
         if not running.is_full and (budget.surely_fits(head) or budget.fit(head) is not None):
             return []
-        return self._reclaim.make_way(head)
+        return self._reclaim.make_way(head, now)
 
     def _find_head(self, now: float) -> Sequence | None:
         """Find the next request if it does not fit beside rows of lower bands."""

@@ -2,7 +2,8 @@
 
 A tenant that holds more than its share, with what it asks for, does not take the last eighth of
 either. Long answers would otherwise fill the machine, and whoever comes then waits until one of
-them ends, however soon its turn is. Nothing is kept where nobody else was live lately.
+them ends, however soon its turn is. Nothing is kept where nobody else was live lately, and more
+where rows had to go for a request larger than that (`scheduler.step.reclaim`).
 
 Of the KV cache those that wait share what others leave of theirs: a third tenant that asks for a
 little now and then does not take a third from two that could use it. The eighth is left for those
@@ -11,11 +12,16 @@ of their own band alone; a higher one sends rows back itself.
 
 from __future__ import annotations
 
+from math import inf
+
 from engine.kv.block_pool import BlockPool
 from scheduler.request import Band
 from scheduler.running import KEPT, RunningSet
 from scheduler.running.holdings import Weights
 from scheduler.sequence import Sequence
+
+# For how long more is kept, once rows had to go for it: they would else come back, and go again.
+_REMEMBERED_S = 60.0
 
 
 class Headroom:
@@ -28,6 +34,19 @@ class Headroom:
         # By band, as of a version and a step.
         self._asked: dict[Band, tuple[Weights, float]] = {}
         self._asked_at = (-1, -1)
+        # What part of the blocks is kept, and when that is no more than usual again.
+        self._kept = KEPT
+        self._kept_until_s = -inf
+
+    def begin(self, now: float) -> None:
+        """Begin a step: what a large request was given back is kept for a while, and no longer."""
+        if now >= self._kept_until_s:
+            self._kept = KEPT
+
+    def keep(self, num_blocks: int, now: float) -> None:
+        """Keep as much as was given back for a request that needs more than there was."""
+        self._kept = max(self._kept, num_blocks / self._num_blocks)
+        self._kept_until_s = now + _REMEMBERED_S
 
     def slots(self, sequence: Sequence) -> int:
         """Count the slots that a request must leave free."""
@@ -37,12 +56,16 @@ class Headroom:
     @property
     def most_blocks(self) -> int:
         """Count the blocks that any request is ever to leave free."""
-        return round(KEPT * self._num_blocks)
+        return round(self._kept * self._num_blocks)
+
+    def blocks_of_share(self, sequence: Sequence) -> int:
+        """Count the blocks that a request's tenant is entitled to."""
+        return round(self._running.holdings.share(sequence) * self._num_blocks)
 
     def blocks(self, sequence: Sequence) -> int:
         """Count the blocks that a request above its tenant's share must leave free."""
         share = self._running.holdings.share(sequence)
-        return round(min(KEPT, 1.0 - share) * self._num_blocks)
+        return round(min(self._kept, 1.0 - share) * self._num_blocks)
 
     def is_shared(self, sequence: Sequence) -> bool:
         """Tell whether others than a request's tenant have shares as well."""
@@ -55,12 +78,15 @@ class Headroom:
         num_others = len(holdings.rows_beside(row)) - 1
         return share < 1.0 and num_others >= share * self._running.max_num_rows
 
-    def has_blocks_beyond(self, row: Sequence) -> bool:
-        """Tell whether a row's tenant has its share of the KV cache even without that row."""
+    def has_blocks_beyond(self, row: Sequence, num_given: int = 0) -> bool:
+        """Tell whether a row's tenant has its share of the KV cache even without that row.
+
+        `num_given` tokens of others of its rows go before it.
+        """
         share = self._running.holdings.share(row)
         if share >= 1.0:
             return False
-        own_tokens = self._tokens_beside(row)[0]
+        own_tokens = self._tokens_beside(row)[0] - num_given
         own_tokens -= float(self._running.kv_growth.own_by_slot[row.slot])
         if own_tokens < share * self._num_tokens:
             return False
@@ -89,7 +115,7 @@ class Headroom:
         if not holdings.waits(sequence):
             waiting, idle = waiting + own, idle - own
             tokens -= sum(self._tokens_beside(sequence))
-        kept = min(KEPT, max(0.0, idle) / weights.all)
+        kept = min(self._kept, max(0.0, idle) / weights.all)
         left = 1.0 - tokens / self._num_tokens - kept
         return max(share, left * own / max(waiting, own))
 

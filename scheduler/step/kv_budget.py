@@ -48,9 +48,10 @@ class KvBudget:
         # Who was found not to fit since the step began, as of a version of the rows.
         self._unfit: dict[tuple[Sequence, bool], int] = {}
 
-    def begin(self) -> None:
+    def begin(self, now: float) -> None:
         """Begin a step: who waits, and what is free, may have changed since the last one."""
         self._unfit.clear()
+        self.headroom.begin(now)
 
     def fit(self, sequence: Sequence, *, keeps: bool = True) -> list[int] | None:
         """Find the blocks of a prefix hit, or None where the rest does not fit beside them.

@@ -275,6 +275,31 @@ def test_answers_that_outgrow_what_was_expected_give_the_headroom_back() -> None
     assert {output.finish_reason for output in driver.last.values()} == {FinishReason.LENGTH}
 
 
+def test_a_request_larger_than_the_headroom_waits_for_no_answers_of_a_flood() -> None:
+    """Within its tenant's share it is given back what it needs, and that is kept for a minute."""
+    driver = make_driver(num_slots=16, num_blocks=120, expected=1)
+    offer(driver, "light", output=1)
+    turns(driver, 2)
+    offer(driver, "flood", 60, prompt=24, output=1_000)
+    while num_free_blocks(driver) > 3:
+        driver.turn()
+    [name] = offer(driver, "light", prompt=320, output=1)
+    turns(driver, 2)
+    assert driver.last[name].finish_reason is FinishReason.LENGTH
+    num_preempted = driver.scheduler.snapshot().num_preemptions
+    for _ in range(5):
+        # Rows would come back into what it left, and go for the next one.
+        turns(driver, 5)
+        assert num_free_blocks(driver) > 34
+        [name] = offer(driver, "light", prompt=320, output=1)
+        turns(driver, 2)
+        assert driver.last[name].finish_reason is FinishReason.LENGTH
+    assert driver.scheduler.snapshot().num_preemptions < num_preempted + 5
+    driver.now += 61.0
+    turns(driver, 10)
+    assert num_free_blocks(driver) < 34
+
+
 @pytest.mark.parametrize("band", [Band.DEFAULT, Band.PRIORITY])
 def test_what_a_third_tenant_leaves_is_for_those_that_ask(band: Band) -> None:
     """One that holds nothing takes no third of the blocks from two that want more than a half."""

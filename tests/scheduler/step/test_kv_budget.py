@@ -66,12 +66,12 @@ def test_who_did_not_fit_is_looked_at_again_once_a_row_goes_or_a_step_begins() -
     driver.offer(fakes.make_request("waits", prompt=[2] * 38, max_tokens=8))
     waits = find("waits")
     assert waits is not None
-    budget.begin()
+    budget.begin(driver.now)
     assert budget.fit(waits) is None
     # As if there were room: who asks again in the same step is not looked at.
     waits.num_tokens = 1
     assert budget.fit(waits) is None
-    budget.begin()
+    budget.begin(driver.now)
     assert budget.fit(waits) == []
     waits.num_tokens = 38
     assert budget.fit(waits) is None
