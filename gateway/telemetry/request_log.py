@@ -2,7 +2,8 @@
 
 A line is made of a `Timeline`, which holds nothing that a tenant sent: nothing has to be scrubbed.
 The event loop appends; a thread makes lines and writes them, so that a log that is not read holds
-nobody up: what then does not fit is dropped, and the next line says how many.
+nobody up: what then does not fit is dropped, and the next line says how many. Of the places a tenant
+has a quarter, less where many have theirs, so that a log that is read slowly has lines of all.
 
 Who has no key gets a line only where that was an error, and of what is refused a tenant has some
 lines a second, all who have no key together one: they are refused cheaply, and may not fill a disk.
@@ -20,10 +21,12 @@ from uuid import UUID
 
 import msgspec
 
+from gateway.domain.shared_room import SharedRoom
 from gateway.domain.timeline import Timeline
 from gateway.telemetry.tenant_rate import TenantRate
 
 MAX_WAITING: Final = 8192
+_OF_TENANT: Final = 4
 _DELAY_S: Final = 0.2
 _FLUSH_S: Final = 2.0
 _REFUSED_PER_S, _REFUSED_BURST = 10.0, 100.0
@@ -53,10 +56,11 @@ class RequestLog:
         self._cause = cause
         self._has_traces = has_traces
         self._stream = stream
-        self._max_waiting = max_waiting
         self._refused = TenantRate(per_s=_REFUSED_PER_S, burst=_REFUSED_BURST)
         self._strangers = TenantRate(per_s=_STRANGERS_PER_S, burst=_STRANGERS_BURST)
+        self._lock = threading.Lock()
         self._waiting: deque[Timeline] = deque()
+        self._room = SharedRoom(max_waiting, of_tenant=max(1, max_waiting // _OF_TENANT), least=1)
         self._num_left_out = 0
         self._wake = threading.Event()
         self._is_closing = False
@@ -74,11 +78,13 @@ class RequestLog:
         if is_refused and not rate.take(timeline.tenant_id):
             self._num_left_out += 1
             return
-        if len(self._waiting) >= self._max_waiting:
-            self.num_dropped += 1
-            self._num_left_out += 1
-            return
-        self._waiting.append(timeline)
+        with self._lock:
+            if not self._room.left(timeline.tenant_id):
+                self.num_dropped += 1
+                self._num_left_out += 1
+                return
+            self._waiting.append(timeline)
+            self._room.take(timeline.tenant_id, 1)
 
     def close(self, timeout_s: float = _FLUSH_S) -> None:
         """Write what waits, for so long."""
@@ -91,9 +97,15 @@ class RequestLog:
         while not is_last:
             self._wake.wait(_DELAY_S)
             is_last = self._is_closing
-            while self._waiting:
-                num = min(_AT_ONCE, len(self._waiting))
-                self._write(self._waiting.popleft() for _ in range(num))
+            while batch := self._take():
+                self._write(batch)
+
+    def _take(self) -> list[Timeline]:
+        with self._lock:
+            batch = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
+            for timeline in batch:
+                self._room.give_back(timeline.tenant_id, 1)
+        return batch
 
     def _write(self, timelines: Iterable[Timeline]) -> None:
         lines = []

@@ -74,15 +74,17 @@ def test_refusals_do_not_fill_the_disk() -> None:
 
 
 def test_a_log_that_nobody_reads_is_bounded() -> None:
-    """Beyond the bound lines are dropped and counted, and nobody waits."""
+    """Beyond a tenant's quarter its lines are dropped and counted, and others' have room."""
     stream = io.StringIO()
-    log = RequestLog("json", stream=stream, max_waiting=10)
+    log = RequestLog("json", stream=stream, max_waiting=12)
     for _ in range(100):
         log.add(over())
-    assert log.num_dropped == 90
+    assert log.num_dropped == 97
+    log.add(over(tenant_id=UUID(int=2)))
+    assert log.num_dropped == 97
     log.start()
     log.close()
-    assert len(stream.getvalue().splitlines()) == 10
+    assert len(stream.getvalue().splitlines()) == 4
 
 
 def test_a_log_that_was_closed_harms_nobody() -> None:
