@@ -239,6 +239,8 @@ def test_grant_is_never_passed(depth: int) -> None:
     driver.run()
     assert len(driver.tokens["r"]) == 8
     driver.scheduler.extend("r", None, driver.now)
+    # An answer that was overtaken takes nothing back.
+    driver.scheduler.extend("r", 8, driver.now)
     driver.run()
     assert driver.tokens["r"] == fakes.expected_tokens(request, driver.engine.info)[0]
 

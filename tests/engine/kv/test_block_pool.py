@@ -70,12 +70,16 @@ def test_touched_blocks_outlive_others() -> None:
 
 
 def test_shared_block_is_free_when_its_last_user_leaves() -> None:
-    """A block with two users stays out of the free list until both have released it."""
+    """A block with three users is shared by two of them, and not free before all released it."""
     pool = BlockPool(1, 16)
     [block_id] = pool.allocate(1)
     pool.acquire([block_id])
+    pool.acquire([block_id])
+    assert pool.num_shared == 1
     pool.release([block_id])
-    assert pool.num_free == 0
+    assert (pool.num_free, pool.num_shared) == (0, 1)
+    pool.release([block_id])
+    assert (pool.num_free, pool.num_shared) == (0, 0)
     pool.release([block_id])
     assert pool.num_free == 1
 

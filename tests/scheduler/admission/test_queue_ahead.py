@@ -418,3 +418,24 @@ def test_a_deadline_goes_ahead_on_loan_within_its_organisation_too(
     predicted = ahead_of(queue, newcomer, 0.0)
     num_served = served_before(tree, newcomer, 0.0)
     assert (predicted > 0, num_served > 0) == (borrow_tokens == 0, borrow_tokens == 0)
+
+
+def test_promised_requests_that_have_gone_are_ahead_of_nobody() -> None:
+    """A tenant on loan waits for those that are due before it, and for none that left the queue."""
+    tree = FairTree(FairnessConfig(policy="vtc", borrow_tokens=16_384.0))
+    queue = QueueAhead(tree)
+    push(tree, make_sequence(10_000, tenant="stays"))
+    spent = make_sequence(100, tenant="late")
+    push(tree, spent)
+    tree.remove(spent, 0.0)
+    tree.charge(spent, 5_000.0, 0.0)
+    due = [make_sequence(500, tenant="due", ttft_s=1.0) for _ in range(3)]
+    for sequence in due:
+        sequence.start_by_s = 0.5
+        push(tree, sequence)
+    newcomer = make_sequence(100, tenant="late", ttft_s=2.0)
+    newcomer.start_by_s = 1.5
+    assert ahead_of(queue, newcomer, 0.0) == 1_500
+    for sequence in due:
+        tree.remove(sequence, 0.0)
+    assert ahead_of(queue, newcomer, 0.0) == 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -171,6 +173,36 @@ def test_no_more_are_told_than_may_be() -> None:
     assert max(map(len, told)) == MAX_TOLD
 
 
+def test_what_is_told_is_a_part_of_the_time_that_has_passed() -> None:
+    """A machine that stood still for three quarters of the time has served for a quarter of it."""
+    driver = Driver(fakes.make_engine())
+    scheduler = driver.scheduler
+    scheduler.rates(0.0)
+    for tenant in "ab":
+        driver.offer(fakes.make_request(tenant, tenant_id=tenant, max_tokens=8))
+    driver.run()
+    took_s = 4.0 * driver.now
+    rates = scheduler.rates(took_s)
+    assert sum(rates.values()) == pytest.approx(0.25 * (1.0 - math.exp(-took_s / 3.0)))
+
+
+def test_what_is_given_back_is_not_told() -> None:
+    """Who cancels a long prompt was served nothing then, and others no more than there was."""
+    engine = fakes.make_engine(num_blocks=400, max_num_batched_tokens=16, max_model_len=1_000)
+    driver = Driver(engine)
+    scheduler = driver.scheduler = Scheduler(engine.info, PRESETS["mixed"])
+    driver.offer(fakes.make_request("gone", tenant_id="a", prompt=[1] * 600))
+    driver.turn()
+    scheduler.rates(driver.now)
+    began_s = driver.now
+    scheduler.cancel("gone", driver.now)
+    driver.offer(fakes.make_request("stays", tenant_id="b", prompt=[2] * 64, max_tokens=8))
+    driver.run()
+    rates = scheduler.rates(driver.now)
+    assert min(rates.values()) >= 0.0
+    assert sum(rates.values()) <= 1.0 - math.exp(-(driver.now - began_s) / 3.0) + 1e-9
+
+
 def test_a_weight_that_is_set_holds_at_once() -> None:
     """What an operator sets is whole at first, whatever its tenant has elsewhere."""
     fleet = Fleet({"a": (QUEUED, 1.0)}, {"a": (QUEUED, 1.0), "b": (QUEUED, 1.0)})
@@ -183,6 +215,32 @@ def test_a_weight_that_is_set_holds_at_once() -> None:
     assert 1.0 < _weight(there, "a") < 4.0
     fleet.run(20)
     assert _weight(there, "a") >= LEAST * 0.999
+
+
+def test_a_weight_that_is_set_of_an_organisation_holds_at_once() -> None:
+    """What it has elsewhere leaned on the weight before, and not on this one."""
+    driver = Driver(fakes.make_engine(num_blocks=400))
+    scheduler = driver.scheduler = Scheduler(driver.engine.info, PRESETS["mixed"])
+
+    def offer(name: str, organisation: str) -> None:
+        asked = fakes.make_request(name, max_tokens=20, tenant_id=f"of-{organisation}")
+        driver.offer(replace(asked, organisation_id=organisation))
+
+    def entitled() -> float:
+        [band] = scheduler.state(driver.now).bands
+        return next(t.entitled for t in band.tenants if t.organisation_id == "a")
+
+    for number in range(40):
+        offer(f"a{number}", "a")
+        offer(f"b{number}", "b")
+    for _ in range(10):
+        driver.turn()
+        scheduler.rates(driver.now)
+        scheduler.lean({Account(Band.DEFAULT, "a", ""): 1.0}, 2, driver.now)
+    assert entitled() < 0.3
+    scheduler.set_organisation_weight("a", 3.0)
+    scheduler.lean({}, 1, driver.now)
+    assert entitled() == 0.75
 
 
 def _weight(contest: Contest, tenant: str) -> float:

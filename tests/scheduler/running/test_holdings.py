@@ -35,6 +35,32 @@ def test_shares_are_by_weight_within_the_band_and_those_above() -> None:
     assert holdings.share(one) == holdings.share(three) == 1 / 3
 
 
+def test_a_weight_changes_while_its_tenant_waits() -> None:
+    """What those that wait weigh together is by the weights that they have now."""
+    holdings = Holdings()
+    one, three = make("a"), make("b", weight=3.0)
+    for sequence in (one, three):
+        holdings.join(sequence, 0.0)
+    holdings.set_weight("a", 2.0)
+    assert holdings.weights_up_to(Band.DEFAULT) == (5.0, 5.0, 0.0)
+    holdings.admit(three)
+    assert holdings.weights_up_to(Band.DEFAULT) == (5.0, 2.0, 3.0)
+
+
+def test_who_has_no_row_has_no_place() -> None:
+    """The place that it had is another's next."""
+    holdings = Holdings()
+    gone, comes = make("a"), make("b")
+    for sequence in (gone, comes):
+        holdings.join(sequence, 0.0)
+    holdings.admit(gone)
+    place = holdings.place(gone)
+    holdings.release(gone)
+    holdings.admit(comes)
+    assert holdings.place(comes) == place
+    assert holdings.place(gone) < 0
+
+
 def test_a_weight_changes_in_every_band() -> None:
     """A tenant that is live in two bands is entitled to more in both."""
     holdings = Holdings()

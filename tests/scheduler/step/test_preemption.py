@@ -151,6 +151,17 @@ def test_all_go_where_that_is_just_enough() -> None:
     assert victims == [sequences[1], sequences[0]]
 
 
+def test_who_has_just_begun_is_not_displaced() -> None:
+    """A row has a few steps before a higher band may have its place."""
+    pool = BlockPool(4, 4)
+    running, sequences = running_rows(pool, (Band.FLEX, 0))
+    chooser = preemption(pool, running)
+    running.num_steps = PreemptionConfig().min_run_steps - 1
+    assert chooser.displace(Band.DEFAULT, 4, 1) == []
+    running.num_steps += 1
+    assert chooser.displace(Band.DEFAULT, 4, 1) == sequences
+
+
 def test_what_runs_on_its_bands_share_is_not_displaced() -> None:
     """A row that was let in while higher bands waited stays, and so its share is kept."""
     pool = BlockPool(4, 4)
