@@ -25,8 +25,8 @@ from scheduler.step.budget import StepBudget
 
 # How long others go on without a prompt that reads too much for a step of theirs, in its own steps.
 _LONG_REST = 8.0
-# Of what a prompt that reads nothing would have.
-_NEXT_TO_NOTHING = 0.5
+# Of what a step has for batch work; who reads less has to wait for its rows alone.
+_MUCH_READ = 0.5
 
 
 class Harvest:
@@ -45,6 +45,7 @@ class Harvest:
         self._promised_s = math.inf
         # Where nothing else is in the step nobody waits for what a prompt reads.
         self._is_alone = False
+        self._online_s = 0.0
         # What this step has for batch work beside online rows, and what steps before it had.
         self._offered_s = self._saved_s = 0.0
         # When a prompt may have a step again that is longer than others.
@@ -54,10 +55,10 @@ class Harvest:
         """Find out how long a step may take that computes `online` besides."""
         budget, limit_s = self._budget, self._longest_s
         self._offered_s, self._is_alone = 0.0, not online.num_tokens
+        self._online_s = online_s = budget.price(online)
         if self._is_alone:
             limit_s = min(limit_s, budget.worthwhile_s(online))
         elif self._max_loss and budget.is_calibrated:
-            online_s = budget.price(online)
             self._offered_s = online_s / self._max_loss - online_s
             limit_s = min(limit_s, online_s + self._offered_s + self._saved_s)
         self._promised_s = budget.promised_s(now)
@@ -110,14 +111,22 @@ class Harvest:
         if not context:
             return fresh
         num_tokens = min(room, budget.solve(step, limit_s, room, context=context))
-        if num_tokens >= min(_NEXT_TO_NOTHING * fresh, self._min_chunk_tokens):
+        if num_tokens >= min(room, self._min_chunk_tokens) or not self._reads_much(step, context):
             return num_tokens
         if now < self._next_long_s:
             return 0
         num_tokens = min(room, budget.solve(step, self._promised_s, room, context=context))
         chunk = StepFeatures(num_prefill_tokens=num_tokens, prefill_context_tokens=context)
-        self._next_long_s = now + _LONG_REST * budget.price(chunk)
+        if num_tokens:
+            self._next_long_s = now + _LONG_REST * budget.price(chunk)
         return num_tokens
+
+    def _reads_much(self, step: StepFeatures, context: int) -> bool:
+        price = self._budget.price
+        least = replace(step, num_prefill_tokens=step.num_prefill_tokens + 1)
+        more = step.prefill_context_tokens + context
+        reading_s = price(replace(least, prefill_context_tokens=more)) - price(least)
+        return reading_s > _MUCH_READ * (self.limit_s - self._online_s)
 
 
 def _with_rows(step: StepFeatures, num_rows: int, context: int) -> StepFeatures:
