@@ -48,7 +48,8 @@ class Reserve:
 class Extend:
     """Hold more output, as much as fits, and renew → `Extended`, `Gone`, `Building`, `Unknown`.
 
-    `nano_usd` is what all of `tokens` cost; `told` is what was used so far.
+    `nano_usd` is what all of `tokens` cost; `told` is what was used so far. It is for a `choice`
+    with `granted` tokens so far: asked again as long as that is so, it is answered the same.
     """
 
     request_id: str
@@ -56,6 +57,8 @@ class Extend:
     nano_usd: int
     lease_us: int
     told: Told
+    choice: int = 0
+    granted: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,8 @@ def _reserve(op: Reserve, arguments: list[bytes]) -> _Raw:
 
 
 def _extend(op: Extend, arguments: list[bytes]) -> _Raw:
-    return ("extend", op.request_id, op.tokens, op.nano_usd, op.lease_us, op.told)
+    place: _Raw = () if op.granted is None else (op.choice, op.granted)
+    return ("extend", op.request_id, op.tokens, op.nano_usd, op.lease_us, op.told, *place)
 
 
 def _settle(op: Settle, arguments: list[bytes]) -> _Raw:

@@ -431,7 +431,7 @@ class RequestLease:
 
     async def _ask_for_more(self, index: int) -> None:
         want = min(CHUNK, self.terms.max_tokens[index] - self.granted[index])
-        fits = await self._more(want)
+        fits = await self._more(index, want)
         if fits < 1:
             self._stop(index, "quota")
             return
@@ -445,18 +445,19 @@ class RequestLease:
         self._remark(names.EXTENDED, {names.CHOICE: index, names.GRANTED_TOKENS: fits})
         self._running[index].extend(self.granted[index])
 
-    async def _more(self, want: int) -> int:
-        """Have up to `want` more tokens granted; return how many.
+    async def _more(self, index: int, want: int) -> int:
+        """Have up to `want` more tokens granted to a generation; return how many.
 
         Asked again while there is hope: no `Background`, as it ends with its request.
         """
         if self.is_local:
             return self._local.extend(self.limits, want, self._link.now_s())
         nano_usd = self.terms.nano_usd((0, 0, want))
+        request_id, granted = self.terms.request_id.hex, self.granted[index]
         give_up_s = self._link.now_s() + _GIVE_UP_S
         while True:
             told, told_s = self.told(), self._link.now_s()
-            op = Extend(self.terms.request_id.hex, want, nano_usd, LEASE_US, told)
+            op = Extend(request_id, want, nano_usd, LEASE_US, told, index, granted)
             try:
                 answer = await self._link.join(op)
                 if not isinstance(answer, Gone):

@@ -89,8 +89,9 @@ local function release(id, scopes, held, used, percent)
 end
 
 -- A record is {scopes as they came, amounts, at, meta, told, rated}: what was last told is {input,
--- cached, output, nano}, and as how much input it counts for rates.
-local PACKED, AMOUNTS, AT, META, TOLD, RATED = 1, 2, 3, 4, 5, 6
+-- cached, output, nano}, and as how much input it counts for rates. Once it was extended it has of
+-- each of its choices what that had been granted before it was last extended, and what it got then.
+local PACKED, AMOUNTS, AT, META, TOLD, RATED, EXTENDED = 1, 2, 3, 4, 5, 6, 7
 local NOTHING_TOLD = {0, 0, 0, 0}
 
 local function remember(id, record)
@@ -526,13 +527,18 @@ end
 -- {'extend', id, tokens, nano, lease_us, {input, cached, output, nano, rate}} ->
 --   {'held', tokens}, as many of them as fit, or {'gone'}
 --   {'building', wait_us} | {'unknown'}: load what it counts in and ask again
+--- A call whose answer did not come in time is made again: with no more `granted` to its choice than
+--- before that was extended, the first has been done, and is answered once more.
 function ops.extend(op)
-  local id, tokens, nano = op[2], op[3], op[4]
+  local id, tokens, nano, choice, granted = op[2], op[3], op[4], op[7], op[8]
   local record = recall(id)
   if not record then return {'gone'} end
   renew(id, op[5])
   tell(record, op[6], 1)
   remember(id, record)
+  local extended = record[EXTENDED] or {}
+  local last = choice and extended[choice + 1]
+  if last and granted <= last[1] then return {'held', last[2]} end
   local scopes, all, fits = scopes_of(record[PACKED]), {}, tokens
   local cost = {[OUTPUT] = 1, [TOKENS] = 1, [NANO] = nano / tokens}
   for s = 1, #scopes do
@@ -554,6 +560,10 @@ function ops.extend(op)
   local more = {0, 0, fits, 0, 0, fits, ceil(fits * nano / tokens)}
   for s = 1, #scopes do hold(scopes[s], all[s], more) end
   for i = 1, #more do record[AMOUNTS][i] = record[AMOUNTS][i] + more[i] end
+  if choice then
+    extended[choice + 1] = {granted, fits}
+    record[EXTENDED] = extended
+  end
   remember(id, record)
   return {'held', fits}
 end

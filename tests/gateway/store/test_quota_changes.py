@@ -438,3 +438,24 @@ def test_a_limit_of_a_life_before_is_not_what_requests_are_put_into(world: World
     assert world.counters.run(Extend(running, 10, 0, LEASE_US, Told())) == [Extended(10)]
     assert world.load(limits, 0) == Done()
     assert world.stands(limits) == (0, 50)
+
+
+def test_an_extension_that_is_asked_for_again_is_held_once(world: World) -> None:
+    """Its answer came too late: of each choice, what it has tells that it is the same ask."""
+    limits = world.set(daily_tokens=1000)
+    assert world.load(limits, 0) == Done()
+    running = world.begin(limits, 300)
+
+    def more(choice: int, granted: int) -> list[object]:
+        return [*world.counters.run(Extend(running, 256, 0, LEASE_US, Told(), choice, granted))]
+
+    for _ in range(3):
+        assert more(0, 150) == [Extended(256)]
+    assert world.stands(limits) == (0, 556)
+    for _ in range(2):
+        assert more(1, 150) == [Extended(256)]
+        assert more(0, 406) == [Extended(188)]
+    assert more(1, 406) == more(0, 594) == [Extended(0)]
+    assert world.stands(limits) == (0, 1000)
+    world.settle(running, 900)
+    assert world.stands(limits) == (900, 0)

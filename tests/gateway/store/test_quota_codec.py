@@ -77,6 +77,7 @@ OPS: list[tuple[Op, list[Any]]] = [
         ["assert", "a", 2, [1, 2, 3, 4, 5, 6, 7], 8, "meta", 9],
     ),
     (Extend("a", 5, 6, 9, TOLD), ["extend", "a", 5, 6, 9, [1, 2, 3, 4, 5]]),
+    (Extend("a", 5, 6, 9, TOLD, 2, 7), ["extend", "a", 5, 6, 9, [1, 2, 3, 4, 5], 2, 7]),
     (Settle("a", AMOUNTS, LIMITS), ["settle", "a", [1, 2, 3, 4, 5, 6, 7], 100]),
     (
         Settle("a", AMOUNTS, at_us=8, meta="[]"),
