@@ -48,6 +48,11 @@ class Pace:
         return self._num_promised > 0
 
     @property
+    def is_promising(self) -> bool:
+        """Tell whether any row was, be it from a token on that is still in flight."""
+        return bool(self._has_promise.any())
+
+    @property
     def tightest_s(self) -> float:
         """Say when the first of all next tokens is due; infinity where none is promised."""
         return float(self._due_s.min()) if self._num_promised else _NEVER

@@ -17,6 +17,8 @@ what it had while others wanted nothing.
 - Where all rows were promised a pace, or gaps, none sits out for shares: faster is not better then.
 - Promises come before shares. A row runs that would be late if it sat out, and where a step with
   all would end too late for a row that can be in time, others sit out for it.
+- With two steps in flight a row that is in neither waits for the end of the one that runs as well,
+  and a row whose first token is in flight is promised its second though no time is set for that.
 - A row sits out `MAX_STEPS_OUT` steps in succession at most.
 - What a row costs cannot be told from what any step does while all steps are alike, and then the
   model that began as a guess says either. So where a tenant might be held, a few steps now and then
@@ -75,6 +77,9 @@ class DecodeShares:
         self._composer = config.composer
         # Who sits out may run in the next step, which ends so many from now; one is to spare.
         self._num_steps_ahead = depth + 2
+        # When the step before the next one ends, if that is still to run by then.
+        self._runs_ahead = depth > 1
+        self._ends_s = -np.inf
         self._running = running
         self._tree = tree
         self._has_shares = tree.has_shares
@@ -107,6 +112,26 @@ class DecodeShares:
             self._num_chosen = len(chosen)
         if chosen is slots:
             self._running.decode_rows.turns[slots] = self._running.num_steps << PLACE_BITS
+        if self._runs_ahead and self._running.pace.is_promising:
+            chosen = self._beside_step_in_flight(slots, chosen, now)
+        return chosen
+
+    def _beside_step_in_flight(self, slots: Slots, chosen: Slots, now: float) -> Slots:
+        """Let rows run as well whose promises begin with the token that is in flight.
+
+        Where a promised row is not in the step that runs, that one's time is kept for it: what is
+        due next of all others is in that step, and not in this one.
+        """
+        rows, pace = self._running.decode_rows, self._running.pace
+        is_promised = pace.has_promise(slots)
+        due_s = pace.due_s(slots)
+        begins = slots[is_promised & (due_s == np.inf)]
+        if len(begins) and len(chosen) < len(slots):
+            rows.turns[begins] = self._running.num_steps << PLACE_BITS
+            chosen = np.union1d(chosen, begins)
+        is_out = rows.num_tokens[slots] == rows.num_known[slots]
+        if self.kept_s or (is_out & (due_s < np.inf)).any():
+            self.kept_s += max(0.0, self._ends_s - now)
         return chosen
 
     def _choose(self, slots: Slots, now: float) -> Slots:
@@ -144,6 +169,9 @@ class DecodeShares:
 
     def note(self, step: Step, now: float, *, is_behind: bool) -> None:
         """Learn what prompts a step computes, whose, and whether there are more than that."""
+        if self._runs_ahead and self._running.pace.is_promising:
+            step_s = self._step_model.margin * self._step_model.price_s(step.features)
+            self._ends_s = max(now, self._ends_s) + step_s
         if self._max_loss and step.slices:
             self.prefills.note(step, self._running.num_steps, now, is_behind=is_behind)
 

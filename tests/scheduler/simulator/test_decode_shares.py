@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.config import FairnessConfig, SchedulerConfig
+from scheduler.config import PRESETS, FairnessConfig, SchedulerConfig
+from scheduler.request import Slo
 from scheduler.simulator.records import Run
 from scheduler.simulator.run import simulate
 from scheduler.simulator.setup import load_machine
@@ -88,3 +89,26 @@ def test_a_light_stream_is_not_slowed_by_a_flood(loss: float, slower: float) -> 
     tpot_s = [run.records[0].tpot_s or 0.0 for run in (alone, flooded, full)]
     assert tpot_s[1] <= slower * tpot_s[0] < tpot_s[2]
     assert tokens(flooded).total() >= (1 - loss - 0.02) * tokens(full).total()
+
+
+@pytest.mark.parametrize("max_gap_s", [0.11, 0.27])
+def test_gaps_are_kept_beside_a_tenant_that_rows_sit_out_for(max_gap_s: float) -> None:
+    """With two steps in flight as with one: a row that sat one out is not late for the next, nor
+    is the second token of one whose first is still in flight.
+    """
+    machine = load_machine("a100-llama-3-8b")
+    assert machine.depth == 2
+    promised = Arrival(
+        at_s=0.0,
+        tenant_id="promised",
+        num_prompt_tokens=500,
+        num_output_tokens=400,
+        slo=Slo(max_gap_s=max_gap_s),
+    )
+    light = replace(promised, tenant_id="light", num_prompt_tokens=1_500, slo=Slo())
+    arrivals = [promised.at(n * 0.1) for n in range(140)] + [light.at(float(n)) for n in range(14)]
+    arrivals.sort(key=lambda arrival: arrival.at_s)
+    workload = Workload(name="gaps", arrivals=arrivals, duration_s=14.0)
+    run = simulate(machine, PRESETS["mixed"], workload, until_s=14.0)
+    gaps_s = [r.max_gap_s for r in run.records if r.arrival.tenant_id == "promised"]
+    assert max(gaps_s) < 1.01 * max_gap_s
