@@ -2,8 +2,8 @@
 
 A line is made of a `Timeline`, which holds nothing that a tenant sent: nothing has to be scrubbed.
 The event loop appends; a thread makes lines and writes them, so that a log that is not read holds
-nobody up: what then does not fit is dropped, and the next line says how many. A tenant has a quarter
-of the places, less where many have theirs, so that a log that is read slowly has lines of all.
+nobody up: what then does not fit is dropped, and the next line says how many. A tenant has a
+quarter of the places, less where many have theirs: a log that is read slowly has lines of all.
 
 Who has no key gets a line only where that was an error, and of what is refused a tenant has some
 lines a second, all who have no key together one: they are refused cheaply, and may not fill a disk.
