@@ -18,10 +18,11 @@ from engine.kv.block_pool import BlockPool
 from scheduler.request import Band
 from scheduler.running import KEPT, RunningSet
 from scheduler.running.holdings import Weights
-from scheduler.sequence import Sequence
+from scheduler.sequence import Sequence, Status
 
-# For how long more is kept, once rows had to go for it: they would else come back, and go again.
-_REMEMBERED_S = 60.0
+# For how long more is kept, once rows had to go for it: they would else come back, and go again. To
+# compute them anew takes seconds; to keep a third of the blocks from others for longer costs more.
+_REMEMBERED_S = 10.0
 
 
 class Headroom:
@@ -37,14 +38,25 @@ class Headroom:
         # What part of the blocks is kept, and when that is no more than usual again.
         self._kept = KEPT
         self._kept_until_s = -inf
+        self._kept_for: Sequence | None = None
 
     def begin(self, now: float) -> None:
-        """Begin a step: what a large request was given back is kept for a while, and no longer."""
+        """Begin a step: what a large request was given back is kept for a while, and no longer.
+
+        Nothing is kept for one that ended before it had a token: who leaves pays for little, and
+        could keep it from others all the time.
+        """
+        kept_for = self._kept_for
+        if kept_for is not None and kept_for.status is Status.FINISHED:
+            if not kept_for.num_output_tokens:
+                self._kept_until_s = -inf
+            self._kept_for = None
         if now >= self._kept_until_s:
             self._kept = KEPT
 
-    def keep(self, num_blocks: int, now: float) -> None:
+    def keep(self, num_blocks: int, sequence: Sequence, now: float) -> None:
         """Keep as much as was given back for a request that needs more than there was."""
+        self._kept_for = sequence
         self._kept = max(self._kept, num_blocks / self._num_blocks)
         self._kept_until_s = now + _REMEMBERED_S
 

@@ -57,7 +57,7 @@ class Reclaim:
             # What does not let it in would be given back, and taken again.
             if num_free + num_given < num_blocks:
                 return []
-            headroom.keep(num_blocks, now)
+            headroom.keep(num_blocks, head, now)
         for victim in victims:
             self._running.preempt(victim, PreemptionCause.SHARE)
         return victims

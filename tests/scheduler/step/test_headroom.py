@@ -276,7 +276,7 @@ def test_answers_that_outgrow_what_was_expected_give_the_headroom_back() -> None
 
 
 def test_a_request_larger_than_the_headroom_waits_for_no_answers_of_a_flood() -> None:
-    """Within its tenant's share it is given back what it needs, and that is kept for a minute."""
+    """Within its tenant's share it is given back what it needs, and that is kept for a while."""
     driver = make_driver(num_slots=16, num_blocks=120, expected=1)
     offer(driver, "light", output=1)
     turns(driver, 2)
@@ -295,8 +295,33 @@ def test_a_request_larger_than_the_headroom_waits_for_no_answers_of_a_flood() ->
         turns(driver, 2)
         assert driver.last[name].finish_reason is FinishReason.LENGTH
     assert driver.scheduler.snapshot().num_preemptions < num_preempted + 5
-    driver.now += 61.0
+    driver.now += 11.0
     turns(driver, 10)
+    assert num_free_blocks(driver) < 34
+
+
+def test_nothing_is_kept_for_a_large_request_that_left_before_its_first_token() -> None:
+    """Who sends large prompts and cancels them does not keep blocks from others in between."""
+    driver = make_driver(num_slots=16, num_blocks=120, expected=1)
+    offer(driver, "light", output=1)
+    turns(driver, 2)
+    offer(driver, "flood", 60, prompt=24, output=1_000)
+    while num_free_blocks(driver) > 3:
+        driver.turn()
+    num_preempted = driver.scheduler.snapshot().num_preemptions
+    [name] = offer(driver, "light", prompt=320, output=1)
+    while True:
+        plan = driver.scheduler.plan(driver.now)
+        assert plan is not None
+        driver.handles.append(driver.engine.launch(plan))
+        # It leaves while its prompt is computed.
+        if driver.scheduler.snapshot().num_preemptions > num_preempted:
+            break
+        driver.collect()
+    assert driver.scheduler.cancel(name, driver.now) is not None
+    driver.collect()
+    assert driver.now < 10.0
+    turns(driver, 6)
     assert num_free_blocks(driver) < 34
 
 
