@@ -41,9 +41,12 @@ class _Errors:
             is_answered = scope["state"]["timeline"].status != 0
             if not is_answered:
                 answer = await self._handlers[kind](Request(scope), exc)
+                if kind is Exception:
+                    # As the server is about to do: who is not told sends the next request on it.
+                    answer.headers["connection"] = "close"
                 await answer(scope, receive, send)
             if is_answered or kind is Exception:
-                # The server logs it, and ends a connection whose answer is not whole.
+                # The server logs it and ends the connection.
                 raise
             # Some errors are raised again and again, and each time their traceback grows.
             exc.__traceback__ = None

@@ -71,10 +71,11 @@ async def test_what_is_raised_on_purpose_is_answered_and_over() -> None:
 
 
 async def test_a_bug_is_answered_and_goes_on_to_the_server() -> None:
-    """Its caller learns that it is ours, and whoever runs the server where it was."""
+    """Its caller learns that it is ours and the connection over, and the operator where it was."""
     error = ZeroDivisionError("a detail")
     sent, raised = await answered(Fails(error, begins=False))
     assert statuses(sent) == [500]
+    assert (b"connection", b"close") in sent[0]["headers"]
     assert b"a detail" not in sent[1]["body"]
     assert raised is error
 
