@@ -178,6 +178,8 @@ class InputItems:
 def turns_of(items: Iterable[Item], *, sees_reasoning: bool) -> Iterator[Message]:
     """Make items turns: calls belong to what was said before them, as does what was thought."""
     turn: Message | None = None
+    # Of the turn: to add each to the message itself would copy all before it.
+    calls: list[Call] = []
     thought: str | None = None
     for item in items:
         kind = item["type"]
@@ -185,16 +187,17 @@ def turns_of(items: Iterable[Item], *, sees_reasoning: bool) -> Iterator[Message
             call = Call(item["call_id"], item["name"], item["arguments"] or "{}")
             if turn is None or turn.role != "assistant" or thought is not None:
                 if turn is not None:
-                    yield turn
-                turn, thought = Message("assistant", "", reasoning=thought), None
-            turn = replace(turn, calls=(*turn.calls, call))
+                    yield replace(turn, calls=tuple(calls))
+                turn, thought, calls = Message("assistant", "", reasoning=thought), None, []
+            calls.append(call)
             continue
         if kind == "reasoning":
             if sees_reasoning:
                 thought = _joined(item) or None
             continue
         if turn is not None:
-            yield turn
+            yield replace(turn, calls=tuple(calls))
+            calls = []
         if kind == "function_call_output":
             turn = Message("tool", item["output"], call_id=item["call_id"])
         else:
@@ -203,7 +206,7 @@ def turns_of(items: Iterable[Item], *, sees_reasoning: bool) -> Iterator[Message
             turn = Message(role, _joined(item), reasoning=reasoning)
         thought = None
     if turn is not None:
-        yield turn
+        yield replace(turn, calls=tuple(calls))
 
 
 def _joined(item: Item) -> str:
