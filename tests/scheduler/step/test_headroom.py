@@ -87,6 +87,17 @@ def offer(
     return names
 
 
+def full_of_answers() -> Driver:
+    """Have a flood's long answers hold all blocks, beside one who asked for a little before."""
+    driver = make_driver(num_slots=16, num_blocks=120, expected=1)
+    offer(driver, "light", output=1)
+    turns(driver, 2)
+    offer(driver, "flood", 60, prompt=24, output=1_000)
+    while num_free_blocks(driver) > 3:
+        driver.turn()
+    return driver
+
+
 def turns(driver: Driver, num_turns: int) -> None:
     for _ in range(num_turns):
         driver.turn()
@@ -277,12 +288,7 @@ def test_answers_that_outgrow_what_was_expected_give_the_headroom_back() -> None
 
 def test_a_request_larger_than_the_headroom_waits_for_no_answers_of_a_flood() -> None:
     """Within its tenant's share it is given back what it needs, and that is kept for a while."""
-    driver = make_driver(num_slots=16, num_blocks=120, expected=1)
-    offer(driver, "light", output=1)
-    turns(driver, 2)
-    offer(driver, "flood", 60, prompt=24, output=1_000)
-    while num_free_blocks(driver) > 3:
-        driver.turn()
+    driver = full_of_answers()
     [name] = offer(driver, "light", prompt=320, output=1)
     turns(driver, 2)
     assert driver.last[name].finish_reason is FinishReason.LENGTH
@@ -302,12 +308,7 @@ def test_a_request_larger_than_the_headroom_waits_for_no_answers_of_a_flood() ->
 
 def test_nothing_is_kept_for_a_large_request_that_left_before_its_first_token() -> None:
     """Who sends large prompts and cancels them does not keep blocks from others in between."""
-    driver = make_driver(num_slots=16, num_blocks=120, expected=1)
-    offer(driver, "light", output=1)
-    turns(driver, 2)
-    offer(driver, "flood", 60, prompt=24, output=1_000)
-    while num_free_blocks(driver) > 3:
-        driver.turn()
+    driver = full_of_answers()
     num_preempted = driver.scheduler.snapshot().num_preemptions
     [name] = offer(driver, "light", prompt=320, output=1)
     while True:
