@@ -103,15 +103,12 @@ class Harvest:
         budget, limit_s = self._budget, self.limit_s
         if limit_s == math.inf:
             return room
-        fresh = min(room, budget.solve(step, limit_s, room))
-        if self._is_alone:
-            is_prompts = not step.num_decode_tokens
-            least = self._min_chunk_tokens - step.num_prefill_tokens if is_prompts else 0
-            return max(fresh, min(room, least))
-        if not context:
-            return fresh
-        num_tokens = min(room, budget.solve(step, limit_s, room, context=context))
-        if num_tokens >= min(room, self._min_chunk_tokens) or not self._reads_much(step, context):
+        reads = 0 if self._is_alone else context
+        num_tokens = min(room, budget.solve(step, limit_s, room, context=reads))
+        if self._is_alone and not step.num_decode_tokens:
+            return max(num_tokens, min(room, self._min_chunk_tokens - step.num_prefill_tokens))
+        is_enough = not reads or num_tokens >= min(room, self._min_chunk_tokens)
+        if is_enough or not self._reads_much(step, context):
             return num_tokens
         if now < self._next_long_s:
             return 0

@@ -41,8 +41,8 @@ def driver_of(config: SchedulerConfig, cost: StepCost = COST, **engine: int) -> 
     return driver
 
 
-def config_of(**composer: object) -> SchedulerConfig:
-    base = first_come(prefix_caching=False)
+def config_of(base: SchedulerConfig | None = None, **composer: object) -> SchedulerConfig:
+    base = base or first_come(prefix_caching=False)
     return replace(base, composer=replace(base.composer, **composer))  # type: ignore[arg-type]
 
 
@@ -538,8 +538,7 @@ def test_a_batch_row_that_never_fits_keeps_no_other_out() -> None:
 
 
 def _of_shares(**composer: object) -> SchedulerConfig:
-    config = SchedulerConfig(admission=AdmissionConfig(predict_ttft=False))
-    return replace(config, composer=replace(config.composer, **composer))  # type: ignore[arg-type]
+    return config_of(SchedulerConfig(admission=AdmissionConfig(predict_ttft=False)), **composer)
 
 
 def _num_drawn(driver: Driver) -> Counter[str]:
