@@ -26,7 +26,7 @@ from scheduler.learn import Estimates, LengthModel, Lengths, MachineTime, StepMo
 from scheduler.lifecycle import Lifecycle
 from scheduler.order import BandShares, Rates, Replicas, Tokens, Unit
 from scheduler.outputs import Outputs
-from scheduler.request import Admit, FinishReason, Reject, Request, RequestOutput, Sender
+from scheduler.request import Admit, Band, FinishReason, Reject, Request, RequestOutput, Sender
 from scheduler.running import RunningSet
 from scheduler.sequence import Sequence
 from scheduler.state import (
@@ -384,6 +384,11 @@ class Scheduler:
     def room(self) -> Room:
         """Say what there is for batch work to fill, as quickly."""
         return describe_room(self._limits.max_num_rows, self._pool, self._lifecycle)
+
+    def has_batch_work_alone(self) -> bool:
+        """Tell whether what is here may all have what others leave; any thread may ask."""
+        live = [node for node in tuple(self._lifecycle.waiting.bands.values()) if node.num_live]
+        return bool(live) and all(node.band >= Band.BATCH for node in live)
 
     def state(self, now: float, *, max_tenants: int | None = None) -> SchedulerState:
         """Describe everything that an operator may ask for; see `scheduler.state.describe`."""

@@ -8,6 +8,10 @@ weight, the smallest tag is next, and who comes back after a rest begins at the 
 now: a rest is neither owed for nor saved up. While all have work, times are as the weights; who
 comes waits for the step that runs, and for nothing else where it is behind its part.
 
+Who has nothing but batch work computes for a weight that is so small that others, who have more
+than that, lose `spare_share` of their time at most. It has another tag for that, so that requests
+which come meanwhile are next as if it had rested.
+
 A place that goes on computing keeps its turn without giving it up in between: if it left and came
 back, the other would always be the only one there, and short steps would alternate with long ones.
 
@@ -43,21 +47,33 @@ class EngineTurns:
         self._tag = 0.0
         self._waiting: set[Place] = set()
 
-    def place(self, weight: float) -> Place:
-        """Make a place for an engine."""
-        return Place(self, weight)
+    def place(
+        self,
+        weight: float,
+        *,
+        is_spare: Callable[[], bool] = lambda: False,
+        spare_share: Callable[[], float] = lambda: 0.0,
+    ) -> Place:
+        """Make a place for an engine.
+
+        Args: `is_spare` tells whether all it has to do now may wait for others, and `spare_share`
+        what they may lose for that, from 0, which is as much as for all else, to less than 1. Both
+        are called by the threads of the others too.
+        """
+        return Place(self, weight, is_spare, spare_share)
 
     def _take(self, place: Place) -> None:
         with self._changed:
             if self._holder is place:
                 self._charge(place)
-                if all(other.tag >= place.tag for other in self._waiting):
+                self._look_again(place)
+                if self._is_first(place):
                     self._tag = place.tag
                     return
                 self._holder = None
                 self._changed.notify_all()
             else:
-                place.tag = max(place.tag, self._tag)
+                place.join(self._tag)
             self._waiting.add(place)
             while not self._is_next(place):
                 self._changed.wait(self._patience_s)
@@ -76,7 +92,19 @@ class EngineTurns:
             self._changed.notify_all()
 
     def _is_next(self, place: Place) -> bool:
-        return self._holder is None and all(place.tag <= other.tag for other in self._waiting)
+        if self._holder is not None:
+            return False
+        self._look_again(place)
+        return self._is_first(place)
+
+    def _is_first(self, place: Place) -> bool:
+        return all(place.tag <= other.tag for other in self._waiting)
+
+    def _look_again(self, place: Place) -> None:
+        """Have what came for a place, or for one that waits, count from now on."""
+        for each in (place, *self._waiting):
+            if each.is_spare != each.has_spare_work():
+                each.join(self._tag)
 
     def _leave(self, place: Place) -> None:
         with self._changed:
@@ -87,19 +115,35 @@ class EngineTurns:
 
     def _charge(self, place: Place) -> None:
         now = self._clock()
-        place.tag += (now - place.since_s) / place.weight
+        weight = place.weight
+        if place.is_spare:
+            others = [each.weight for each in self._waiting if not each.is_spare]
+            weight = place.spare_weight(min(others, default=weight))
+        place.tag += (now - place.since_s) / weight
         place.computed_s += now - place.since_s
         place.since_s = now
 
 
 class Place:
-    """An engine's place among the others; all methods are for the one thread that drives it."""
+    """An engine's place among the others; `take` and `leave` are for the one thread that drives it.
 
-    def __init__(self, turns: EngineTurns, weight: float) -> None:
+    `tag` is that of the work it has now, which is batch work alone where it `is_spare`.
+    """
+
+    def __init__(
+        self,
+        turns: EngineTurns,
+        weight: float,
+        has_spare_work: Callable[[], bool],
+        spare_share: Callable[[], float],
+    ) -> None:
         assert weight > 0, "who has no weight never computes"
         self._turns = turns
         self.weight = weight
-        self.tag = 0.0
+        self.has_spare_work = has_spare_work
+        self._spare_share = spare_share
+        self.is_spare = False
+        self.tag = self._other_tag = 0.0
         self.since_s = 0.0
         self.computed_s = 0.0
 
@@ -110,3 +154,15 @@ class Place:
     def leave(self) -> None:
         """Give the turn up, as there is nothing to compute."""
         self._turns._leave(self)
+
+    def join(self, tag: float) -> None:
+        """Stand among others, of whom one computes from `tag` on, with the work there is now."""
+        if self.is_spare != self.has_spare_work():
+            self.is_spare = not self.is_spare
+            self.tag, self._other_tag = self._other_tag, self.tag
+        self.tag = max(self.tag, tag)
+
+    def spare_weight(self, weight: float) -> float:
+        """Say for what weight batch work computes beside others, of whom one has `weight`."""
+        share = self._spare_share()
+        return min(weight, self.weight) * share / (1.0 - share) if share else self.weight

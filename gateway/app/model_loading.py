@@ -168,7 +168,11 @@ def _service(
     scheduler = Scheduler(engine.info, config)
     place = None
     if turns is not None and engine.info.device == "cpu":
-        place = turns.place(planned.weight)
+        place = turns.place(
+            planned.weight,
+            is_spare=scheduler.has_batch_work_alone,
+            spare_share=lambda: scheduler.config.fairness.max_throughput_loss,
+        )
     return EngineService(scheduler, engine, place=place, name=planned.name)
 
 

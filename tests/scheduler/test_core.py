@@ -441,7 +441,9 @@ def test_batch_work_counts_as_no_load() -> None:
     assert (load.kv, load.queue) == (0.0, 0.0)
     assert (room.num_slots, room.num_batch, room.num_online_waiting) == (2, 3, 0)
     assert room.kv > 0.0
+    assert driver.scheduler.has_batch_work_alone()
     driver.offer(fakes.make_request("online", prompt=range(9), band=Band.DEFAULT))
+    assert not driver.scheduler.has_batch_work_alone()
     assert driver.scheduler.load().queue == 1 / 4
     assert driver.scheduler.room().num_online_waiting == 1
 

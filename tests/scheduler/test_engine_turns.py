@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 
 import pytest
 from hypothesis import given, settings
@@ -25,10 +27,23 @@ class Clock:
 class Engines:
     """Have threads take turns; each takes one, and computes, when the test lets it."""
 
-    def __init__(self, *weights: float, patience_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        *weights: float,
+        patience_s: float = 30.0,
+        spare: Iterable[int] = (),
+        loss: float = 0.2,
+    ) -> None:
         self.clock = Clock()
         self.turns = EngineTurns(clock=self.clock, patience_s=patience_s)
-        self.places = [self.turns.place(weight) for weight in weights]
+        # The numbers of those that have batch work alone.
+        self.spare = set(spare)
+        self.places = [
+            self.turns.place(
+                weight, is_spare=partial(self.spare.__contains__, n), spare_share=lambda: loss
+            )
+            for n, weight in enumerate(weights)
+        ]
 
     def waiting(self, place: Place) -> threading.Thread:
         """Have a thread wait for a turn."""
@@ -39,13 +54,12 @@ class Engines:
         return thread
 
 
-def contest(weights: list[float], steps_s: list[float], num_steps: int) -> Iterator[list[float]]:
+def contest(engines: Engines, steps_s: Sequence[float], num_steps: int) -> Iterator[list[float]]:
     """Let engines that always have work compute; yield their times after each step.
 
     Time goes on only while somebody computes, so that one thread may play them all: at each moment
     who holds the turn goes on, and asks for the next while the others wait.
     """
-    engines = Engines(*weights)
     threads = {place: engines.waiting(place) for place in engines.places}
     for _ in range(num_steps):
         [holder] = [place for place in engines.places if place is engines.turns._holder]
@@ -69,7 +83,7 @@ def test_times_are_as_the_weights_however_long_the_steps(
     """While all have work, what two got for their weight differs by a step of each at most."""
     weights, steps_s = [list(part) for part in zip(*engines, strict=True)]
     bound_s = [step_s / weight for weight, step_s in engines]
-    for computed_s in contest(weights, steps_s, 40):
+    for computed_s in contest(Engines(*weights), steps_s, 40):
         got = [time_s / weight for time_s, weight in zip(computed_s, weights, strict=True)]
         for one, bound_one in zip(got, bound_s, strict=True):
             for other, bound_other in zip(got, bound_s, strict=True):
@@ -105,6 +119,57 @@ def test_a_rest_is_neither_owed_for_nor_saved_up() -> None:
     engines.clock.now_s += 2.0
     busy.leave()
     second.join()
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (3.0, 1.0), (1.0, 1.0, 1.0)])
+def test_batch_work_takes_of_others_time_what_may_be_lost_at_most(
+    weights: tuple[float, ...],
+) -> None:
+    """However long its steps are and whatever its weight is; alone it has all there is."""
+    engines = Engines(*weights, spare=[0])
+    *_, (batch_s, *others_s) = contest(engines, [0.06, 0.003, 0.004], 900)
+    share = batch_s / (batch_s + sum(others_s))
+    assert share == pytest.approx(0.2 if len(weights) == 2 else 1 / 9, rel=0.1)
+
+
+def test_batch_work_of_two_is_as_their_weights() -> None:
+    """Nobody loses anything then."""
+    *_, (one_s, other_s) = contest(Engines(3.0, 1.0, spare=[0, 1]), [0.02, 0.03], 400)
+    assert one_s / other_s == pytest.approx(3.0, rel=0.05)
+
+
+def test_without_a_loss_batch_work_counts_as_any_other() -> None:
+    """As steps are, where nothing holds them apart."""
+    *_, (batch_s, other_s) = contest(Engines(1.0, 1.0, spare=[0], loss=0.0), [0.06, 0.003], 800)
+    assert batch_s / other_s == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_request_does_not_wait_for_what_batch_work_before_it_had() -> None:
+    """What computes meanwhile gives its turn up after its step; then both have their part."""
+    engines = Engines(1.0, 1.0, spare=[0])
+    times = contest(engines, [0.06, 0.01], 60)
+    for before_s in times:
+        if before_s[1] > 0.04:
+            break
+    assert before_s[0] == pytest.approx(0.06)
+    engines.spare.clear()
+    *_, after_s = islice(times, 2)
+    assert after_s[0] == pytest.approx(0.12)
+    *_, last_s = times
+    mine_s, others_s = (last_s[at] - before_s[at] for at in (0, 1))
+    assert mine_s == pytest.approx(others_s, abs=0.07)
+
+
+def test_requests_now_and_then_do_not_make_batch_work_dear_to_others() -> None:
+    """Going from one to the other earns nothing."""
+    engines = Engines(1.0, 1.0)
+    times: list[list[float]] = []
+    for number, computed_s in enumerate(contest(engines, [0.01, 0.01], 800)):
+        times.append(computed_s)
+        # A request at every tenth step, which has that one.
+        (engines.spare.discard if number % 10 == 0 else engines.spare.add)(0)
+    batch_s, other_s = times[-1]
+    assert batch_s / (batch_s + other_s) < 0.3
 
 
 def test_one_that_is_stuck_holds_nobody_up_for_good() -> None:

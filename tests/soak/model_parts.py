@@ -1,4 +1,4 @@
-"""The part of `soak-models`: one tenant's streams beside another's flood of another model.
+"""The part of `soak-models`: a tenant's streams beside another's flood, or batch, of another model.
 
 Three models of the demo's size, two that answer and one that makes vectors, on one CPU. The streams
 fill the model that they are of; spells with a flood of another and without take turns, and a figure
@@ -14,13 +14,16 @@ import json
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 from urllib.parse import urlsplit
+
+import httpx
 
 from scheduler.bench.report import Figure, at_least, at_most
 from tests.live_server import Server, start_server
@@ -37,6 +40,10 @@ _KEPT: Final = 0.9
 _EVERY_S: Final = 0.05
 _LOOK_S: Final = 0.5
 _TIMEOUT_S: Final = 60.0
+# More than are done in a spell.
+_BATCH_LINES, _BATCH_OUTPUT = 4000, 200
+# What batch work of another model may take; see `scheduler.engine_turns`.
+_LOSS: Final = 0.2
 _STEP_SUM: Final = re.compile(
     r'^sluice_engine_step_duration_seconds_sum\{model="([^"]+)"\} (\S+)', re.MULTILINE
 )
@@ -46,6 +53,7 @@ BESIDE: Final[Mapping[str, Flood]] = {
     "chat": Flood(tenant="globex", streams=96, model="other"),
     "embeddings": Flood(tenant="globex", streams=4, prompt=512, inputs=16, model="vectors"),
 }
+_BATCH: Final = "batch"
 
 
 def beside_models(directory: Path) -> Part:
@@ -59,9 +67,9 @@ def beside_models(directory: Path) -> Part:
             spells = _spells(server)
         finally:
             server.stop()
-        share = weight / (weight + 1)
         samples[name] = spells
-        for other in BESIDE:
+        for other in (*BESIDE, _BATCH):
+            share = 1 - _LOSS if other == _BATCH else weight / (weight + 1)
             time_share = median(spells[other]["time_share"])
             figures[f"{name}_beside_{other}_time_share"] = at_least(
                 time_share, share * _KEPT, "share"
@@ -91,8 +99,10 @@ def _spells(server: Server) -> dict[str, dict[str, Any]]:
     """Take turns with nothing, and each flood, beside ours."""
     found: dict[str, dict[str, Any]] = {}
     for _ in range(ROUNDS):
-        for name, floods in (("alone", []), *((kind, [flood]) for kind, flood in BESIDE.items())):
-            spell, beside = _spell(server, [replace(OURS, model="ours"), *floods])
+        for name in ("alone", *BESIDE, _BATCH):
+            floods = [BESIDE[name]] if name in BESIDE else []
+            with _batch(server) if name == _BATCH else nullcontext():
+                spell, beside = _spell(server, [replace(OURS, model="ours"), *floods])
             names = "tokens_per_s", "time_share", "latency_s", "busy"
             of_kind = found.setdefault(name, {"failed": 0} | {each: [] for each in names})
             of_kind["tokens_per_s"].append(_tokens_per_s(spell))
@@ -101,6 +111,37 @@ def _spells(server: Server) -> dict[str, dict[str, Any]]:
             of_kind["failed"] += sum(status != 200 for status in beside.statuses)
             of_kind["busy"].append(max(spell.busy))
     return found
+
+
+@contextmanager
+def _batch(server: Server) -> Iterator[None]:
+    """Have a batch of another model under way."""
+    key = next(e["key"] for e in server.banner["keys"] if e["tenant"] != OURS.tenant)
+    body = {"model": "other", "prompt": "Say what this is.", "max_tokens": _BATCH_OUTPUT}
+    lines = (
+        {"custom_id": str(n), "method": "POST", "url": "/v1/completions", "body": body}
+        for n in range(_BATCH_LINES)
+    )
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    headers = {"authorization": f"Bearer {key}"}
+    with httpx.Client(base_url=server.api, headers=headers, timeout=_TIMEOUT_S) as api:
+        files = {"file": ("in.jsonl", text)}
+        file_id = api.post("/files", data={"purpose": "batch"}, files=files).json()["id"]
+        about = {"input_file_id": file_id, "completion_window": "24h"}
+        made = api.post("/batches", json=about | {"endpoint": "/v1/completions"}).json()
+        path = f"/batches/{made['id']}"
+        _until(lambda: api.get(path).json()["request_counts"]["completed"])
+        yield
+        assert api.get(path).json()["status"] == "in_progress", "it ended before the spell did"
+        api.post(f"{path}/cancel")
+        _until(lambda: api.get(path).json()["status"] == "cancelled")
+
+
+def _until(happened: Callable[[], object]) -> None:
+    until_s = time.monotonic() + _TIMEOUT_S
+    while not happened():
+        assert time.monotonic() < until_s, "nothing came of a batch"
+        time.sleep(_LOOK_S)
 
 
 def _tokens_per_s(spell: Spell) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import fakes
 from engine.contract import Pooling
 from engine.demo import MODEL_DIR
 from engine.embedding_config import EmbeddingConfig
@@ -17,6 +18,7 @@ from gateway.app.model_loading import load_model, load_models
 from gateway.errors import StartupFailed
 from gateway.settings import Settings
 from scheduler.config import PRESETS
+from scheduler.request import Admit, Band
 
 
 def test_settings_decide_how_a_scheduler_starts() -> None:
@@ -107,6 +109,21 @@ def test_tables_are_loaded_in_their_order() -> None:
     assert policies == ["vtc", "fcfs", "vtc"]
     assert vectors.info.max_model_len == 128
     assert first.info.num_blocks == 2 * vectors.info.num_blocks
+    assert second.service._place is None
+
+
+def test_batch_work_of_a_model_takes_from_others_what_may_be_lost() -> None:
+    """Its place among the engines of a CPU asks the scheduler, whose configuration may change."""
+    settings = Settings(
+        engine="cpu", models=[{"directory": "demo"}, {"directory": "demo", "name": "b"}]
+    )
+    service = load_models(settings, version="test")[0].service
+    assert service._place is not None
+    assert not service._place.has_spare_work()
+    batch = fakes.make_request(prompt=range(9), band=Band.BATCH)
+    assert isinstance(service._scheduler.offer(batch, 0.0), Admit)
+    assert service._place.has_spare_work()
+    assert service._place.spare_weight(2.0) == pytest.approx(0.2 / 0.8)
 
 
 def test_what_is_wrong_with_a_table_is_told_by_its_name(tmp_path: Path) -> None:
