@@ -240,6 +240,7 @@ class Scheduler:
         self._num_steps += 1
         self._num_preemptions += len(step.plan.preempted)
         self._in_flight.add(step)
+        self._admission.note_plan(step.features, now, num_in_flight=len(self._in_flight))
         return step.plan
 
     @property

@@ -179,7 +179,8 @@ async def _bills(connection: AsyncConnection, rows: Sequence[UsageRow]) -> Seque
     late_items = await _late_items(connection, items)
     if late_items:
         # After an outage, or a kill, that may be all that were under way.
-        logger.warning("%d items of batches were run by others too: not billed", len(late_items))
+        num_late = len(late_items)
+        logger.warning("%d items of batches were given up, or run by others: not billed", num_late)
         late |= late_items
     # One without a model has reserved nothing: no row can be there that is given up as lost.
     bills = [row.bill() for row in rows if row.model]

@@ -168,7 +168,7 @@ async def test_late_results_are_warned_of_together(
         await store.ledger.insert([row_of(item) for item in items])
         assert not caplog.messages
         await store.ledger.insert([row_of(item) for item in items])
-    assert caplog.messages == ["5 items of batches were run by others too: not billed"]
+    assert caplog.messages == ["5 items of batches were given up, or run by others: not billed"]
 
 
 async def test_a_result_is_stored_with_its_bill_and_counted(store: Store) -> None:
