@@ -81,22 +81,27 @@ class Pace:
         return found
 
     def join(self, slot: int, slo: Slo) -> None:
-        """Note that a row decodes, the first token of which is in flight."""
+        """Note that a row decodes, the first token of which is in flight.
+
+        The step after that one is no longer than it was promised already, though nothing is due.
+        """
         self._has_promise[slot] = slo.tpot_s is not None or slo.max_gap_s is not None
+        if not self._has_promise[slot] or self._is_promised[slot]:
+            return
+        self._is_promised[slot] = True
+        self._num_promised += 1
+        self._tpot_s[slot] = _NEVER if slo.tpot_s is None else slo.tpot_s
+        self._gap_s[slot] = _NEVER if slo.max_gap_s is None else slo.max_gap_s
 
     def start(self, slot: int, slo: Slo, paced_s: float, now: float) -> None:
         """Note that a row's first token has landed, or the first after a preemption.
 
         By its pace the next one is due at `paced_s`.
         """
-        if slo.tpot_s is None and slo.max_gap_s is None:
-            return
-        self._is_promised[slot] = True
-        self._num_promised += 1
-        self._tpot_s[slot] = _NEVER if slo.tpot_s is None else slo.tpot_s
-        self._gap_s[slot] = gap_s = _NEVER if slo.max_gap_s is None else slo.max_gap_s
-        self._paced_s[slot] = paced_s
-        self._due_s[slot] = min(paced_s, now + gap_s)
+        self.join(slot, slo)
+        if self._is_promised[slot]:
+            self._paced_s[slot] = paced_s
+            self._due_s[slot] = min(paced_s, now + self._gap_s[slot])
 
     def advance(self, slots: NDArray[np.intp], now: float) -> None:
         """Note that these rows have drawn one more token each."""

@@ -112,3 +112,21 @@ def test_gaps_are_kept_beside_a_tenant_that_rows_sit_out_for(max_gap_s: float) -
     run = simulate(machine, PRESETS["mixed"], workload, until_s=14.0)
     gaps_s = [r.max_gap_s for r in run.records if r.arrival.tenant_id == "promised"]
     assert max(gaps_s) < 1.01 * max_gap_s
+
+
+def test_a_second_token_is_in_time_beside_long_prompts() -> None:
+    """The step that draws it is planned while the first is in flight, and is short all the same."""
+    machine = load_machine("a100-llama-3-8b")
+    slo = Slo(tpot_s=0.05, max_gap_s=0.1)
+    short = Arrival(
+        at_s=0.0, tenant_id="short", num_prompt_tokens=700, num_output_tokens=3, slo=slo
+    )
+    long = Arrival(at_s=0.0, tenant_id="long", num_prompt_tokens=13_000, num_output_tokens=9)
+    arrivals = [short.at(n * 0.3) for n in range(20)] + [long.at(n * 1.5) for n in range(4)]
+    arrivals.sort(key=lambda arrival: arrival.at_s)
+    workload = Workload(name="second tokens", arrivals=arrivals, duration_s=6.0)
+    run = simulate(machine, PRESETS["mixed"], workload, until_s=20.0)
+    records = [record for record in run.records if record.arrival.tenant_id == "short"]
+    assert len(records) == 20
+    assert max(record.max_gap_s for record in records) < 0.1
+    assert max(record.tpot_s or 1.0 for record in records) < 0.05
