@@ -240,7 +240,7 @@ class Scheduler:
         self._num_steps += 1
         self._num_preemptions += len(step.plan.preempted)
         self._in_flight.add(step)
-        self._admission.note_plan(step.features, now, num_in_flight=len(self._in_flight))
+        self._running.in_flight_times.plan(self.step_model.price_s(step.features), now)
         return step.plan
 
     @property
@@ -264,6 +264,7 @@ class Scheduler:
         self._composer.note(step, result)
         outputs = self._results.take(step, result, now)
         num_prefill_tokens = step.features.num_prefill_tokens
+        self._running.in_flight_times.report(took_s, now)
         self._running.step_times.note(result.step_id, took_s, num_prefill_tokens, now)
         self._step_counts.note(len(step.slices), num_prefill_tokens, len(step.decodes), own_s)
         self.step_model.observe(step.features, own_s)

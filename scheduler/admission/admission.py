@@ -167,10 +167,6 @@ class Admission:
             return False
         return now + self._step_model.price_s(_ONE_TOKEN) > due_s
 
-    def note_plan(self, features: StepFeatures, now: float, *, num_in_flight: int) -> None:
-        """Note that a step goes to the engine: who comes now waits for its end."""
-        self._rate.note_plan(features, now, num_in_flight=num_in_flight)
-
     def note_step(
         self, features: StepFeatures, step_s: float, now: float, *, is_full: bool = True
     ) -> None:

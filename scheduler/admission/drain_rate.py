@@ -16,7 +16,6 @@ tells how long it takes until enough have.
 from __future__ import annotations
 
 import math
-from collections import deque
 
 from engine.contract import EngineInfo
 from engine.step_cost import StepFeatures
@@ -37,11 +36,7 @@ class DrainRate:
         self._step_model = step_model
         self._most_tokens = self._chunk_tokens = float(info.max_num_batched_tokens)
         self._context_tokens = 0.0
-        # Of the last steps: how long they took, and what the model said.
-        self._step_s = self._priced_s = 0.0
-        # Prices of the steps in flight, and when the first of them began.
-        self._in_flight: deque[float] = deque()
-        self._begun_s = -math.inf
+        self._step_s = 0.0
         # From when it rests if no step comes back before.
         self._rests_s = math.inf
         self._decodes = StepFeatures()
@@ -63,24 +58,11 @@ class DrainRate:
         """Return how long a step takes, as an average of the last ones; 0 before the first."""
         return self._step_s
 
-    def note_plan(self, features: StepFeatures, now: float, *, num_in_flight: int) -> None:
-        """Note that a step goes to the engine, the last of those in flight."""
-        # Some may have been lost.
-        while len(self._in_flight) >= num_in_flight:
-            self._in_flight.popleft()
-        if not self._in_flight:
-            self._begun_s = now
-        self._in_flight.append(self._step_model.price_s(features))
-
     def note(
         self, features: StepFeatures, step_s: float, now: float, *, is_backlogged: bool
     ) -> None:
         """Learn from a step; `is_backlogged` says that some of the queue did not get into it."""
         self.rest(now - step_s)
-        if self._in_flight:
-            weight = 0.1 if self._priced_s else 1.0
-            self._priced_s += (self._in_flight.popleft() - self._priced_s) * weight
-        self._begun_s = now
         self._decodes = features
         self._step_s += (step_s - self._step_s) * (0.1 if self._step_s else 1.0)
         self._rests_s = now + self.depth * self._step_s
@@ -126,23 +108,22 @@ class DrainRate:
     def wait_s(
         self,
         num_tokens: float,
-        now: float,
         *,
-        is_running: bool,
+        in_flight_s: float | None,
         num_behind: float = math.inf,
         inflow_per_s: float = 0.0,
     ) -> float:
         """Predict when the last of `num_tokens` that are prefilled from now on is, from now.
 
-        Steps in flight end first. Beyond one step the last one is as full as the others with what
-        comes later: `num_behind` tokens at most, and those that come until it begins.
+        Steps in flight end first, in `in_flight_s`; None where nothing runs. Beyond one step the
+        last one is as full as the others with what comes later: `num_behind` tokens at most, and
+        those that come until it begins.
         """
-        in_flight_s = 0.0
-        if is_running:
-            in_flight_s = max(0.0, self._begun_s + self._in_flight_s - now)
-        elif self._decodes != _NO_ROWS:
-            self._decodes = _NO_ROWS
-            self._price_full_step()
+        if in_flight_s is None:
+            in_flight_s = 0.0
+            if self._decodes != _NO_ROWS:
+                self._decodes = _NO_ROWS
+                self._price_full_step()
         if self.fits_a_step(num_tokens):
             return in_flight_s + self._price(num_tokens) / self.ratio
         num_full = math.ceil(num_tokens / self._chunk_tokens) - 1
@@ -154,12 +135,6 @@ class DrainRate:
     def tokens_per_s(self) -> float:
         """Predict how many prompt tokens a second are computed with a backlog."""
         return self._chunk_tokens / self._full_step_s * self.ratio
-
-    @property
-    def _in_flight_s(self) -> float:
-        """Predict how long the steps in flight take, as wrong as the model was lately."""
-        wrong = self._step_s / self._priced_s if self._priced_s else 1.0
-        return wrong * sum(self._in_flight)
 
     def _price_full_step(self) -> None:
         self._full_step_s = max(1e-9, self._price(self._chunk_tokens))

@@ -117,16 +117,18 @@ class Waits:
 
     def _wait_s(self, num_tokens: float, now: float) -> float:
         """Predict when so many tokens are computed, and what may fill the last of their steps."""
-        is_running = len(self._running) > 0
+        in_flight_s = None
+        if len(self._running):
+            times = self._running.in_flight_times
+            in_flight_s = times.left_s(now, stretch=times.error)
         waiting = sum(band.waiting_tokens for band in self._queue.tree.bands.values())
         # Nothing comes after it that counts, or more than a step holds.
         if self._rate.fits_a_step(num_tokens) or not self._rate.fits_a_step(waiting):
-            return self._rate.wait_s(num_tokens, now, is_running=is_running)
+            return self._rate.wait_s(num_tokens, in_flight_s=in_flight_s)
         begun = sum(other.num_tokens - other.num_computed for other in self._running.prefilling)
         return self._rate.wait_s(
             num_tokens,
-            now,
-            is_running=is_running,
+            in_flight_s=in_flight_s,
             num_behind=waiting + begun,
             inflow_per_s=self._queue.inflow_per_s(now),
         )

@@ -16,6 +16,7 @@ from scheduler.facts import PreemptionCause
 from scheduler.request import Band
 from scheduler.running.decode_rows import DecodingRows
 from scheduler.running.holdings import Holdings
+from scheduler.running.in_flight_times import InFlightTimes
 from scheduler.running.kv_growth import KvGrowth
 from scheduler.running.pace import Pace
 from scheduler.running.prefilling_rows import PrefillingRows
@@ -36,7 +37,8 @@ class RunningSet:
     the counts and tokens of who decodes in `decode_rows`, when they are due in `pace`, whose turn
     it is of those that prefill in `prefilling_rows`, and what all rows hold and will in
     `kv_growth`. `kernel` has compiled loops over them, where they are built and may be used.
-    `num_steps` were planned, and `step_times` has when they came back.
+    `num_steps` were planned, `step_times` has when they came back, and `in_flight_times` when the
+    others will.
     """
 
     def __init__(self, max_num_rows: int, *, compiled: bool = True) -> None:
@@ -59,6 +61,7 @@ class RunningSet:
         self._preempted: list[str] = []
         self.num_steps = 0
         self.step_times = StepTimes()
+        self.in_flight_times = InFlightTimes()
         self._of_band: list[dict[Sequence, None]] = [{} for _ in Band]
         self.clear()
 

@@ -47,6 +47,8 @@ from scheduler.step.water_level import Seconds, least_work_s
 MAX_STEPS_OUT = 31
 # Parts are found anew after so many steps, or where a promise is tight or an eighth of rows is new.
 _NUM_STEPS_KEPT = 4
+# A step that a row sits out and the next, which it is in; one is to spare.
+_NUM_STEPS_AHEAD = 3
 # Of a tenant's rows: less is not worth a turn.
 _LEAST_HELD = 0.05
 # Steps of a sample, which has this part of the rows of others; and those between two, which are
@@ -75,11 +77,7 @@ class DecodeShares:
         self.kept_s = 0.0
         self._max_loss = config.fairness.max_throughput_loss
         self._composer = config.composer
-        # Who sits out may run in the next step, which ends so many from now; one is to spare.
-        self._num_steps_ahead = depth + 2
-        # When the step before the next one ends, if that is still to run by then.
         self._runs_ahead = depth > 1
-        self._ends_s = -np.inf
         self._running = running
         self._tree = tree
         self._has_shares = tree.has_shares
@@ -131,7 +129,8 @@ class DecodeShares:
             chosen = np.union1d(chosen, begins)
         is_out = rows.num_tokens[slots] == rows.num_known[slots]
         if self.kept_s or (is_out & (due_s < np.inf)).any():
-            self.kept_s += max(0.0, self._ends_s - now)
+            times = self._running.in_flight_times
+            self.kept_s += times.left_s(now, stretch=self._step_model.margin)
         return chosen
 
     def _choose(self, slots: Slots, now: float) -> Slots:
@@ -169,9 +168,6 @@ class DecodeShares:
 
     def note(self, step: Step, now: float, *, is_behind: bool) -> None:
         """Learn what prompts a step computes, whose, and whether there are more than that."""
-        if self._runs_ahead and self._running.pace.is_promising:
-            step_s = self._step_model.margin * self._step_model.price_s(step.features)
-            self._ends_s = max(now, self._ends_s) + step_s
         if self._max_loss and step.slices:
             self.prefills.note(step, self._running.num_steps, now, is_behind=is_behind)
 
@@ -232,15 +228,19 @@ class DecodeShares:
     def _most_s(self, slots: Slots, costs_s: Seconds, fixed_s: float, now: float) -> float:
         """Say how much may be decoded for the tightest promise to be kept, where it can be."""
         pace, model = self._running.pace, self._step_model
-        needed_s = float(costs_s[pace.due_s(slots) < now + self._ahead_s(slots)].sum())
+        needed_s = float(costs_s[pace.due_s(slots) < self._by_then_s(slots, now)].sum())
         within_s = (pace.tightest_s - now) / model.margin - fixed_s
         if within_s < needed_s:
             return np.inf
         return max(within_s, least_work_s(float(costs_s.sum()), fixed_s, self._max_loss))
 
-    def _ahead_s(self, slots: Slots) -> float:
-        """Say how long it takes at most until a row that sits out now has its next token."""
-        return self._num_steps_ahead * self._step_s(slots)
+    def _by_then_s(self, slots: Slots, now: float) -> float:
+        """Say when a row that sits out now has its next token at the latest.
+
+        It may run in the step after this one, which comes once those in flight are over.
+        """
+        left_s = self._running.in_flight_times.left_s(now, stretch=self._step_model.margin)
+        return now + left_s + _NUM_STEPS_AHEAD * self._step_s(slots)
 
     def _step_s(self, slots: Slots) -> float:
         """Predict the longest step in which all rows run, with the least of a prompt besides."""
@@ -313,7 +313,7 @@ class DecodeShares:
             self._next_sample = num_steps + self._sampled_after
         self._is_sample = True
         due_s = self._running.pace.due_s(slots)
-        runs = due_s < now + self._ahead_s(slots)
+        runs = due_s < self._by_then_s(slots, now)
         runs |= rows.turns[slots] >> PLACE_BITS < num_steps - MAX_STEPS_OUT
         num_runs = min(self._num_sampled, len(slots) - 1)
         runs[np.argpartition(rows.turns[slots], num_runs)[:num_runs]] = True
@@ -347,7 +347,7 @@ class DecodeShares:
             rotation.credit_s,
             rotation.held,
             costs=costs,
-            must_before_s=now + self._ahead_s(slots) if has_promises else -np.inf,
+            must_before_s=self._by_then_s(slots, now) if has_promises else -np.inf,
             num_steps=self._running.num_steps,
             max_steps_out=MAX_STEPS_OUT,
         )
@@ -375,7 +375,7 @@ class DecodeShares:
         is_promised = due_s < np.inf
         has_promises = bool(is_promised.any())
         if has_promises:
-            must |= due_s < now + self._ahead_s(slots)
+            must |= due_s < self._by_then_s(slots, now)
         picked = self._rotation.pick(
             tenants[among], rows.accounts[out, KEY], costs_s[among], turns, must, parts_s[among]
         )

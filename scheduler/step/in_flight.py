@@ -90,6 +90,7 @@ class InFlight:
     def clear(self) -> None:
         """Forget the steps."""
         self._steps.clear()
+        self._lifecycle.running.in_flight_times.lose()
         self._reported_s = math.inf
 
     def _find(self, step_id: int) -> Step:

@@ -111,39 +111,8 @@ def test_the_last_step_is_as_full_as_what_may_come_behind() -> None:
     for behind, inflow_per_s, expected_s in (
         (0, 0.0, 0.21), (30, 0.0, 0.24), (0, 100.0, 0.23), (1e9, 0.0, 0.3), (0, 1e9, 0.3),
     ):  # fmt: skip
-        waited_s = rate.wait_s(
-            210, 0.0, is_running=False, num_behind=behind, inflow_per_s=inflow_per_s
-        )
+        waited_s = rate.wait_s(210, in_flight_s=None, num_behind=behind, inflow_per_s=inflow_per_s)
         assert waited_s == pytest.approx(expected_s)
-
-
-def waits_s(rate: DrainRate, now: float) -> float:
-    return rate.wait_s(50, now, is_running=True)
-
-
-def test_who_comes_waits_for_the_ends_of_the_steps_in_flight() -> None:
-    """By what these compute, and not by what steps took lately; a lost one is not waited for."""
-    rate, prompt, row = DrainRate(_INFO, StepModel(_COST, margin=1.0)), _step(100), _step(0)
-    rate.note_plan(prompt, 5.0, num_in_flight=1)
-    assert waits_s(rate, 5.02) == pytest.approx(0.08 + 0.05)
-    rate.note_plan(prompt, 5.03, num_in_flight=2)
-    assert waits_s(rate, 5.04) == pytest.approx(0.16 + 0.05)
-    rate.note(prompt, 0.1, 5.1, is_backlogged=False)
-    assert waits_s(rate, 5.14) == pytest.approx(0.06 + 0.05)
-    rate.note_plan(row, 5.15, num_in_flight=1)
-    assert waits_s(rate, 5.15) == pytest.approx(0.011 + 0.05)
-    rate.note(row, 0.011, 5.17, is_backlogged=False)
-    assert waits_s(rate, 5.17) == pytest.approx(0.05 + 0.011)
-
-
-def test_steps_in_flight_take_as_long_as_the_model_was_wrong_by() -> None:
-    """Where they take twice what they are priced at, so do those that are still to end."""
-    rate, prompt = DrainRate(_INFO, StepModel(_COST, margin=1.0)), _step(100)
-    for second in range(20):
-        rate.note_plan(prompt, float(second), num_in_flight=1)
-        rate.note(prompt, 0.2, second + 0.2, is_backlogged=False)
-    rate.note_plan(prompt, 30.0, num_in_flight=1)
-    assert waits_s(rate, 30.0) == pytest.approx(0.2 + 0.05)
 
 
 def test_a_promise_that_the_step_in_flight_would_break_is_not_made() -> None:
@@ -153,7 +122,3 @@ def test_a_promise_that_the_step_in_flight_would_break_is_not_made() -> None:
     assert driver.scheduler.plan(driver.now) is not None
     assert isinstance(promised(driver, "late", 90, 0.12), Reject)
     assert isinstance(promised(driver, "in-time", 90, 0.25), Admit)
-
-
-def _step(num_tokens: int) -> StepFeatures:
-    return StepFeatures(num_prefill_tokens=num_tokens, num_decode_tokens=not num_tokens)
