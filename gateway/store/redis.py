@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import cast
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -22,6 +23,13 @@ AUTH_EPOCH, ADMIN_EPOCH = "sluice:auth_epoch", "sluice:admin_epoch"
 SCHEDULER_EPOCH = "sluice:scheduler_epoch"
 # uvloop has a word of its own for a transport that was closed.
 _FAILURES = (RedisError, OSError, RuntimeError)
+# Behind the epoch: what moved it, by the number that it had then.
+_CHANGES, _CHANGES_KEPT = ":changes", 256
+_ADVANCE = """
+local epoch = redis.call('INCR', KEYS[1])
+redis.call('RPUSH', KEYS[2], epoch .. ' ' .. ARGV[1])
+redis.call('LTRIM', KEYS[2], -tonumber(ARGV[2]), -1)
+"""
 
 
 def connect_redis(url: str, *, timeout_s: float = _TIMEOUT_S) -> Redis:
@@ -64,8 +72,23 @@ class RedisAuthEpoch:
             log.warning("%s unreadable: %s", self._name, exc)
             return None
 
-    async def advance(self) -> None:
+    async def advance(self, changed: str | None = None) -> None:
         try:
-            await self._redis.incr(self._name)
+            if changed is None:
+                await self._redis.incr(self._name)
+            else:
+                names = (self._name, self._name + _CHANGES)
+                await self._redis.eval(_ADVANCE, len(names), *names, changed, _CHANGES_KEPT)
         except _FAILURES as exc:
             log.warning("%s not advanced, other processes are late: %s", self._name, exc)
+
+    async def changed(self, after: int, to: int) -> set[str] | None:
+        try:
+            lines = cast(list[bytes], await self._redis.lrange(self._name + _CHANGES, 0, -1))
+        except _FAILURES as exc:
+            log.warning("changes of %s unreadable: %s", self._name, exc)
+            return None
+        told = {int(number): name.decode() for number, name in map(bytes.split, lines)}
+        named = {name for epoch, name in told.items() if after < epoch <= to}
+        is_whole = sum(after < epoch <= to for epoch in told) == to - after
+        return named if is_whole else None

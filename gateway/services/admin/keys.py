@@ -185,7 +185,7 @@ class KeyService:
 
     async def _forget(self, key: ApiKey) -> None:
         self._authenticator.forget(key.kid)
-        await self._epoch.advance()
+        await self._epoch.advance(key.kid)
 
 
 def checked_key(changes: Mapping[str, object]) -> dict[str, Any]:  # what `ApiKey` takes

@@ -178,13 +178,13 @@ class QuotaSettingsService:
 
     async def _changed(self, state: QuotaState) -> None:
         holder = state.holder
+        changed = None
         if holder.scope.kind is ScopeKind.KEY:
-            self._authenticator.forget(holder.name)
+            changed = holder.name
         elif holder.scope.kind is ScopeKind.TENANT:
-            self._authenticator.forget_tenant(holder.scope.id)
-        else:
-            self._authenticator.forget_all()
-        await self._epoch.advance()
+            changed = str(holder.scope.id)
+        self._authenticator.forget_changed(None if changed is None else {changed})
+        await self._epoch.advance(changed)
         if holder.scope.kind is not ScopeKind.PLAN:
             await self._load(state.effective, state.holder.tenant_id)
 

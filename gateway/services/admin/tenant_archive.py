@@ -49,7 +49,7 @@ class TenantArchive:
         self._authenticator.forget_tenant(done.tenant.id)
         for kid in done.ended_tokens:
             self._admin_authenticator.forget(kid)
-        await self._epoch.advance()
+        await self._epoch.advance(str(done.tenant.id))
         if done.ended_tokens:
             await self._admin_epoch.advance()
         return done

@@ -120,7 +120,7 @@ class TenantService:
             raise no_tenant()
         self._authenticator.forget_tenant(tenant.id)
         self._running.set_tenant(tenant)
-        await self._epoch.advance()
+        await self._epoch.advance(str(tenant.id))
         return tenant
 
     async def list(self) -> Sequence[Tenant]:

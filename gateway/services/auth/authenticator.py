@@ -159,6 +159,17 @@ class Authenticator:
         self._loading.forget()
         self._live.drop(lambda live: live.principal.tenant_id == tenant_id)
 
+    def forget_changed(self, names: Collection[str] | None) -> None:
+        """Drop what the cache holds of these kids and ids of tenants; of all, where it is None."""
+        if names is None:
+            self.forget_all()
+        elif names:
+            self._generation += 1
+            self._loading.forget()
+            self._live.drop(
+                lambda live: live.principal.kid in names or str(live.principal.tenant_id) in names
+            )
+
     def forget_all(self) -> None:
         """Drop the cache of live keys."""
         self._generation += 1

@@ -1,8 +1,10 @@
 """The background work of authentication: other processes' changes, and when keys were used.
 
-One task polls the epoch of changes twice a second and empties the cache when it moved, as it has
-others do that keep what administrators change; an epoch that cannot be read changes nothing (the
-cache's life is the bound then). One that went back was lost with all that Redis held: then what is
+One task polls the epoch of changes twice a second. When it moved, the cache forgets what was
+changed, or all where that is not told, and others that keep what administrators change look again.
+So what one tenant changes is no matter of another's keys, which only the cache knows while the
+database is away. An epoch that cannot be read changes nothing (the cache's life is the bound then).
+One that went back was lost with all that Redis held: then what is
 cached is doubted, and not dropped, as the database may be away too. Another task writes
 `last_used_at` in one statement for all keys, at most once a minute for each.
 """
@@ -70,7 +72,7 @@ class AuthUpkeep:
             await self.write_used()
 
     async def follow_epoch(self) -> None:
-        """Empty the cache if a key or a tenant was changed somewhere since the last look."""
+        """Forget the keys and tenants that were changed somewhere since the last look."""
         epoch = await self._epoch.current()
         if epoch is None or epoch == self._seen_epoch:
             return
@@ -78,7 +80,7 @@ class AuthUpkeep:
         if seen is None:
             return
         if epoch > seen:
-            self._authenticator.forget_all()
+            self._authenticator.forget_changed(await self._epoch.changed(seen, epoch))
         else:
             self._authenticator.doubt_all()
         for refresh in self._on_change:

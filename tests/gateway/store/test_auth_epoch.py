@@ -22,6 +22,27 @@ async def test_it_moves_for_every_process(redis_url: str) -> None:
     await theirs.aclose()
 
 
+async def test_it_tells_what_was_changed(redis_url: str) -> None:
+    """Others read the names of what moved it, and no names where one of them was not told or is
+    too long ago.
+    """
+    client = connect_redis(redis_url)
+    epoch = RedisAuthEpoch(client)
+    for name in ("kid-1", "kid-2", "kid-3"):
+        await epoch.advance(name)
+    assert await epoch.changed(1, 3) == {"kid-2", "kid-3"}
+    await epoch.advance()
+    await epoch.advance("kid-5")
+    assert await epoch.changed(4, 5) == {"kid-5"}
+    assert await epoch.changed(2, 5) is None
+    for number in range(256):
+        await epoch.advance(f"later-{number}")
+    assert await epoch.changed(4, 261) is None
+    assert len(await epoch.changed(5, 261) or ()) == 256
+    assert await epoch.changed(5, 10**9) is None
+    await client.aclose()
+
+
 async def test_a_redis_that_is_away_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     """Nobody knows the epoch then, and a revocation is done all the same."""
     away = connect_redis("unix:///nowhere/valkey.sock")
@@ -30,6 +51,7 @@ async def test_a_redis_that_is_away_is_no_error(caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.WARNING):
         await epoch.advance()
     assert "other processes are late" in caplog.text
+    assert await epoch.changed(0, 1) is None
     await away.aclose()
 
 

@@ -45,8 +45,11 @@ class FakeEpoch:
     async def current(self) -> int | None:
         return None if self.is_away else self.value
 
-    async def advance(self) -> None:
+    async def advance(self, changed: str | None = None) -> None:
         self.value += not self.is_away
+
+    async def changed(self, after: int, to: int) -> None:
+        return
 
 
 class FickleStore:

@@ -583,7 +583,10 @@ class _NoEpoch:
     async def current(self) -> int | None:
         return None
 
-    async def advance(self) -> None:
+    async def advance(self, changed: str | None = None) -> None:
+        return
+
+    async def changed(self, after: int, to: int) -> None:
         return
 
 

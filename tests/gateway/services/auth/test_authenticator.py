@@ -114,12 +114,18 @@ class FakeEpoch:
 
     def __init__(self) -> None:
         self.value: int | None = 0
+        self.names: dict[int, str | None] = {}
 
     async def current(self) -> int | None:
         return self.value
 
-    async def advance(self) -> None:
+    async def advance(self, changed: str | None = None) -> None:
         self.value = (self.value or 0) + 1
+        self.names[self.value] = changed
+
+    async def changed(self, after: int, to: int) -> set[str] | None:
+        named = {self.names.get(epoch) for epoch in range(after + 1, to + 1)}
+        return {one for one in named if one is not None} if None not in named else None
 
 
 class Rig:
@@ -545,6 +551,30 @@ async def test_a_revocation_elsewhere_empties_the_cache(rig: Rig) -> None:
     await upkeep.follow_epoch()
     assert await rig.refuses(token.text)
     assert refreshed == [1]
+
+
+async def test_what_one_tenant_changes_elsewhere_leaves_others_served(rig: Rig) -> None:
+    """While the database is away, a change of one tenant's key takes nobody else's; one that
+    nobody can name takes all.
+    """
+    epoch = FakeEpoch()
+    upkeep = AuthUpkeep(rig.auth, rig.keys, epoch, rig.clock)
+    await upkeep.follow_epoch()
+    revoked, moved, kept = rig.issue(), rig.issue(), rig.issue()
+    for token in (revoked, moved, kept):
+        await rig.auth.authenticate(token.text)
+    rig.keys.away = True
+    await epoch.advance(revoked.kid)
+    await epoch.advance(str(rig.keys.records[moved.kid].principal.tenant_id))
+    await upkeep.follow_epoch()
+    for token in (revoked, moved):
+        with pytest.raises(StoreUnavailable):
+            await rig.auth.authenticate(token.text)
+    await rig.auth.authenticate(kept.text)
+    await epoch.advance()
+    await upkeep.follow_epoch()
+    with pytest.raises(StoreUnavailable):
+        await rig.auth.authenticate(kept.text)
 
 
 async def test_a_lost_epoch_drops_nothing_that_nobody_can_read_again(rig: Rig) -> None:
