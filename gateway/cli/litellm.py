@@ -29,6 +29,9 @@ NO_TEAM: Final = "no-team"
 _ALL_MODELS: Final = {"all-proxy-models", "*"}
 _TEAM_MODELS: Final = "all-team-models"
 _MTOK: Final = 1_000_000
+# Of more digits than that nothing is an amount, and writing one out takes for ever.
+_MOST_DIGITS: Final = 30
+_MOST_USD: Final = 10**12
 # The longest window there is, for a budget that LiteLLM never resets.
 _LONGEST: Final = "366d"
 # LiteLLM resets these on the calendar, as our windows do.
@@ -62,6 +65,7 @@ class _Import:
         self._tenants: dict[str, dict[str, Any]] = {}
         self._tenant_of: dict[object, str] = {}
         self._team_models: dict[str, list[str]] = {}
+        self._tokens: set[object] = set()
 
     def run(self) -> Imported:
         for team in self._found.teams:
@@ -86,6 +90,9 @@ class _Import:
         if team.get("blocked"):
             self._unmapped(where, "it is blocked, which a tenant cannot be; it is left out")
             return
+        if team.get("team_id") is not None and team["team_id"] in self._tenant_of:
+            self._unmapped(where, "another team has its id, as where a page is here twice")
+            return
         self._tenant_of[team.get("team_id")] = name
         tenant: dict[str, Any] = {}
         if quota := self._quota(where, team):
@@ -100,6 +107,11 @@ class _Import:
     def _key(self, key: Row, number: int) -> None:
         alias = str(key.get("key_alias") or f"key-{number}")
         where = f"key '{alias}'"
+        token = key.get("token")
+        if token is not None and token in self._tokens:
+            self._unmapped(where, "another key has its token, as where a page is here twice")
+            return
+        self._tokens.add(token)
         expires_at = self._expiry(where, key)
         if key.get("blocked"):
             self._unmapped(where, "it is blocked; it is left out")
@@ -177,6 +189,11 @@ class _Import:
             "output_usd_per_mtok": params.get("output_cost_per_token"),
         }
         price = {field: _decimal(cost) for field, cost in costs.items() if cost is not None}
+        if any(cost is None or not 0 <= cost * _MTOK <= _MOST_USD for cost in price.values()):
+            self._unmapped(
+                f"{where}, costs", "one is no amount of 0 to a trillion a million tokens"
+            )
+            price = {}
         prices: dict[str, Any] = document.get("prices", {})
         if {"input_usd_per_mtok", "output_usd_per_mtok"} <= price.keys() and name not in prices:
             document["prices"] = prices
@@ -218,7 +235,7 @@ class _Import:
 
     def _count(self, where: str, row: Row, field: str) -> int | None:
         number = _decimal(row.get(field))
-        if number is not None and number == int(number) and 0 <= number <= MAX_AMOUNT:
+        if number is not None and 0 <= number <= MAX_AMOUNT and number == int(number):
             return int(number)
         if row.get(field) is not None:
             self._unmapped(f"{where}, {field} '{row[field]}'", "it is not a number of 0 or more")
@@ -226,12 +243,14 @@ class _Import:
 
     def _budget(self, where: str, row: Row) -> dict[str, Any]:
         hard, soft = _decimal(row.get("max_budget")), _decimal(row.get("soft_budget"))
-        if hard is None and soft is None:
-            return {}
+        for name, amount in (("max_budget", hard), ("soft_budget", soft)):
+            if row.get(name) is not None and (amount is None or not 0 <= amount <= _MOST_USD):
+                self._unmapped(
+                    f"{where}, {name} '{row[name]}'", "it is no amount of 0 to a trillion dollars"
+                )
+                return {}
         amount = soft if hard is None else hard
-        assert amount is not None
-        if amount < 0:
-            self._unmapped(f"{where}, max_budget '{amount}'", "it is below 0")
+        if amount is None:
             return {}
         rounded = round(amount, 9)
         if rounded != amount:
@@ -312,4 +331,4 @@ def _decimal(value: object) -> Decimal | None:
         number = Decimal(str(value))
     except InvalidOperation:
         return None
-    return number if number.is_finite() else None
+    return number if number.is_finite() and abs(number.adjusted()) <= _MOST_DIGITS else None

@@ -153,6 +153,16 @@ def test_answers_of_its_api_are_read(tmp_path: Path) -> None:
         ("a.json", '{"keys": ["8f14e45f"]}', "return_full_object"),
         ("a.json", "[1]", "neither teams nor keys"),
         ("a.yaml", "just text", "neither a configuration nor a list"),
+        ("a.yaml", "1: 2", "neither a configuration nor a list"),
+        ("a.json", "[" * 100_000, "is not JSON"),
+        ("a.yaml", "a: 2020-13-01", "is not YAML"),
+        ("a.yaml", "model_list: [x]", "'model_list' must be a list of objects"),
+        ("a.yaml", "model_list: [{litellm_params: 3}]", "'litellm_params' must be an object"),
+        ("a.yaml", "general_settings: text", "'general_settings' must be an object"),
+        ("a.json", '{"teams": [{"team_id": [1]}]}', "'team_id' must be a text or a number"),
+        ("a.json", '{"teams": [{"keys": ["x"]}]}', "'keys' must be a list of objects"),
+        ("a.json", '{"teams": [{"keys": [{"models": 5}]}]}', "'models' must be a list of names"),
+        ("a.json", '{"keys": [{"litellm_budget_table": "x"}]}', "must be an object"),
     ],
 )
 def test_what_is_not_litellms_is_refused(tmp_path: Path, name: str, text: str, says: str) -> None:
@@ -161,6 +171,46 @@ def test_what_is_not_litellms_is_refused(tmp_path: Path, name: str, text: str, s
     path.write_text(text)
     with pytest.raises(CliError, match=says):
         read_litellm([path])
+
+
+def test_an_amount_that_is_none_is_told(tmp_path: Path) -> None:
+    """A budget, limit or cost that cannot be is named, and is neither dropped in silence nor
+    written out digit by digit.
+    """
+    path = tmp_path / "a.json"
+    team = '{"teams": [{"team_id": "a", "rpm_limit": 1e999999999, "max_budget": %s}]}'
+    for amount in ("NaN", "-1", "1e30", "1e999999999", '"much"'):
+        path.write_text(team % amount)
+        imported = import_litellm(read_litellm([path]))
+        assert imported.document == {"tenants": {"a": {}}}
+        places = [place for place, _ in imported.unmapped]
+        assert "rpm_limit" in places[0]
+        assert "max_budget" in places[1]
+    costs = tmp_path / "costs.yaml"
+    for cost in (".nan", "-1", "1e400"):
+        params = f"{{input_cost_per_token: {cost}, output_cost_per_token: 0}}"
+        costs.write_text(f"model_list: [{{model_name: x, litellm_params: {params}}}]")
+        imported = import_litellm(read_litellm([costs]))
+        assert imported.document == {}
+        assert imported.unmapped[0][0] == "model 'x', costs"
+
+
+def test_a_page_that_is_there_twice_makes_nothing_twice(tmp_path: Path) -> None:
+    """A team or key whose id or token was there before is told, and is not made again."""
+    pages = []
+    for number in range(2):
+        pages.append(tmp_path / f"{number}.json")
+        rows = {
+            "teams": [{"team_id": "1", "team_alias": "acme"}, {"team_alias": f"other-{number}"}],
+            "keys": [{"token": "t", "key_alias": "one", "team_id": "1"}],
+        }
+        pages[-1].write_text(json.dumps(rows), "utf-8-sig")
+    imported = import_litellm(read_litellm(pages))
+    assert imported.document == {
+        "tenants": {"acme": {"keys": {"one": {}}}, "other-0": {}, "other-1": {}}
+    }
+    told = [place for place, reason in imported.unmapped if "twice" in reason]
+    assert told == ["team 'acme'", "key 'one'"]
 
 
 def test_yaml_runs_nothing(tmp_path: Path) -> None:
