@@ -518,6 +518,11 @@ class Settings(ModelOptions, BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         path = Path("sluice.toml")
+        if (path.exists() or path.is_symlink()) and not path.is_file():
+            # A container's runtime makes a directory of a mount whose file is not there.
+            raise FileNotFoundError(
+                "sluice.toml is there, and is no file: remove it, or put there what is to be read"
+            )
         if path.exists() and (reason := why_not_owned(path)):
             raise PermissionError(
                 f"sluice.toml is not read, since it may be somebody else's: {reason}; change its "

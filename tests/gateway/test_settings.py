@@ -156,6 +156,23 @@ def test_a_file_that_others_could_write_is_refused(
     assert Settings().port == 1
 
 
+def test_a_file_that_is_none_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory, which a container makes of a mount without its file, or a link to nothing, is
+    no empty file: a start ends, and does not go on with defaults.
+    """
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "sluice.toml"
+    path.mkdir()
+    with pytest.raises(FileNotFoundError, match="is no file"):
+        Settings()
+    path.rmdir()
+    path.symlink_to("nowhere")
+    with pytest.raises(FileNotFoundError, match="is no file"):
+        Settings()
+    (tmp_path / "nowhere").write_text("port = 1\n")
+    assert Settings().port == 1
+
+
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
