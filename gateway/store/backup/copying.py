@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from gateway.store.backup.manifest import Entry
 
@@ -33,14 +35,14 @@ def write_chunks(chunks: Iterable[bytes], target: Path) -> Entry:
 
 def copy_file(source: Path, target: Path) -> Entry:
     """Copy what a file holds by now. Raises: `OSError`; `FileNotFoundError`: it is gone."""
-    with os.fdopen(os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+    with _opened(source) as file:
         return write_chunks(_chunks(file.fileno()), target)
 
 
 def measure(path: Path) -> Entry:
     """Return what a file holds. Raises: `OSError`."""
     digest, size_bytes = hashlib.sha256(), 0
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+    with _opened(path) as file:
         for chunk in _chunks(file.fileno()):
             digest.update(chunk)
             size_bytes += len(chunk)
@@ -61,6 +63,16 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a file, and wait for nobody: a pipe that is in its place has nobody who writes."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    file = os.fdopen(os.open(path, flags), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is no file", str(path))
+    return file
 
 
 def _chunks(descriptor: int) -> Iterator[bytes]:

@@ -92,14 +92,13 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 def read_manifest(directory: Path) -> Manifest:
     """Read it. Raises: `BackupRefused`: there is none, or this release cannot read it."""
-    try:
-        body = (directory / NAME).read_bytes()
-    except FileNotFoundError:
-        if not directory.is_dir():
-            raise BackupRefused(f"there is no backup at {directory}") from None
+    if not directory.is_dir():
+        raise BackupRefused(f"there is no backup at {directory}")
+    if not (directory / NAME).is_file():
         raise BackupRefused(
             f"{directory} is no backup, or one that was not finished: it has no {NAME}"
-        ) from None
+        )
+    body = (directory / NAME).read_bytes()
     try:
         number = msgspec.json.decode(body, type=_Format).format
         if number > FORMAT:

@@ -195,7 +195,8 @@ async def test_nothing_is_restored_over_anything(
 
 async def test_what_is_not_whole_is_refused(backed: Backed, data_dir: Path) -> None:
     """A backup without its manifest was not finished; one that lacks a file, or has another byte
-    or another manifest, is damaged; each is refused before anything is written."""
+    or another manifest, is damaged, and a pipe is none of them; each is refused before anything
+    is written."""
     copy = backed.copy(data_dir.parent)
     manifest = (copy / NAME).read_bytes()
     journal = copy / next(iter(backed.manifest.names_below("journal")))
@@ -219,6 +220,11 @@ async def test_what_is_not_whole_is_refused(backed: Backed, data_dir: Path) -> N
     assert "is not what was written" in await refusal()
     journal.unlink()
     assert "is not whole" in await refusal()
+    os.mkfifo(journal)
+    assert "it is no file" in await refusal()
+    (copy / NAME).unlink()
+    os.mkfifo(copy / NAME)
+    assert "was not finished" in await refusal()
 
 
 @pytest.mark.parametrize(
