@@ -55,6 +55,9 @@ Table = Mapping[str, Any]
 
 TABLES: Final = ("plans", "prices", "organisation", "platform", "tenants")
 ANY: Final = "any"
+# What a server takes of a body, and this becomes one of about its size: to read more of it takes
+# a second for each megabyte, only to be told so.
+_MOST_CHARS: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +181,16 @@ class _Scope(msgspec.Struct, forbid_unknown_fields=True):
 def read_file(path: Path) -> Desired:
     """Read a file. Raises: `CliError` with the table and the key that is wrong."""
     try:
-        text = path.read_text("utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MOST_CHARS + 1)
     except (OSError, UnicodeDecodeError) as exc:
         raise CliError(f"{path} cannot be read: {exc}", Exit.USAGE) from None
+    if len(text) > _MOST_CHARS:
+        raise CliError(
+            f"{path} has more than 4 MiB, which is all that a server takes at once: split it, as "
+            "what is not in a file is left alone",
+            Exit.USAGE,
+        )
     try:
         document = tomllib.loads(text, parse_float=Decimal)
     except (ValueError, RecursionError) as exc:

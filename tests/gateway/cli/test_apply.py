@@ -216,6 +216,16 @@ def test_a_mistake_is_named_by_table_and_key(tmp_path: Path, text: str, says: st
     assert says in str(failed.value)
 
 
+def test_a_file_that_no_server_takes_is_not_read(tmp_path: Path) -> None:
+    """One of more than 4 MiB is refused for its size, before anybody looks whether it is TOML."""
+    file = tmp_path / "tenants.toml"
+    file.write_text("[" * ((4 << 20) + 1))
+    with pytest.raises(CliError, match="has more than 4 MiB.*split it"):
+        read_file(file)
+    file.write_text("[tenants.acme]\n" + "#" * ((4 << 20) - 20))
+    assert [tenant.name for tenant in read_file(file).tenants] == ["acme"]
+
+
 @pytest.mark.parametrize(("num_tenants", "num_keys"), [(5000, 0), (2500, 1), (1, 4999)])
 def test_as_many_as_may_be_applied_fit_into_a_body(num_tenants: int, num_keys: int) -> None:
     """A file of five thousand tenants and keys, each with limits, is a body that is read."""
