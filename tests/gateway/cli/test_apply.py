@@ -220,7 +220,7 @@ def test_a_file_that_no_server_takes_is_not_read(tmp_path: Path) -> None:
     """One of more than 4 MiB is refused for its size, before anybody looks whether it is TOML."""
     file = tmp_path / "tenants.toml"
     file.write_text("[" * ((4 << 20) + 1))
-    with pytest.raises(CliError, match="has more than 4 MiB.*split it"):
+    with pytest.raises(CliError, match=r"has more than 4 MiB.*split it"):
         read_file(file)
     file.write_text("[tenants.acme]\n" + "#" * ((4 << 20) - 20))
     assert [tenant.name for tenant in read_file(file).tenants] == ["acme"]
