@@ -7,7 +7,8 @@ is one chunk. Items are added once all lines are good, some hundreds at a time, 
 once the batch starts.
 
 Failures: where a store or the storage is away, the batch is validated again once its lease has
-passed, by whoever asks next; items that are there already are overwritten.
+passed, by whoever asks next; items that are there already are overwritten. So it is where the input
+is not in this process's storage, as where that is not mounted: another may well find it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ from itertools import islice
 from typing import Final
 
 from gateway.domain.batch import Batch, BatchBounds, LineError, NewItem
-from gateway.errors import EnqueuedTokensExceeded, FileNotFound, ModelNotFound
+from gateway.errors import (
+    EnqueuedTokensExceeded,
+    ModelNotFound,
+    StorageUnavailable,
+    StoredFileMissing,
+)
 from gateway.ports import BatchSteps, Clock, FileStorage
 from gateway.services.batches.batch_input import BatchInput
 from gateway.services.batches.hold import Hold
@@ -34,6 +40,9 @@ _SLICE_ITEMS: Final = 500
 # Beside a thread that works a sixth of the time others' first tokens take a tenth longer.
 _REST_RATIO: Final = 5.0
 _ADD_REST_RATIO: Final = 1.0
+# An input is kept while its batch is not over, so what is gone has been lost by a storage: of all
+# that ask in turn meanwhile none has it.
+_GONE_AFTER_S: Final = 300.0
 
 
 class Validator:
@@ -71,7 +80,11 @@ class Validator:
             errors = asked.errors
             if not errors and await self._start(batch, asked, held):
                 return
-        except FileNotFound:
+        except StoredFileMissing as exc:
+            if self._clock.time() - batch.created_at.timestamp() < _GONE_AFTER_S:
+                raise StorageUnavailable(
+                    detail=f"{exc.detail}: SLUICE_FILE_STORAGE is to be the same for all processes"
+                ) from exc
             errors = [LineError("file_not_found", "The input file is gone.", param="input_file_id")]
         except EnqueuedTokensExceeded as exc:
             errors = [LineError(exc.code or "token_limit_exceeded", exc.message)]

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
@@ -146,10 +147,27 @@ async def test_one_request_too_many_fails_the_batch(world: World) -> None:
     assert await num_items(world, batch) == 0
 
 
+async def test_an_input_that_another_process_has_is_left_to_it(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A storage that is not mounted here fails nobody's batch, and the log names the setting."""
+    batch = await world.submit(requests(1))
+    whole, world.storage = world.storage, DirectoryStorage(tmp_path / "not-mounted")
+    await world.upkeep().validate()
+    world.storage.close()
+    assert (await world.seen(batch)).state is BatchState.VALIDATING
+    assert "SLUICE_FILE_STORAGE is to be the same" in caplog.text
+    world.storage = whole
+    await world.store.batch_steps.hold(batch.id, lease_s=0)
+    await world.upkeep().validate()
+    assert (await world.seen(batch)).state is BatchState.IN_PROGRESS
+
+
 async def test_an_input_that_is_gone_fails_the_batch(world: World) -> None:
-    """Its bytes are not there any more: nobody tries again."""
+    """Its bytes are not there any more: after five minutes nobody tries again."""
     batch = await world.submit(requests(1))
     await world.storage.remove([batch.draft.input_file_id])
+    await world.alter(batch, "created_at = now() - interval '6 minutes'")
     await world.upkeep().validate()
     [error] = (await world.seen(batch)).errors
     assert error.code == "file_not_found"
