@@ -3,15 +3,30 @@
 The exporter takes the SDK's spans and encodes them itself; what it does after that, by its own
 variables (endpoint, headers, certificates, compression, time-out, retries), is all that is wanted
 of it, and stands in its client. The package is pinned, and a test posts by this.
+
+The client would read an answer to its end, however long that is, and its time-out begins anew with
+each byte; so the status is taken, and what does not come with it is left unread.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any, Final
+
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+# An answer says nothing, or which spans were not good.
+_ANSWER_BYTES: Final = 1 << 16
 
 
 class OtlpSender(OTLPSpanExporter):
     """Send OTLP's requests; blocks as long as the exporter's time-out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        session = self._client._transport._session  # type: ignore[attr-defined]
+        session.stream = True
+        session.hooks["response"].append(_let_go)
 
     def send(self, encoded: bytes) -> bool:
         """Post a serialised `ExportTraceServiceRequest`; tell whether it was taken."""
@@ -19,3 +34,11 @@ class OtlpSender(OTLPSpanExporter):
 
     def close(self) -> None:
         self.shutdown()  # type: ignore[no-untyped-call]
+
+
+def _let_go(response: Any, **_: Any) -> None:
+    """Read what has come with an answer's head: a connection is kept whose answer ends there."""
+    with suppress(Exception):
+        response.raw.read1(_ANSWER_BYTES, decode_content=False)
+        # One that has ended is back among those that are kept.
+    response.close()
