@@ -5,7 +5,8 @@ variables (endpoint, headers, certificates, compression, time-out, retries), is 
 of it, and stands in its client. The package is pinned, and a test posts by this.
 
 The client would read an answer to its end, however long that is, and its time-out begins anew with
-each byte; so the status is taken, and what does not come with it is left unread.
+each byte; so the status is taken, and what does not come with it is left unread. It would also
+take a receiver that names another address for one that took them, though it follows none.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class OtlpSender(OTLPSpanExporter):
 
     def send(self, encoded: bytes) -> bool:
         """Post a serialised `ExportTraceServiceRequest`; tell whether it was taken."""
-        return bool(self._client.export(encoded).success)
+        result = self._client.export(encoded)
+        return bool(result.success and result.status_code < 300)
 
     def close(self) -> None:
         self.shutdown()  # type: ignore[no-untyped-call]

@@ -30,3 +30,9 @@ def test_an_answer_is_not_read_to_its_end(
 ) -> None:
     """A receiver whose answer never ends, or comes byte by byte, holds up and fills nothing."""
     assert sent(monkeypatch, answer) == [True, True]
+
+
+def test_a_receiver_that_is_elsewhere_has_taken_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A redirect, as from http to https, is not followed, and so is no success."""
+    moved = b"HTTP/1.1 301 Moved\r\nlocation: https://127.0.0.1/\r\ncontent-length: 0\r\n\r\n"
+    assert sent(monkeypatch, [moved]) == [False, False]
