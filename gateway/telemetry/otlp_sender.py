@@ -32,7 +32,7 @@ class OtlpSender(OTLPSpanExporter):
     def send(self, encoded: bytes) -> bool:
         """Post a serialised `ExportTraceServiceRequest`; tell whether it was taken."""
         result = self._client.export(encoded)
-        return bool(result.success and result.status_code < 300)
+        return result.success and (result.status_code or 0) < 300
 
     def close(self) -> None:
         self.shutdown()  # type: ignore[no-untyped-call]
