@@ -9,9 +9,9 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from gateway.api.held_bytes import Room
-from gateway.api.json_shape import check_shape
 from gateway.errors import BodyTooLarge, InvalidRequest
 from gateway.services import loop_share
+from gateway.services.json_shape import check_shape
 
 MAX_BODY_BYTES: Final = 4 << 20
 # The worst of so much is decoded in a few milliseconds; what is larger goes to a thread.

@@ -36,19 +36,20 @@ _TOO_LONG: Final = b"0" * (MAX_JSON_DIGITS + 1)
 _STEP: Final = {byte: 1 if byte in b"[{" else -1 for byte in b"[]{}"}
 
 
-def check_shape(body: bytes) -> None:
+def check_shape(body: bytes, *, around: int = 0) -> None:
     """Refuse a text that is too deep, holds too much, or numbers that take long to read.
 
-    Raises: `InvalidRequest`.
+    It is that of a body, with so many levels `around` it. Raises: `InvalidRequest`.
     """
+    max_depth = MAX_JSON_DEPTH + around
     if (
         len(body) <= _SHORT_BYTES
-        and body.count(b"[") + body.count(b"{") <= MAX_JSON_DEPTH
+        and body.count(b"[") + body.count(b"{") <= max_depth
         and body.count(b",") < MAX_JSON_FRACTIONS
     ):
         # As most are; what stands in strings was counted too, so that no text had to be told apart.
         return
-    shape = _Shape()
+    shape = _Shape(max_depth)
     for part in _without_escapes(body):
         shape.add(part)
     shape.end()
@@ -57,7 +58,8 @@ def check_shape(body: bytes) -> None:
 class _Shape:
     """Count what comes part by part, so that a text is refused as soon as it holds too much."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_depth: int) -> None:
+        self._max_depth = max_depth
         self._is_in_string = False
         self._word = b""  # the last one outside of strings, which may go on in the next part
         self._num_quotes = self._num_commas = self._num_fractions = 0
@@ -100,7 +102,7 @@ class _Shape:
             raise _too_much("lists and objects", MAX_JSON_CONTAINERS)
         steps = map(_STEP.__getitem__, brackets[: 4 * MAX_JSON_CONTAINERS])
         depths = list(accumulate(steps, initial=self._depth))
-        if max(depths) > MAX_JSON_DEPTH:
+        if max(depths) > self._max_depth:
             raise InvalidRequest("The body is nested too deeply.", code="invalid_json")
         self._depth = depths[-1]
 

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.api.json_shape import check_shape
 from gateway.api.openai.parameters import STRUCTURED_OUTPUTS, Fates
 from gateway.api.openai.schemas import ResponseFormat, SamplingFields, StructuredOutputs
 from gateway.errors import ConstraintRefused, InvalidRequest
@@ -18,6 +17,7 @@ from gateway.services.constraints import (
     json_spec,
     regex_spec,
 )
+from gateway.services.json_shape import check_shape
 
 _ANY_OBJECT: Final = {"type": "object"}
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])

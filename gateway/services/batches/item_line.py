@@ -7,7 +7,8 @@ is found out when it runs: a bad one is a line of the error file, and no reason 
 A line that is as it should be, as nearly all are, is decoded in two calls; any other is gone
 through field by field, which takes twice as long, to say what is wrong with it. So is a long one:
 what a thread decodes in one call holds up all others, and there no object is made of a field that
-nobody looks at, nor a text or a number of one that cannot be right.
+nobody looks at, nor a text or a number of one that cannot be right. To pass over a field takes time
+too, 3 ns a byte of `[],[],…`, so what is long is held to the bounds of a request first.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from __future__ import annotations
 from typing import Final, Literal, NamedTuple
 
 import msgspec
+
+from gateway.errors import InvalidRequest
+from gateway.services.json_shape import check_shape
 
 # As much as an online request may have.
 MAX_LINE_BYTES: Final = 4 << 20
@@ -147,6 +151,8 @@ def read_any_line(line: bytes, endpoint: str) -> ItemLine:
     """Decode a line field by field. Raises: `BadLine`."""
     if line.startswith(b"\x1f\x8b"):
         raise BadLine("unsupported_file_format", "The file is compressed with gzip. Send it plain.")
+    if len(line) > _SHORT_BYTES:
+        _check_shape(line)
     fields = _fields(line)
     for name in _REQUIRED:
         if not memoryview(getattr(fields, name)):
@@ -188,6 +194,15 @@ def _request(custom_id: str, raw: msgspec.Raw, endpoint: str) -> ItemLine:
     prompt = memoryview(getattr(body, prompt_name))
     tokens = _num_tokens(prompt, _answer_tokens(body, endpoint))
     return ItemLine(custom_id, model, memoryview(raw), prompt, tokens)
+
+
+def _check_shape(line: bytes) -> None:
+    try:
+        check_shape(line, around=1)
+    except InvalidRequest as exc:
+        # As the request would be told when it ran.
+        message = exc.message.replace("The body", "The request", 1)
+        raise BadLine("invalid_json_line", message) from None
 
 
 def _fields(line: bytes) -> _AnyLine:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.api.json_shape import check_shape
 from gateway.cli.exits import CliError
 from gateway.cli.tenants_file import read_document, read_file
 from gateway.credentials import KEY_PREFIX, parse_token
+from gateway.services.json_shape import check_shape
 from tests.gateway.cli.admin_server import Server, sluice_here
 
 EXAMPLE = Path(__file__).parents[3] / "examples/tenants.toml"

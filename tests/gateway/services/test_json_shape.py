@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api import json_shape
-from gateway.api.json_shape import (
+from gateway.errors import InvalidRequest
+from gateway.services import json_shape
+from gateway.services.json_shape import (
     MAX_JSON_CONTAINERS,
     MAX_JSON_DEPTH,
     MAX_JSON_DIGITS,
@@ -20,7 +21,6 @@ from gateway.api.json_shape import (
     MAX_JSON_VALUES,
     check_shape,
 )
-from gateway.errors import InvalidRequest
 
 
 def nested(depth: int) -> bytes:
