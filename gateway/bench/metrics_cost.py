@@ -85,7 +85,7 @@ def _timeline(number: int) -> Timeline:
     timeline.input_tokens, timeline.output_tokens, timeline.num_events = 30, 11, 13
     timeline.ttft_slo_s, timeline.tpot_slo_s, timeline.max_gap_s = 0.5, 0.1, 0.3
     # As the default share of traces has it.
-    timeline.is_sampled, timeline.trace_id = number % 20 == 0, number + 1
+    timeline.is_kept, timeline.trace_id = number % 20 == 0, number + 1
     timeline.facts = (
         RequestFacts(
             queued_s=100.1,

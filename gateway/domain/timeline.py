@@ -110,7 +110,8 @@ class Timeline:
     `batch_id`, `attempt`, `previous_id`: it was an item of a batch, tried before as that request.
     `content` is None but where its tenant's traces show it. `parent` is the span that its client
     named; its trace is that one's only if it `is_continued`. It `is_sampled` if it is to be kept,
-    and `is_drawn` if that is for no reason but its id.
+    and `is_drawn` if that is for no reason but its id; it `is_kept` once its trace, or its record
+    where no traces are sent, has got a place, so that its id leads somewhere.
     """
 
     request_id: str
@@ -163,6 +164,7 @@ class Timeline:
     trace_id: int = 0
     is_sampled: bool = False
     is_drawn: bool = False
+    is_kept: bool = False
     _name: str = ""
     _since_s: float = 0.0
     _detail: Detail | None = None

@@ -152,7 +152,7 @@ class RequestMetrics:
         method = timeline.method if timeline.method in _METHODS else "_OTHER"
         one = self._http.of(method, str(timeline.status), timeline.route or OTHER)
         one.observe(took_s)
-        if timeline.is_sampled:
+        if timeline.is_kept:
             one.exemplify(took_s, timeline.trace_id, self._wall_clock())
 
     def _count_generation(self, timeline: Timeline, kind: str, took_s: float) -> None:
@@ -169,7 +169,7 @@ class RequestMetrics:
             if last_s is not None and later > 0:
                 tpot_s = (last_s - first_s) * timeline.num_choices / later
                 times.tpot.observe(tpot_s)
-        if timeline.is_sampled:
+        if timeline.is_kept:
             self._exemplify(timeline, times, took_s, ttft_s, tpot_s)
         self._count_wait(timeline, times)
         if timeline.is_stream and timeline.max_gap_s > 0.0:

@@ -76,7 +76,8 @@ class TraceExport:
 
     def add(self, timeline: Timeline) -> None:
         """Take a request that ended; never blocks."""
-        if not self._takes(timeline):
+        timeline.is_kept = self._takes(timeline)
+        if not timeline.is_kept:
             # Whoever else keeps the timeline does not keep this.
             timeline.content = None
 

@@ -153,6 +153,7 @@ class RequestRecorder:
         if num_bytes > self._room.left(tenant_id):
             self._on_dropped(Dropped.ROOM, 1)
             return
+        timeline.is_kept = True
         self._waiting.append((record, num_bytes))
         self._room.take(tenant_id, num_bytes)
         self._arrived.set()

@@ -129,10 +129,10 @@ def test_probes_are_counted_only_when_they_fail() -> None:
 def test_only_kept_traces_are_exemplars() -> None:
     """A trace that was dropped would lead nowhere; the plain format has none at all."""
     counting = Counting()
-    counting.requests.tell(ended(trace_id=0xABC, is_sampled=False))
+    counting.requests.tell(ended(trace_id=0xABC, is_sampled=True, is_kept=False))
     text, _ = counting.metrics.render(is_open=True)
     assert b"trace_id" not in text
-    counting.requests.tell(ended(trace_id=0xABC, is_sampled=True))
+    counting.requests.tell(ended(trace_id=0xABC, is_kept=True))
     text, kind = counting.metrics.render(is_open=True)
     assert kind.startswith("application/openmetrics-text")
     assert text.count(f'trace_id="{0xABC:032x}"'.encode()) == 4

@@ -144,14 +144,16 @@ def test_what_was_said_is_kept_for_no_longer_than_it_is_sent(sender: Sender) -> 
 def test_what_is_kept_for_its_own_sake_is_bounded_a_tenant(sender: Sender) -> None:
     """A tenant that meets its limit all the time is shown some of it; others are not held back."""
     export = export_to(sender, max_waiting=100_000)
-    for _ in range(1000):
-        export.add(over(drawn=False))
+    told = [over(drawn=False) for _ in range(1000)]
+    for timeline in told:
+        export.add(timeline)
     export.add(over(OTHER, drawn=False))
     export.close()
     tenants = [timeline.tenant_id for timeline in sender.spans if isinstance(timeline, Timeline)]
     assert 50 <= tenants.count(TENANT) < 100
     assert tenants.count(OTHER) == 1
     assert export.num_left_out == 1000 - tenants.count(TENANT)
+    assert sum(timeline.is_kept for timeline in told) == tenants.count(TENANT)
 
 
 def _until(holds: object) -> None:

@@ -93,9 +93,10 @@ async def test_a_minute_has_so_many_of_a_tenant() -> None:
     drops, clock = Drops(), SteppedClock()
     bounds = RecordBounds(per_minute=100)
     recorder = RequestRecorder(FakeRecords(), bounds=bounds, on_dropped=drops.note, clock=clock)
-    for number in range(50):
-        recorder.tell(ended(number, status=429))
-    assert recorder.num_waiting == 5
+    failed = [ended(number, status=429) for number in range(50)]
+    for timeline in failed:
+        recorder.tell(timeline)
+    assert recorder.num_waiting == sum(timeline.is_kept for timeline in failed) == 5
     for number in range(50):
         recorder.tell(ended(number))
     assert recorder.num_waiting == 10
