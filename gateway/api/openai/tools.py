@@ -120,7 +120,7 @@ def read_as(
     """Say how an answer with an offer is read, and what its calls are named by."""
     if not offer.tools and not model.answer_format.thinks:
         return None
-    return Reading(model.answer_format, offer.names, is_one, new_id)
+    return Reading(model.answer_format, offer.names, is_one, new_id, offer.is_forced)
 
 
 def constraint_of(body: ChatRequest, model: ServedModel, offer: Offer) -> ConstraintSpec | None:

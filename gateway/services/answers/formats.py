@@ -92,13 +92,14 @@ def new_call_id() -> str:
 class Reading:
     """Say how one request's answer is read: what its tools are, and whether it may make one call.
 
-    Without `names` no calls are looked for.
+    Without `names` no calls are looked for; where they `are_forced` there is nothing else.
     """
 
     format: AnswerFormat
     names: Collection[str] = frozenset()
     is_one_call: bool = False
     new_id: Callable[[], str] = new_call_id
+    are_forced: bool = False
 
     @property
     def spelled(self) -> frozenset[str]:
@@ -116,5 +117,6 @@ class Reading:
             thinking=Thinking(prompt_tail) if self.format.thinks else None,
             calls=None if calls is None else calls.reader(CallLog(self.names, self.new_id)),
             is_one_call=self.is_one_call,
+            are_forced=self.are_forced,
             stops=StopStrings(stop if calls is not None else ()),
         )

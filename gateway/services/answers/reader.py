@@ -35,7 +35,8 @@ class AnswerReader:
     """Turn one answer's text into events: `push` its pieces, then `finish` once.
 
     Where it `reads_calls` it looks for `stops` too, which end the text around them: they are not
-    looked for in calls, nor in what marks them, nor in what was thought.
+    looked for in calls, nor in what marks them, nor in what was thought. Where calls `are_forced`
+    there is no text: what would be is the beginning of one that was cut off.
 
     Attributes: `num_reasoning_tokens`, where pieces are tokens, those of the tags included;
     `is_done`: all calls that were wanted have come, or the text has ended, so that the rest need
@@ -48,12 +49,14 @@ class AnswerReader:
         thinking: Thinking | None = None,
         calls: ReadsCalls | None = None,
         is_one_call: bool = False,
+        are_forced: bool = False,
         stops: StopStrings | None = None,
     ) -> None:
         self._stops = stops or StopStrings()
         self._thinking = thinking if thinking is not None and not thinking.is_over else None
         self._calls = calls
         self._is_one_call = is_one_call
+        self._are_forced = are_forced
         self._num_calls = 0
         self._num_undecided = 0
         self.num_reasoning_tokens = 0
@@ -121,6 +124,8 @@ class AnswerReader:
         """Count calls, and drop what comes behind the only one, or behind a stop string."""
         noted: list[Event] = []
         for event in events:
+            if isinstance(event, Text) and self._are_forced:
+                continue
             if isinstance(event, Text) and may_stop:
                 said, self.is_done = self._stops.push(event.text)
                 noted += [Text(said)] if said else []

@@ -285,6 +285,24 @@ def test_one_call_ends_the_answer() -> None:
     assert read("hermes", *(call + call + "x"), is_one_call=True) == ("", [("time", "{}")])
 
 
+@pytest.mark.parametrize(
+    ("family", "call"),
+    [
+        ("hermes", '<tool_call>\n{"name": "time", "arguments": {}}\n</tool_call>'),
+        ("llama3", '{"name": "time", "parameters": {}}'),
+        ("mistral", "[TOOL_CALLS]time[ARGS]{}"),
+    ],
+)
+def test_a_forced_call_that_is_cut_off_is_no_text(family: str, call: str) -> None:
+    """Wherever that is: before its name is whole there is nothing, and then a call."""
+    reading = Reading(AnswerFormat(CALL_FORMATS[family]), NAMES, are_forced=True)
+    for end in range(1, len(call)):
+        reader = reading.reader("")
+        answer = gathered_answer([*reader.push(call[:end]), *reader.finish("length")])
+        assert answer.text == ""
+        assert [one.name for one in answer.calls] in ([], ["time"])
+
+
 def test_text_is_not_held_for_longer_than_it_may_be_a_marker() -> None:
     """What cannot open a call is handed on at once."""
     reader = Reading(AnswerFormat(CALL_FORMATS["hermes"]), NAMES).reader("")
