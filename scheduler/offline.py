@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -119,7 +120,7 @@ class LLM:
 
     def generate(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Iterable[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         stop: str | Sequence[str] = (),
@@ -127,7 +128,8 @@ class LLM:
     ) -> list[Completion]:
         """Continue every prompt, in one go.
 
-        A prompt is a text, token ids, or a chat's messages, which the model's template renders.
+        A prompt is a text, token ids, also those of numpy, or a chat's messages, which the model's
+        template renders.
         Args: `params`: for all prompts, or one for each; None is `default_params`.
             `stop`: strings that end a text, behind `min_tokens`. `progress`: show a bar on stderr.
         Returns: the completions in the order of the prompts.
@@ -137,6 +139,7 @@ class LLM:
         assert not self._closed, "an LLM that was closed generates nothing"
         if isinstance(prompts, str):
             raise ValueError("prompts is a text: pass a list of prompts")
+        prompts = list(prompts)
         params = self.default_params if params is None else params
         each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
         if len(each) != len(prompts):
@@ -180,6 +183,8 @@ class LLM:
         self.close()
 
     def _tokenise(self, index: int, prompt: Prompt) -> array[int]:
+        if not _is_prompt(prompt):
+            raise ValueError(f"prompt {index} is no text, no token ids and no messages of a chat")
         try:
             token_ids = self._encode(prompt)
         except (InvalidText, ChatTemplateError) as error:
@@ -197,13 +202,11 @@ class LLM:
     def _encode(self, prompt: Prompt) -> array[int]:
         if isinstance(prompt, str):
             return self._tokenizer.encode(prompt)
-        token_ids = [item for item in prompt if isinstance(item, int)]
-        messages = [item for item in prompt if not isinstance(item, int)]
+        messages = [item for item in prompt if isinstance(item, Mapping)]
         if not messages:
             # No model has as many tokens as would overflow this array.
-            return array("i", (max(-1, min(i, (1 << 31) - 1)) for i in token_ids))
-        if token_ids:
-            raise ValueError("a prompt is either token ids or messages")
+            ids = (int(item) for item in prompt if not isinstance(item, Mapping))
+            return array("i", (max(-1, min(one, (1 << 31) - 1)) for one in ids))
         if self._chat_template is None:
             raise ChatTemplateError(f"{self._model_dir} has no chat template; pass texts")
         text = self._chat_template.render(messages)
@@ -306,6 +309,16 @@ class _Pending:
         if stopped:
             self.finish_reason = FinishReason.STOP
         return stopped
+
+
+def _is_prompt(prompt: object) -> bool:
+    """Tell a text, token ids of any kind, or messages from what is none, and from a mixture."""
+    if isinstance(prompt, str):
+        return True
+    if not isinstance(prompt, Iterable) or isinstance(prompt, bytes | Mapping):
+        return False
+    kinds = set(map(type, prompt))
+    return any(all(issubclass(kind, of) for kind in kinds) for of in (Integral, Mapping))
 
 
 def _check_params(index: int, params: SamplingParams) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
+import numpy as np
 import pytest
 
 from engine.config import EngineConfig
@@ -172,6 +173,24 @@ def test_bad_prompt_is_named_and_nothing_is_left(
     assert "\n" not in str(raised.value)
     snapshot = llm._scheduler.snapshot()
     assert (snapshot.queued, snapshot.running) == (0, 0)
+
+
+def test_prompts_and_token_ids_of_any_kind(llm: LLM) -> None:
+    """A generator's prompts and numpy's token ids are those that a list has."""
+    ids = llm.tokenizer.encode("The")
+    listed = llm.generate([list(ids), "The"], GREEDY, progress=False)
+    given = (prompt for prompt in (np.array(ids), "The"))
+    made = llm.generate(given, GREEDY, progress=False)  # type: ignore[arg-type]
+    assert [each.text for each in made] == [each.text for each in listed]
+
+
+@pytest.mark.parametrize(
+    "prompt", [None, 7, b"The", [1.5], [[1, 2]], {"role": "user"}, [1, {"role": "user"}]]
+)
+def test_what_is_no_prompt_is_named(llm: LLM, prompt: object) -> None:
+    """It is said what a prompt is, whatever was given for one."""
+    with pytest.raises(ValueError, match="prompt 1 is no text, no token ids and no messages"):
+        llm.generate(["The", prompt], progress=False)  # type: ignore[list-item]
 
 
 def test_as_many_params_as_prompts(llm: LLM) -> None:
