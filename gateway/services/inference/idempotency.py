@@ -15,6 +15,9 @@ until it is there; its client waits `_SAVE_BEFORE_ANSWER_S` for that at most, an
 store is known to be away. So whoever has the answer in hand can have it again: from this process at
 once, from another but for an outage. A claim that is given back is tried to be for
 `_GIVE_BACK_FOR_S`.
+
+What asks the store for a claim may be handed an answer of megabytes, which keeps a connection that
+bills are written over too: `CLAIMS_OF_TENANT` of a tenant's ask at once, the others wait.
 """
 
 from __future__ import annotations
@@ -22,9 +25,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final
+from uuid import UUID
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -45,11 +50,13 @@ logger = logging.getLogger(__name__)
 
 LEASE_S: Final = 60.0
 MAX_ANSWER_BYTES: Final = 4 << 20
+CLAIMS_OF_TENANT: Final = 2
 
 RENEW_EVERY_S: Final = LEASE_S / 4
 SWEEP_EVERY_S: Final = 3600.0
 _SWEEP_ROWS: Final = 1000
 _RETRY_AFTER_S: Final = 1.0
+_CLAIM_PATIENCE_S: Final = 5.0
 _SAVE_BEFORE_ANSWER_S: Final = 5.0
 _GIVE_BACK_FOR_S: Final = 180.0
 _SAVE_AGAIN_S: Final = 1.0
@@ -91,6 +98,7 @@ class IdempotencyService:
         self._keyed = keyed or KeyedAnswers(lambda row: None)
         self._flush = flush
         self._tasks: set[asyncio.Task[None]] = set()
+        self._claiming: defaultdict[UUID, _Claiming] = defaultdict(_Claiming)
 
     async def claim(self, claim: Claim, body_hash: bytes) -> Answer | None:
         """Claim a run of the request, or return the answer that it was given; None: it is ours.
@@ -99,9 +107,12 @@ class IdempotencyService:
         `IdempotencyMismatch`: the key came with another body; `AnswerNotKept`;
         `StoreUnavailable`.
         """
-        record = self._keyed.find(claim) or await self._store.claim(
-            claim, body_hash, lease_s=self._lease_s, keep_s=KEEP_S
-        )
+        record = self._keyed.find(claim)
+        if record is None:
+            async with self._turn(claim.tenant_id):
+                record = await self._store.claim(
+                    claim, body_hash, lease_s=self._lease_s, keep_s=KEEP_S
+                )
         if record is None:
             self._keyed.hold(claim, body_hash)
             return None
@@ -172,6 +183,29 @@ class IdempotencyService:
         while await self._store.sweep(_SWEEP_ROWS) == _SWEEP_ROWS:
             pass
 
+    @asynccontextmanager
+    async def _turn(self, tenant_id: UUID) -> AsyncIterator[None]:
+        """Wait for one of a tenant's places. Raises: `StoreUnavailable`: for too long."""
+        claiming = self._claiming[tenant_id]
+        claiming.number += 1
+        try:
+            try:
+                async with asyncio.timeout(_CLAIM_PATIENCE_S):
+                    await claiming.places.acquire()
+            except TimeoutError:
+                raise StoreUnavailable(
+                    detail=f"claims of tenant {tenant_id} wait for others of its own",
+                    retry_after_s=_RETRY_AFTER_S,
+                ) from None
+            try:
+                yield
+            finally:
+                claiming.places.release()
+        finally:
+            claiming.number -= 1
+            if not claiming.number:
+                self._claiming.pop(tenant_id, None)
+
     async def _end(self, claim: Claim, write: Callable[[], Awaitable[object]]) -> None:
         """Write how a run ended, again and again while the store is away.
 
@@ -207,6 +241,14 @@ class IdempotencyService:
             raise AnswerNotKept(
                 detail=f"an answer of key {claim.key_id} cannot be opened"
             ) from None
+
+
+class _Claiming:
+    """Hold a tenant's places while one of its claims has one or waits."""
+
+    def __init__(self) -> None:
+        self.places = asyncio.Semaphore(CLAIMS_OF_TENANT)
+        self.number = 0
 
 
 def _place(claim: Claim) -> bytes:
