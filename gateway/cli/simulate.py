@@ -14,6 +14,7 @@ from gateway.cli.options import AsJson
 from gateway.cli.output import note, print_json
 
 if TYPE_CHECKING:
+    from scheduler.simulator.records import Record
     from scheduler.simulator.replay import ReplayOptions
     from scheduler.simulator.tiers import Tier
 
@@ -89,11 +90,17 @@ def _replay(asked: ReplayOptions, plot: Path | None, *, as_json: bool) -> None:
         raise CliError(str(exc), Exit.USAGE) from exc
     num_requests = len(replay.workload.arrivals)
     with Progress(num_requests, label=f"simulate {replay.workload.name}") as progress:
-        run, figures = replay.run(
-            lambda ended: progress.advance(
-                len(ended), amount=sum(record.arrival.num_tokens for record in ended)
-            )
-        )
+        num_told = 0
+
+        def told(ended: Sequence[Record]) -> None:
+            nonlocal num_told
+            num_told += len(ended)
+            amount = sum(record.arrival.num_tokens for record in ended)
+            progress.advance(len(ended), amount=amount)
+
+        run, figures = replay.run(told)
+        # Nobody is told of those that were refused, or whose clients left.
+        progress.advance(num_requests - num_told)
     if plot is not None:
         from gateway.cli.plots import draw_run
 

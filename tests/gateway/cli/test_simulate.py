@@ -51,6 +51,14 @@ def test_json_is_on_stdout_and_progress_on_stderr(tmp_path: Path) -> None:
     assert all(title in svg for title in ("<svg", "Service by tenant", "TTFT", "Waiting"))
 
 
+def test_progress_ends_where_all_requests_have() -> None:
+    """Those whose clients left, and those that were refused, are done as well."""
+    done = sluice("--trace", CONTEST, "--load", 3, "--json")
+    document = json.loads(done.stdout)
+    assert document["completed"] < document["requests"]
+    assert f"100% {document['requests']}/{document['requests']}" in done.stderr
+
+
 def test_report_is_for_people(tmp_path: Path) -> None:
     """Without --json there are tables; tenants have the weights of their file."""
     tiers = tmp_path / "tenants.toml"
