@@ -196,11 +196,10 @@ class Admission:
 
     def _follow(self, sequence: Sequence, now: float) -> None:
         """Learn how long a request waited for its first token, once that is known."""
-        if sequence in self._tree:
-            # It was sent back, or held for another, and has a place in the queue again.
-            del self._started[sequence]
-            return
         if not sequence.num_output_tokens and sequence.status is not Status.FINISHED:
+            if sequence in self._tree:
+                # Sent back, or held for another: thousands may be, and each step looks at all.
+                del self._started[sequence]
             return
         del self._started[sequence]
         predicted = self._predicted.pop(sequence)

@@ -16,7 +16,7 @@ from scheduler.learn.step_model import StepModel
 from scheduler.order.fair_tree import FairTree
 from scheduler.request import Band, Reject, RejectCode
 from scheduler.running.running_set import RunningSet
-from scheduler.sequence import Sequence
+from scheduler.sequence import Sequence, Status
 from waiting import make_sequence, push
 
 # A millisecond a token, so that a step of 1,000 tokens takes a second.
@@ -334,6 +334,32 @@ def test_without_slots_it_waits_for_others_to_end() -> None:
     assert desk.admission.predict_ttft_s(high, now) - now < 2.0, "lower bands make room for it"
 
 
+def _give_up(desk: Desk, sequence: Sequence, now: float) -> None:
+    """End a request that waits, as `Lifecycle` does when it is cancelled or dropped."""
+    desk.tree.remove(sequence, now)
+    sequence.status = Status.FINISHED
+    desk.tree.expel(sequence)
+
+
+def test_a_token_that_lands_behind_its_row_is_in_time() -> None:
+    """A row may be sent back with its first token in flight: it came when that landed."""
+    desk = Desk()
+    for day in range(40):
+        now = 100.0 * day
+        desk.queue(1000, times=3)
+        sequence = make_sequence(1000, ttft_s=10.0, arrival_s=now)
+        assert desk.offer(sequence, now) is None
+        desk.run(sequence, now + 4.0)
+        desk.running.release(sequence)
+        desk.tree.push(sequence, now + 4.0)
+        desk.admission.note_step(StepFeatures(num_decode_tokens=1), 0.1, now + 4.0)
+        # It has its slot again long after, and the others go.
+        for waiting in list(desk.tree):
+            _give_up(desk, waiting, now + 60.0)
+        desk.admission.note_step(StepFeatures(num_decode_tokens=1), 0.1, now + 60.0)
+    assert _num_taken(5000.0, desk) == 9
+
+
 def test_misses_make_it_more_careful() -> None:
     """When queues took longer than predicted, later requests are refused sooner."""
     desk = Desk()
@@ -353,10 +379,10 @@ def test_misses_make_it_more_careful() -> None:
     assert _num_taken(5000.0, desk) == 5
 
 
-def _num_taken(now: float, desk: Desk | None = None) -> int:
-    """Count the requests of a second's prefill, promised a token in 10 s, that are taken in."""
+def _num_taken(now: float, desk: Desk | None = None, *, ttft_s: float = 10.0) -> int:
+    """Count the requests of a second's prefill, promised a token in time, that are taken in."""
     desk = desk or Desk()
     num_taken = 0
-    while desk.offer(make_sequence(1000, ttft_s=10.0, arrival_s=now), now) is None:
+    while desk.offer(make_sequence(1000, ttft_s=ttft_s, arrival_s=now), now) is None:
         num_taken += 1
     return num_taken
