@@ -334,11 +334,72 @@ def test_without_slots_it_waits_for_others_to_end() -> None:
     assert desk.admission.predict_ttft_s(high, now) - now < 2.0, "lower bands make room for it"
 
 
+def _slots_are_taken(desk: Desk) -> None:
+    desk.queue(10, times=8)
+    for sequence in list(desk.tree):
+        desk.run(sequence, 0.0)
+    desk.admission.note_step(StepFeatures(num_decode_tokens=8), 1.0, 0.0)
+
+
+def _send_one_back(desk: Desk, now: float) -> None:
+    """Let a row wait again, and who waits longest have its slot."""
+    victim = next(iter(desk.running))
+    desk.running.release(victim)
+    desk.tree.push(victim, now)
+    desk.run(next(s for s in desk.tree if s is not victim), now)
+
+
+def test_who_is_sent_back_leaves_no_slot_to_others() -> None:
+    """Rows that take turns in the slots, none of which ends, are no sign that one will be free."""
+    desk = Desk()
+    _slots_are_taken(desk)
+    desk.queue(10)
+    for step in range(1, 41):
+        _send_one_back(desk, float(step))
+        desk.admission.note_step(StepFeatures(num_decode_tokens=8), 1.0, float(step))
+    waited_s = desk.admission.predict_ttft_s(make_sequence(10, arrival_s=40.0), 40.0)
+    assert waited_s > 20.0
+
+
+def test_slots_that_rows_leave_count_once_others_were_sent_back() -> None:
+    """One row that was sent back long ago hides none of those that end after it."""
+    desk = Desk()
+    _slots_are_taken(desk)
+    desk.queue(10)
+    _send_one_back(desk, 0.0)
+    for step in range(1, 41):
+        ended = next(iter(desk.running))
+        desk.running.release(ended)
+        desk.tree.expel(ended)
+        desk.queue(10)
+        desk.run(next(iter(desk.tree)), float(step))
+        desk.admission.note_step(StepFeatures(num_decode_tokens=8), 1.0, float(step))
+    waited_s = desk.admission.predict_ttft_s(make_sequence(10, arrival_s=40.0), 40.0)
+    assert waited_s < 5.0
+
+
 def _give_up(desk: Desk, sequence: Sequence, now: float) -> None:
     """End a request that waits, as `Lifecycle` does when it is cancelled or dropped."""
     desk.tree.remove(sequence, now)
     sequence.status = Status.FINISHED
     desk.tree.expel(sequence)
+
+
+@pytest.mark.parametrize(("ended_s", "num_taken"), [(10.1, 3), (2.0, 8)])
+def test_who_was_dropped_late_counts_as_a_miss(ended_s: float, num_taken: int) -> None:
+    """A request that got nothing in time makes it careful; one that was cancelled says nothing."""
+    desk = Desk(AdmissionConfig(ttft_fraction=1.0))
+    for day in range(32):
+        now = 100.0 * day
+        desk.queue(1000, times=3)
+        sequence = make_sequence(1000, ttft_s=10.0, arrival_s=now)
+        assert desk.offer(sequence, now) is None
+        for waiting in list(desk.tree):
+            _give_up(desk, waiting, now + ended_s)
+        desk.admission.note_step(StepFeatures(num_decode_tokens=1), 0.1, now + ended_s)
+    assert not desk.admission._predicted, "nothing is kept of who has ended"
+    assert not desk.admission._started
+    assert _num_taken(5000.0, desk, ttft_s=9.6) == num_taken
 
 
 def test_a_token_that_lands_behind_its_row_is_in_time() -> None:
