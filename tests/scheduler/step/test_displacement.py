@@ -14,8 +14,8 @@ from scheduler.core import Scheduler
 from scheduler.request import Band
 
 
-def full_of(band: Band) -> Driver:
-    """Fill 41 blocks of eight tokens with eight rows of five blocks each."""
+def make_driver(*, prefix_caching: bool = False) -> Driver:
+    """Have 41 blocks of eight tokens, and nothing kept for what rows may grow by."""
     driver = Driver(
         fakes.make_engine(block_size=8, num_blocks=41, max_num_seqs=16, max_num_batched_tokens=512)
     )
@@ -24,9 +24,15 @@ def full_of(band: Band) -> Driver:
         mixed,
         composer=replace(mixed.composer, kv_reserve="prompt"),
         preemption=replace(mixed.preemption, min_run_steps=1),
-        prefix_caching=False,
+        prefix_caching=prefix_caching,
     )
     driver.scheduler = Scheduler(driver.engine.info, config)
+    return driver
+
+
+def full_of(band: Band) -> Driver:
+    """Fill all blocks but one with eight rows of five blocks each."""
+    driver = make_driver()
     offer(driver, "low", 8, band)
     driver.turn()
     driver.turn()
@@ -67,6 +73,23 @@ def test_what_goes_is_enough_to_let_it_in() -> None:
     driver.turn()
     plan = driver.plans[-1]
     assert (plan.preempted, len(plan.admitted)) == (["low7", "low6"], 1)
+
+
+def test_what_is_found_of_it_is_to_be_free_as_well() -> None:
+    """Of nine blocks that a prompt needs four are in the cache: they are four of six free ones."""
+    driver = make_driver(prefix_caching=True)
+    prompt = [40] * 56
+    driver.offer(fakes.make_request("before", prompt=prompt[:33], max_tokens=1))
+    driver.turn()
+    offer(driver, "low", 7, Band.FLEX)
+    driver.turn()
+    driver.turn()
+    assert driver.scheduler.snapshot().free_blocks == 6
+    driver.offer(fakes.make_request("high", prompt=prompt))
+    driver.turn()
+    plan = driver.plans[-1]
+    assert (plan.preempted, [new.request_id for new in plan.admitted]) == (["low6"], ["high"])
+    assert driver.last["high"].num_cached_tokens == 32
 
 
 def test_who_is_sent_back_and_let_in_again_shows_only_what_was_computed_anew() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 import pytest
@@ -162,6 +163,34 @@ def test_who_is_alone_takes_all_slots() -> None:
     assert num_rows(driver, "flood") == 16
 
 
+def test_slots_that_batch_work_has_are_free_for_who_leaves_some() -> None:
+    """Who is above its share leaves two slots to others, of which batch rows have any they like."""
+    driver = make_driver()
+    offer(driver, "light", output=1)
+    turns(driver, 2)
+    offer(driver, "flood", 12)
+    turns(driver, 4)
+    offer(driver, "batch", 4, band=Band.BATCH)
+    turns(driver, 4)
+    assert (num_rows(driver, "flood"), num_rows(driver, "batch")) == (12, 3)
+    offer(driver, "flood")
+    turns(driver, 2)
+    assert num_rows(driver, "flood") == 13
+
+
+def test_batch_work_leaves_the_last_eighth_of_slots_to_its_own_band() -> None:
+    """Rows of a tenant's batches are no free slots for more of them."""
+    driver = make_driver()
+    mixed = config_of("vtc")
+    config = replace(mixed, composer=replace(mixed.composer, batch_kv_headroom=0.0))
+    driver.scheduler.configure(config, driver.now)
+    offer(driver, "light", output=1, band=Band.BATCH)
+    turns(driver, 2)
+    offer(driver, "flood", 40, band=Band.BATCH)
+    turns(driver, 8)
+    assert num_rows(driver, "flood") == 14
+
+
 def test_two_floods_have_all_slots_between_them() -> None:
     """Who holds less than its share takes the last eighth: nothing stays idle for equals."""
     driver = make_driver()
@@ -304,6 +333,23 @@ def test_a_request_larger_than_the_headroom_waits_for_no_answers_of_a_flood() ->
     driver.now += 11.0
     turns(driver, 10)
     assert num_free_blocks(driver) < 34
+
+
+def test_blocks_that_are_found_count_for_who_is_given_back_its_share() -> None:
+    """What a prompt has in the cache is free until it is taken: rows go for all that it needs."""
+    driver = make_driver(num_slots=16, num_blocks=120, expected=1)
+    driver.scheduler.configure(replace(config_of("vtc"), prefix_caching=True), driver.now)
+    ask = partial(fakes.make_request, max_tokens=1, tenant_id="light", salt=b"l")
+    prompt = [number % 50 for number in range(401)]
+    driver.offer(ask("before", prompt=prompt[:301]))
+    turns(driver, 2)
+    offer(driver, "flood", 60, prompt=24, output=1_000)
+    while num_free_blocks(driver) > 45:
+        driver.turn()
+    driver.offer(ask("after", prompt=prompt, arrival_s=driver.now))
+    turns(driver, 5)
+    assert driver.last["after"].finish_reason is FinishReason.LENGTH
+    assert driver.last["after"].num_cached_tokens > 280
 
 
 def test_nothing_is_kept_for_a_large_request_that_left_before_its_first_token() -> None:

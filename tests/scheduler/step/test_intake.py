@@ -107,3 +107,52 @@ def test_the_highest_band_passes_a_lower_one_that_does_not_fit() -> None:
     offer("urgent", Band.PRIORITY)
     driver.turn()
     assert [new.request_id for new in driver.plans[-1].admitted] == ["urgent"]
+
+
+def test_who_is_passed_lets_in_nobody_whose_token_is_in_flight() -> None:
+    """A row that was sent back, and fits again at once, goes on once what it drew has landed."""
+    driver = Driver(
+        fakes.make_engine(
+            block_size=8, num_blocks=41, max_num_seqs=16, max_num_batched_tokens=512,
+            max_model_len=200, depth=2,
+        )
+    )  # fmt: skip
+    mixed = PRESETS["mixed"]
+    config = replace(
+        mixed,
+        composer=replace(mixed.composer, kv_reserve="prompt", max_bypasses=2),
+        preemption=replace(mixed.preemption, min_run_steps=1),
+        prefix_caching=False,
+    )
+    driver.scheduler = Scheduler(driver.engine.info, config)
+    requests = []
+
+    def offer(name: str, num_tokens: int, band: Band, *, weight: float = 1.0) -> None:
+        requests.append(
+            fakes.make_request(
+                name, prompt=[1] * num_tokens, tenant_id=name, band=band, max_tokens=20,
+                weight=weight,
+            )
+        )  # fmt: skip
+        driver.offer(requests[-1])
+
+    # Three blocks of a tenant that is far ahead, and seven times five.
+    offer("ahead", 18, Band.FLEX, weight=0.01)
+    driver.turn()
+    for number in range(7):
+        offer(f"low{number}", 34, Band.FLEX)
+    for _ in range(3):
+        driver.turn()
+    assert driver.scheduler.snapshot().free_blocks == 3
+    offer("large", 160, Band.FLEX)
+    offer("high", 47, Band.DEFAULT)
+    driver.turn()
+    plan = driver.plans[-1]
+    assert plan.preempted == ["ahead", "low6"]
+    assert [new.request_id for new in plan.admitted] == ["high"]
+    driver.turn()
+    assert [new.request_id for new in driver.plans[-1].admitted] == ["ahead"]
+    driver.run()
+    for request in requests:
+        tokens, _ = fakes.expected_tokens(request, driver.engine.info)
+        assert driver.tokens[request.request_id] == tokens

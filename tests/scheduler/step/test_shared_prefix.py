@@ -12,6 +12,8 @@ from fakes import Driver
 from scheduler.config import PRESETS
 from scheduler.core import Scheduler
 from scheduler.request import Admit, Band, FinishReason, Reject, Request
+from scheduler.step.shared_prefix import SharedPrefix
+from waiting import make_sequence
 
 BLOCK_SIZE = 16
 
@@ -269,6 +271,22 @@ def test_who_was_led_no_more_ends_after_who_took_over(how: str) -> None:
         assert driver.scheduler.cancel("r0", driver.now) is not None
     driver.run()
     check_all_ended(driver, [member(1)] if how == "cancelled" else [batch, member(1)])
+
+
+def test_who_took_over_leads_once_the_first_has_gone() -> None:
+    """A prompt that was begun in the batch band and then above it is not computed once more."""
+    shared_prefix = SharedPrefix(4)
+    first, second, third = (
+        make_sequence(40, band=band) for band in (Band.BATCH, Band.DEFAULT, Band.DEFAULT)
+    )
+    for sequence in (first, second, third):
+        sequence.table.name_blocks(sequence.token_ids)
+    shared_prefix.start(first, 0)
+    shared_prefix.start(second, 0)
+    shared_prefix.leave(first)
+    assert shared_prefix.find(third, 0) == (second, 9)
+    shared_prefix.leave(second)
+    assert shared_prefix.find(third, 0) is None
 
 
 def test_a_step_holds_and_lets_go_a_few() -> None:
