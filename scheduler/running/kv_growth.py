@@ -93,13 +93,14 @@ class KvGrowth:
         Scheduler for LLM Serving under SLA Guarantees", ASPLOS 2025).
         """
         columns = self._columns
-        columns[:, -1] = new_tokens, new_growth, 1.0
+        columns[:2, -1] = new_tokens, new_growth
         is_below = self._bands > band
         if np.count_nonzero(is_below):
             columns = np.where(is_below, 0.0, columns)
         order = columns[1].argsort()[::-1]
-        own, growth, is_held = columns[:, order]
-        held = own.cumsum() + np.maximum(growth, 0.0) * is_held.cumsum()
+        own, growth = columns[:2, order]
+        # Who grows more stands before, free slots after those that grow.
+        held = own.cumsum() + np.maximum(growth, 0.0) * np.arange(1, len(own) + 1)
         return float(held.max())
 
     def tokens_of(self, place: int) -> tuple[float, float]:

@@ -29,6 +29,29 @@ def test_peak_is_what_a_simulation_of_the_rows_reaches(rows_of: list[tuple[int, 
     assert rows.peak_tokens(*rows_of[-1]) == peak
 
 
+def test_a_row_beyond_its_expected_length_holds_all_that_it_has() -> None:
+    """It is about to leave, and lowers neither the peak nor what others are to grow by."""
+    rows = KvGrowth(4)
+    rows.admit(0, 50, 2)
+    rows.admit(1, 10, 9)
+    for _ in range(5):
+        rows.advance(np.array([0]))
+    assert rows.growth_tokens == 9.0
+    assert rows.tokens_of(0) == (65.0, 9.0)
+    assert rows.peak_tokens(3.0, 1.0) == 55 + 10 + 3
+
+
+def test_a_slot_that_was_lent_to_batch_work_counts_for_its_next_row() -> None:
+    """What a row of a lower band leaves behind says nothing of who has its slot next."""
+    rows = KvGrowth(2)
+    rows.admit(0, 8, 4, band=Band.BATCH)
+    assert rows.peak_tokens(1.0, 1.0, Band.DEFAULT) == 2.0
+    rows.release(0)
+    rows.admit(0, 8, 4, band=Band.DEFAULT)
+    assert rows.tokens_below(Band.DEFAULT) == (0.0, 0.0)
+    assert rows.peak_tokens(1.0, 4.0, Band.DEFAULT) == 17.0
+
+
 def test_freed_slots_hold_nothing() -> None:
     """A row that went is not counted, and a token that lands for it after that is not either."""
     rows = KvGrowth(4)
