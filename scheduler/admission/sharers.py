@@ -75,7 +75,6 @@ class Sharers:
         Where nobody asks, what is to be read would else be all that ever came.
         """
         self._charged.discard(node)
-        self._levels.pop(node, None)
         levels = self._levels.get(node.above)
         if levels is not None:
             levels.swept(node)
