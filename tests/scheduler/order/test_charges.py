@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import fakes
@@ -53,3 +54,29 @@ def test_what_was_paid_before_and_not_drawn_is_given_back(num_drawn: int) -> Non
         sequence.token_ids.append(0)
     charges.end(sequence, 2.0)
     assert tree.served == pytest.approx(10.0 + 2.0 * num_drawn)
+
+
+@pytest.mark.parametrize("policy", ["vtc", "dlpm"])
+def test_who_holds_memory_pays_for_it_in_every_step(policy: str) -> None:
+    """A row that sits out pays for what it holds of its own, and one that drew for that besides."""
+    tree = FairTree(FairnessConfig(policy=policy))
+    running = RunningSet(3, compiled=False)
+    charges = Charges(running)
+    charges.go_by(tree.config, tree, MachineTime(_INFO, StepModel(load_profile("cpu-demo"))))
+    rows = {}
+    for tenant, num_own in (("drew", 10), ("sat out", 100)):
+        row = rows[tenant] = make_sequence(100, tenant=tenant)
+        tree.enrol(row, 0.0)
+        running.admit(row)
+        running.kv_growth.admit(row.slot, num_own, 4)
+        row.num_computed, row.num_tokens = 100, 101
+        running.start_decoding(row)
+    charges.begin_step(StepFeatures(num_decode_tokens=1, decode_context_tokens=101))
+    for _ in range(2):
+        charges.take_drawn(np.array([rows["drew"].slot]), 1.0)
+    drew, sat_out = (tree.key_of(row).above.served for row in rows.values())
+    prices = charges._prices
+    assert prices.held_token > 0.0
+    assert sat_out == pytest.approx(2 * 100 * prices.held_token)
+    drawn = prices.row + 101 * prices.context_token
+    assert drew == pytest.approx(2 * (drawn + 10 * prices.held_token))

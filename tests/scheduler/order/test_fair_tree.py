@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count, islice
 
+import numpy as np
 import pytest
 
 import fakes
@@ -477,3 +478,34 @@ def test_a_weight_changes_in_every_band() -> None:
         _push(tree, _sequence("a", band=band))
     tree.set_weight("a", 3.0)
     assert [tree.bands[name].children["a"].weight for name in ("DEFAULT", "FLEX")] == [3.0, 3.0]
+
+
+def test_charges_that_nobody_asks_about_are_few_and_none_is_lost() -> None:
+    """However many steps charge tenants before somebody asks who was, all of these are named."""
+    tree = FairTree(FairnessConfig())
+    first, last = _push(tree, _sequence("first")), _push(tree, _sequence("last"))
+    for sequence in (first, *[last] * 500):
+        tree.charge_accounts(np.array([sequence.account]), np.ones(1), 0.0)
+    assert len(tree._charged) < 100
+    assert {node.name for node in tree.take_charged()} == {"first", "last"}
+    assert not tree.take_charged()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_switch_is_no_credit_for_the_time_spent_idle_after_it(waits: bool) -> None:
+    """Whoever waits when the configuration changes is lifted like others once it comes back."""
+    before = FairTree(FairnessConfig())
+    old, other = _push(before, _sequence("old")), _push(before, _sequence("other"))
+    if not waits:
+        before.remove(old, 0.0)
+    after = FairTree(FairnessConfig(borrow_tokens=1.0))
+    after.enrol(old, 0.0)
+    after.carry_over(before)
+    if waits:
+        after.push(old, 0.0)
+    _push(after, other)
+    if waits:
+        after.remove(old, 0.0)
+    after.charge(other, 1000.0, 0.0)
+    _push(after, _sequence("old"))
+    assert after.bands["DEFAULT"].children["old"].counter == 1000.0

@@ -147,6 +147,23 @@ def test_prompts_under_way_go_by_organisation_then_tenant() -> None:
     assert unfair.share_counters(one) == (0.0, 0.0)
 
 
+@pytest.mark.parametrize(("num_computed", "counter"), [(0, 7.0), (2_048, 7.0), (3_000, 483.0)])
+def test_a_prompt_that_has_begun_goes_on_for_a_while(num_computed: int, counter: float) -> None:
+    """Within an organisation a prompt stands where it began until it has had a turn.
+
+    What it has had beyond that counts then, for the weight of its tenant.
+    """
+    tree = FairTree(FairnessConfig(unit="tokens"))
+    begun = _push(tree, "a", "x", weight=2.0)
+    tree.charge(begun, 14.0, 0.0)
+    tree.note_begin(begun)
+    tree.charge(begun, 5_000.0, 0.0)
+    begun.num_charged, begun.num_computed = 5_000, num_computed
+    assert tree.share_counters(begun) == (5_014.0, counter)
+    begun.num_computed = 5_000
+    assert tree.share_counters(begun) == (5_014.0, 2_507.0)
+
+
 def test_a_newcomer_is_lifted_to_what_organisations_have_had() -> None:
     """A prompt charged whole counts as far as it was computed, between organisations too."""
     tree = FairTree(FairnessConfig())

@@ -142,6 +142,21 @@ def test_a_queue_that_was_empty_for_a_moment_wanted_no_more() -> None:
     assert {t.tenant_id: t.wanted_more for t in shares.tenants} == {"a": False, "b": True}
 
 
+def test_who_has_nothing_waiting_any_more_wanted_no_more() -> None:
+    """A queue that ended is none that lasted, and one that is added to is."""
+    tenants = Tenants()
+    ended, added, gone = tenants.join("ended"), tenants.join("added"), tenants.join("gone")
+    tenants.roll(0.0)
+    tenants.tree.remove(ended, 5.0)
+    tenants.join("added", 5.0)
+    for sequence in (ended, added, gone):
+        tenants.tree.charge(sequence, 1.0, 6.0)
+    tenants.tree.remove(gone, 7.0)
+    tenants.tree.expel(gone)
+    shares = tenants.roll(WINDOW_S)[Band.DEFAULT]
+    assert {t.tenant_id: t.wanted_more for t in shares.tenants} == {"ended": False, "added": True}
+
+
 def test_whose_rows_are_held_back_wanted_more() -> None:
     """A tenant without a queue wanted more in a window in which rows of it were held for others."""
     tenants = Tenants()

@@ -145,3 +145,26 @@ def test_changes_cost_a_few_looks_and_bounded_memory() -> None:
         order.add(items[-turn - 1], 0.0)
     assert _ByKey.num_looks <= 6 * 2_000
     assert sum(map(len, order._heaps.values())) <= 2 * 10_000 + 64
+
+
+def test_what_has_left_and_moved_is_forgotten_and_the_order_stays() -> None:
+    """Children that come, go and move for long leave no more entries than twice their number."""
+    order = Order(_ByKey())
+    items = [_Item(ordinal, (7 * ordinal) % 50, 1e9) for ordinal in range(50)]
+    for item in items:
+        order.add(item, 0.0)
+    for turn in range(1_000):
+        item = items[(11 * turn) % 50]
+        item.base = (13 * turn) % 50
+        if turn % 3:
+            order.update(item, 0.0)
+        else:
+            order.discard(item)
+            order.add(item, 0.0)
+        assert sum(map(len, order._heaps.values())) <= 2 * 50 + 64
+        expected = min(items, key=lambda item: (item.base, item.sequence.ordinal))
+        # Nobody looks for a while, so that what is dead does not surface.
+        if turn % 100 == 99:
+            assert order.first(0.0) is expected
+    expected_all = sorted(items, key=lambda item: (item.base, item.sequence.ordinal))
+    assert list(order.in_turn(0.0)) == expected_all

@@ -123,3 +123,23 @@ def test_one_large_cost_leaves_its_own_band_in_debt() -> None:
     assert bands.next() is Band.PRIORITY
     bands.charge(Band.PRIORITY, 20 * _QUANTUM)
     assert bands.next() is Band.DEFAULT
+
+
+def test_a_moment_without_requests_forgives_no_debt() -> None:
+    """A band that has had more than its share does not begin anew by letting its queue run out."""
+    bands = _Bands(Band.PRIORITY, Band.DEFAULT)
+    bands.charge(Band.DEFAULT, 1_000 * _QUANTUM)
+    bands.stop(Band.DEFAULT)
+    bands.begin(Band.DEFAULT)
+    bands.serve(30 * _QUANTUM, 10.0)
+    assert bands.served[Band.DEFAULT] == 1_000 * _QUANTUM
+
+
+def test_what_was_owed_is_lost_with_the_queue() -> None:
+    """A band that was about to have its turn and has nothing any more is owed nothing after."""
+    bands = _Bands(Band.PRIORITY, Band.DEFAULT)
+    bands.charge(Band.PRIORITY, 11 * _QUANTUM)
+    assert bands.next() is Band.DEFAULT
+    bands.stop(Band.DEFAULT)
+    bands.begin(Band.DEFAULT)
+    assert bands.next() is Band.PRIORITY
