@@ -90,6 +90,21 @@ def test_a_promise_that_cannot_be_kept_is_not_made() -> None:
     assert desk.offer(make_sequence(500)) is None
 
 
+@pytest.mark.parametrize(
+    ("ttft_s", "predicts", "is_beyond"),
+    [(1.05, True, True), (1.25, True, False), (1.05, False, False), (None, True, False)],
+)
+def test_what_can_never_be_in_time_is_promised_nothing(
+    ttft_s: float | None, predicts: bool, is_beyond: bool
+) -> None:
+    """A prompt that would be refused on an idle machine is beyond its promise, and no other is."""
+    desk = Desk(AdmissionConfig(predict_ttft=predicts, ttft_fraction=0.8))
+    sequence = make_sequence(1_000, ttft_s=ttft_s)
+    sequence.prefill_s = 1.0
+    assert desk.admission.is_beyond_promise(sequence) is is_beyond
+    assert (desk.offer(sequence) is not None) is is_beyond
+
+
 def test_retry_after_is_when_the_queue_has_drained_enough() -> None:
     """It is the time by which the promise would be missed, at least a second, give or take."""
     desk = Desk()
@@ -276,6 +291,23 @@ def test_lost_promises_are_dropped_at_their_turn() -> None:
     assert not desk.admission.is_expired(promised, 5.0)
     patient = Desk(AdmissionConfig(drop_expired=False)).admission
     assert not patient.is_expired(make_sequence(10, ttft_s=2.0), 5.0)
+
+
+def test_a_band_waits_no_longer_than_for_its_guaranteed_share() -> None:
+    """Behind an endless backlog of a higher band it is told of when its band is owed a turn."""
+    desk = Desk()
+    for _ in range(200):
+        push(desk.tree, make_sequence(1000, band=Band.PRIORITY))
+    asked = make_sequence(100)
+    predicted_s = desk.admission.predict_ttft_s(asked, 0.0)
+    push(desk.tree, asked)
+    num_tokens = 0
+    while (head := desk.tree.peek(0.0)) is not asked:
+        assert head is not None
+        desk.tree.remove(head, 0.0)
+        desk.tree.charge(head, float(head.num_uncached), 0.0)
+        num_tokens += head.num_uncached
+    assert predicted_s == pytest.approx(num_tokens * 1e-3, rel=0.1)
 
 
 def test_a_queue_that_drains_slowly_is_found_out() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import replace
 
 import pytest
 
 import fakes
+from engine.contract import TokenLogprobs
+from engine.scored import ScoredPrompt
 from engine.step_cost import LinearCost, StepCost
 from fakes import Driver
 from scheduler.config import PRESETS
@@ -114,3 +117,20 @@ def test_what_lower_rows_are_to_grow_by_keeps_nobody_above_out(is_pinned: bool) 
     plan = driver.plans[-1]
     assert not plan.preempted
     assert [new.request_id for new in plan.admitted] == ([] if is_pinned else ["high"])
+
+
+def test_of_a_prompt_that_is_scored_no_more_is_found_than_has_its_scores() -> None:
+    """Whoever computed it before: the logits of a token score the next one, and are not kept."""
+    driver = Driver(fakes.make_engine(block_size=4, num_blocks=32))
+    driver.offer(fakes.make_request("before", prompt=[1] * 20, max_tokens=1))
+    driver.run()
+    driver.offer(fakes.make_request("scored", prompt=[1] * 20, max_tokens=1))
+    sequence = driver.scheduler._lifecycle.find("scored")
+    assert sequence is not None
+    budget = driver.scheduler._composer._kv_budget
+    assert len(budget.find(sequence)) == 4
+    sequence.prompt_logprobs = known = ScoredPrompt()
+    score = TokenLogprobs(1, -1.0, 1, array("i"), array("f"))
+    for num_known, num_blocks in ((1, 0), (4, 0), (5, 1), (8, 1), (9, 2)):
+        known.extend([score] * (num_known - len(known)))
+        assert len(budget.find(sequence)) == num_blocks

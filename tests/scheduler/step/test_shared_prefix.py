@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 import fakes
+from engine.scored import ScoredPrompt
 from engine.simulated import SimulatedEngine
 from fakes import Driver
 from scheduler.config import PRESETS
@@ -287,6 +288,18 @@ def test_who_took_over_leads_once_the_first_has_gone() -> None:
     assert shared_prefix.find(third, 0) == (second, 9)
     shared_prefix.leave(second)
     assert shared_prefix.find(third, 0) is None
+
+
+def test_who_has_its_prompt_scored_waits_for_nobody() -> None:
+    """It has to compute all of it, whatever of it another has computed meanwhile."""
+    shared_prefix = SharedPrefix(4)
+    leader, scored = make_sequence(40), make_sequence(40)
+    for sequence in (leader, scored):
+        sequence.table.name_blocks(sequence.token_ids)
+    shared_prefix.start(leader, 0)
+    assert shared_prefix.find(scored, 0) is not None
+    scored.prompt_logprobs = ScoredPrompt()
+    assert shared_prefix.find(scored, 0) is None
 
 
 def test_a_step_holds_and_lets_go_a_few() -> None:
