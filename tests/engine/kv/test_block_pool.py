@@ -103,3 +103,16 @@ def test_equal_content_keeps_its_first_block() -> None:
     pool.release([second])
     assert pool.allocate_one() == second
     assert pool.lookup(b"a") == first
+
+
+def test_blocks_that_are_reused_are_of_who_has_the_most() -> None:
+    """What one owner has published outlives a flood of another's, though it was used before."""
+    pool = BlockPool(8, 4)
+    tables = {}
+    for owner, num_blocks in (("light", 2), ("flood", 6)):
+        tables[owner] = pool.allocate(num_blocks)
+        for block_id in tables[owner]:
+            pool.publish(block_id, f"{owner}{block_id}".encode(), owner)
+        pool.release(tables[owner])
+    pool.allocate(4)
+    assert [pool.lookup(f"light{block_id}".encode()) for block_id in tables["light"]] == [0, 1]

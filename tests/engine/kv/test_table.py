@@ -90,6 +90,34 @@ def test_who_looks_again_finds_what_a_new_table_does(seed: int) -> None:
     assert found > 100
 
 
+def test_what_was_found_stays_what_it_was() -> None:
+    """Who holds a hit and looks again has two, of which the first does not grow."""
+    pool = BlockPool(8, 4)
+    token_ids = array("i", range(13))
+    other = BlockTable(pool, b"s")
+    other.allocate(13)
+    other.publish(token_ids, 4)
+    table = BlockTable(pool, b"s")
+    before = table.match(token_ids)
+    other.publish(token_ids, 12)
+    assert table.match(token_ids) == other.block_ids[:3]
+    assert before == other.block_ids[:1]
+
+
+def test_a_table_that_was_given_back_has_published_nothing() -> None:
+    """What it takes next, found or not, is published anew."""
+    pool = BlockPool(8, 4)
+    token_ids = array("i", range(9))
+    table = filled_table(pool, token_ids)
+    table.free()
+    assert table.num_published == 0
+    pool.reset()
+    table.forget()
+    table.allocate(9)
+    table.publish(token_ids, 8)
+    assert BlockTable(pool, b"s").match(token_ids) == table.block_ids[:2]
+
+
 def test_only_computed_blocks_are_found() -> None:
     """Blocks that are allocated but not computed to their end are not found."""
     pool = BlockPool(8, 4)

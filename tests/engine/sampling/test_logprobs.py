@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 import pytest
 import torch
 
+from engine.contract import NewSequence, SamplingParams
 from engine.sampling import logprobs
 from engine.sampling.logprobs import score_tokens
+from engine.sampling.state import SamplingState
 
 
 @pytest.fixture(params=["torch", "compiled"])
@@ -67,3 +71,15 @@ def test_a_row_with_a_nan_is_scored_as_such(native: bool, place: int) -> None:
     logits[1, place] = float("nan")
     found = score_tokens(logits, np.array([0, 5, 0]), np.array([2, 2, 2]), native=native)
     assert [np.isfinite(entry.logprob) for entry in found] == [True, False, True]
+
+
+def test_a_slot_given_back_is_scored_for_nobody() -> None:
+    """A slot's next sequence, which asks for no log-probabilities, has none."""
+    state = SamplingState(max_num_seqs=2, vocab_size=8, eos_token_ids=frozenset())
+    slots = np.array([1], np.int32)
+    for forget in (lambda: state.release([1]), state.clear):
+        params = SamplingParams(max_tokens=3, logprobs=2)
+        state.admit(NewSequence(1, "a", array("i", [1]), 1, 0, (), params))
+        assert state.logprob_rows(slots) is not None
+        forget()
+        assert state.logprob_rows(slots) is None

@@ -86,3 +86,12 @@ def test_what_a_piece_costs_does_not_grow_with_what_a_stop_string_repeats(stop: 
     filter_ = StopStrings(["a" * 255 + "b", *[stop] * 15])
     filter_.push("a" * 512)
     assert num_lines(lambda: filter_.push("a")) < 16 * 40
+
+
+def test_what_a_text_ended_with_begins_no_stop_string_of_the_next() -> None:
+    """What was held back is given out at an end, and is no part of what follows it."""
+    stops = StopStrings(["ab"])
+    assert stops.push("xa") == ("x", False)
+    assert stops.finish() == "a"
+    assert stops.push("bc") == ("bc", False)
+    assert stops.push("ab") == ("", True)
