@@ -14,7 +14,7 @@ from scheduler.config import AdmissionConfig, FairnessConfig
 from scheduler.learn.length_model import LengthModel
 from scheduler.learn.step_model import StepModel
 from scheduler.order.fair_tree import FairTree
-from scheduler.request import Band, Reject, RejectCode
+from scheduler.request import Band, Reject, RejectCode, Sender
 from scheduler.running.running_set import RunningSet
 from scheduler.sequence import Sequence, Status
 from waiting import make_sequence, push
@@ -255,6 +255,27 @@ def test_a_full_queue_of_tokens_is_our_capacity() -> None:
     desk = Desk(AdmissionConfig(max_queued_tokens=1_000, tenant_queue_alpha=100.0))
     assert desk.offer(make_sequence(5_000, tenant="whole")) is None
     assert desk.refused(make_sequence(100, tenant="late")).code is RejectCode.OVERLOADED
+
+
+def test_who_is_alone_has_filled_what_is_ours() -> None:
+    """A tenant beside which nobody is has no share to go beyond: the queue is too small for it."""
+    desk = Desk(AdmissionConfig(max_queued_tokens=1_000))
+    assert desk.offer(make_sequence(600)) is None
+    assert desk.refused(make_sequence(500)).code is RejectCode.OVERLOADED
+
+
+def test_of_many_at_once_those_that_begin_need_no_room() -> None:
+    """Of eight requests that find seven slots one waits, with an eighth of the tokens."""
+    desk = Desk(AdmissionConfig(max_queued_tokens=2_000, max_num_queued=4))
+    desk.queue(500)
+    sender = Sender(tenant_id="other")
+    assert desk.admission.refuse_many(sender, 8, 8_000) is None
+    refusal = desk.admission.refuse_many(sender, 8, 80_000)
+    assert refusal is not None
+    assert refusal.cause == "queue_tokens"
+    many = desk.admission.refuse_many(sender, 12, 120)
+    assert many is not None
+    assert many.cause == "queue_requests"
 
 
 def test_requests_are_counted_too() -> None:

@@ -122,3 +122,47 @@ def test_a_promise_that_the_step_in_flight_would_break_is_not_made() -> None:
     assert driver.scheduler.plan(driver.now) is not None
     assert isinstance(promised(driver, "late", 90, 0.12), Reject)
     assert isinstance(promised(driver, "in-time", 90, 0.25), Admit)
+
+
+def _slow_rate(num_tokens: int) -> DrainRate:
+    """Have seen ten seconds of a backlog of which each step took so little."""
+    rate = DrainRate(_INFO, StepModel(_COST, margin=1.0))
+    for step in range(1, 101):
+        features = StepFeatures(num_prefill_tokens=num_tokens)
+        rate.note(features, 0.1, step / 10, is_backlogged=True)
+    return rate
+
+
+def test_a_machine_that_stands_still_is_predicted_to_take_long_and_not_for_ever() -> None:
+    """Of a backlog of which nothing was computed a fiftieth is expected to be."""
+    rate = _slow_rate(0)
+    for step in range(101, 4_000):
+        rate.note(StepFeatures(), 0.1, step / 10, is_backlogged=True)
+    assert rate.tokens_per_s() == pytest.approx(1_000.0 / 50)
+
+
+def test_what_was_learned_fades_with_time_and_not_with_questions() -> None:
+    """However often it is asked while the machine rests, it forgets as much."""
+    asked_once, asked_often = _slow_rate(10), _slow_rate(10)
+    asked_once.rest(14.0)
+    for moment in range(101, 141):
+        asked_often.rest(moment / 10)
+        asked_often.rest(moment / 10)
+    assert asked_often.ratio == pytest.approx(asked_once.ratio)
+    assert 0.2 < asked_once.ratio < 1.0
+
+
+def test_slots_that_nobody_has_left_are_awaited_for_twice_as_long() -> None:
+    """In ten seconds without an end half of one counts, and where nothing was seen nothing does."""
+    rate = DrainRate(_INFO, StepModel(_COST, margin=1.0))
+    assert rate.slots_s(1.0) == 0.0
+    for _ in range(400):
+        rate.note_ends(0, 0.1)
+    assert rate.slots_s(3.0) == pytest.approx(3 * 20.0, rel=0.05)
+
+
+def test_what_is_in_flight_ends_first() -> None:
+    """Beside rows that run a prompt waits for the steps that were launched before it."""
+    rate = DrainRate(_INFO, StepModel(_COST, margin=1.0))
+    idle_s = rate.wait_s(50, in_flight_s=None)
+    assert rate.wait_s(50, in_flight_s=0.06) == pytest.approx(idle_s + 0.06)

@@ -439,3 +439,36 @@ def test_promised_requests_that_have_gone_are_ahead_of_nobody() -> None:
     for sequence in due:
         tree.remove(sequence, 0.0)
     assert ahead_of(queue, newcomer, 0.0) == 0
+
+
+def test_the_first_request_says_how_large_the_next_ones_are() -> None:
+    """Beyond what waits, tokens are requests like the last, from the first one on."""
+    tree = FairTree(FairnessConfig())
+    queue = QueueAhead(tree)
+    push(tree, make_sequence(1_000))
+    assert queue.num_requests(1_000) == 1.0
+    assert queue.num_requests(3_000) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(("num_keys", "num_large"), [(2, 0), (300, 0), (300, 100)])
+def test_other_keys_go_first_with_no_more_than_they_have(num_keys: int, num_large: int) -> None:
+    """A request waits for what other keys of its tenant have waiting, however large it is."""
+    tree = FairTree(FairnessConfig())
+    queue = QueueAhead(tree)
+    for number in range(num_keys):
+        push(tree, make_sequence(100 if number < num_large else 1, key=f"k{number}"))
+    newcomer = make_sequence(5_000, key="own")
+    num_waiting = tree.bands["DEFAULT"].waiting_tokens
+    assert ahead_of(queue, newcomer, 0.0) == num_waiting == served_before(tree, newcomer, 0.0)
+
+
+def test_a_small_key_goes_first_with_what_it_has_beside_a_large_one_that_is_ahead() -> None:
+    """What is waiting of keys that have had more is not counted as that of those that have not."""
+    tree = FairTree(FairnessConfig())
+    queue = QueueAhead(tree)
+    ahead = make_sequence(10_000, key="ahead")
+    for sequence in (make_sequence(7, key="small"), ahead):
+        push(tree, sequence)
+    tree.charge(ahead, 1e6, 0.0)
+    newcomer = make_sequence(5_000, key="own")
+    assert ahead_of(queue, newcomer, 0.0) == 7 == served_before(tree, newcomer, 0.0)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from scheduler.admission.tenant_levels import TenantLevels
+from scheduler.admission.tenant_levels import Inflow, TenantLevels
 from scheduler.config import FairnessConfig
 from scheduler.order import FairTree, Node
 from waiting import make_sequence, push
@@ -79,3 +79,80 @@ def test_what_one_sent_that_is_swept_unasked_is_expected_again() -> None:
 
     assert ahead(100.0) == 0.0
     assert ahead(130.0) == pytest.approx(10 * 60.0)
+
+
+def _levels_of(counters: dict[str, float]) -> tuple[FairTree, TenantLevels]:
+    """Have tenants wait with 500 tokens each, and counters."""
+    tree, levels = FairTree(FairnessConfig()), TenantLevels(0.0)
+    for tenant, counter in counters.items():
+        sequence = make_sequence(500, tenant=tenant)
+        push(tree, sequence)
+        node = tree.key_of(sequence).above
+        node.counter = counter
+        levels.add_inflow(node, 0, 0.0)
+    levels.read()
+    return tree, levels
+
+
+def _ahead(
+    levels: TenantLevels,
+    own: Node | None,
+    own_cost: float,
+    *,
+    drawn: float = 0.0,
+    price: float = 1.0,
+) -> float:
+    return levels.served_meanwhile(
+        own, own_cost, 1e4, 1.0, draws_cost_per_s=drawn, input_price=price, is_level=False
+    )
+
+
+def test_who_comes_back_begins_with_those_who_wait() -> None:
+    """A tenant whose counter has stayed behind meanwhile goes before nobody for that."""
+    tree, levels = _levels_of({"waits": 1_000.0, "ahead": 1_100.0})
+    back = make_sequence(100, tenant="back")
+    tree.enrol(back, 0.0)
+    own = tree.key_of(back).above
+    levels.add_inflow(own, 0, 0.0)
+    levels.read()
+    assert own.counter == 0.0
+    assert _ahead(levels, own, 300.0) == pytest.approx(300.0 + 200.0)
+
+
+def test_rows_of_its_own_put_a_tenant_back() -> None:
+    """What its rows draw meanwhile raises its counter, and so what goes before its next request."""
+    tree, levels = _levels_of({"waits": 0.0, "own": 0.0})
+    row = make_sequence(100, tenant="own")
+    tree.enrol(row, 0.0)
+    own = tree.key_of(row).above
+    levels.stale.add(own)
+    levels.read()
+    assert _ahead(levels, own, 100.0) == pytest.approx(100.0)
+    assert _ahead(levels, own, 100.0, drawn=50.0) == pytest.approx(150.0)
+
+
+def test_what_goes_before_is_counted_in_tokens_whatever_they_cost() -> None:
+    """Of tokens at twice the price half as many go before the same counter."""
+    _, levels = _levels_of({"waits": 0.0})
+    assert _ahead(levels, None, 300.0, price=2.0) == pytest.approx(150.0)
+
+
+def test_what_was_sent_long_ago_is_not_taken_for_new() -> None:
+    """After ten minutes of nothing, what a tenant sends then is all that it sends."""
+    levels = TenantLevels(0.0)
+    (tenant,) = make_tenants(1, "a")
+    levels.add_inflow(tenant, 1_000_000, 0.0)
+    levels.add_inflow(tenant, 10, 600.0)
+    levels.read()
+    sent = levels.served_meanwhile(
+        None, 1e12, 600.0, 10.0, draws_cost_per_s=0.0, input_price=1.0, is_level=True
+    )
+    assert sent == pytest.approx(10.0)
+
+
+def test_a_steady_inflow_is_what_comes_in_a_second() -> None:
+    """A hundred tokens each second for a minute are a hundred a second."""
+    inflow = Inflow(0.0)
+    for second in range(60):
+        inflow.add(100, float(second))
+    assert inflow.tokens_per_s(59.5) == pytest.approx(100.0, rel=0.02)

@@ -140,6 +140,18 @@ def test_who_has_its_share_of_the_slots_leaves_some() -> None:
     assert holdings.slots_kept_from(rows[8], 16) == 2
 
 
+def test_no_more_is_kept_than_others_are_entitled_to() -> None:
+    """Of 32 slots one that weighs fifteen sixteenths leaves two and not four."""
+    holdings = Holdings()
+    holdings.join(make("light"), 0.0)
+    rows = [make("heavy", weight=15.0) for _ in range(31)]
+    for row in rows:
+        holdings.join(row, 0.0)
+    for row in rows[:30]:
+        holdings.admit(row)
+    assert holdings.slots_kept_from(rows[30], 32) == 2
+
+
 def test_what_is_kept_of_who_waits_is_what_counting_again_finds() -> None:
     """After any history, weights of who waits, and rows of who does not, are those of all alive."""
     draw = random.Random(7)

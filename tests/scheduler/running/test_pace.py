@@ -78,3 +78,21 @@ def test_a_promise_goes_with_its_row() -> None:
     pace.release(promised.slot)
     assert (pace.shortest_gap_s, pace.shortest_tpot_s) == (math.inf, 0.5)
     assert pace.tightest_s == 1.5
+
+
+def test_a_first_token_is_followed_within_the_gap() -> None:
+    """However late the second one may be by the pace."""
+    pace = Pace(4)
+    pace.start(1, Slo(tpot_s=1.0, max_gap_s=0.06), 9.0, 1.0)
+    assert pace.tightest_s == pytest.approx(1.06)
+    pace.start(2, Slo(tpot_s=0.01, max_gap_s=0.06), 1.01, 1.0)
+    assert pace.tightest_s == pytest.approx(1.01)
+
+
+def test_a_slot_that_is_free_promises_nothing() -> None:
+    """Once the last row with a promise has gone, steps need not keep to any."""
+    pace = Pace(4)
+    pace.join(1, Slo(max_gap_s=0.06))
+    assert pace.is_promising
+    pace.release(1)
+    assert not pace.is_promising
