@@ -115,7 +115,7 @@ class QueueAhead:
         self._sharers.charged(tenants)
 
     def changed(self, tenant: Node) -> None:
-        """Learn that the weight or the requests of a tenant have changed."""
+        """Learn that the weight or the requests of a tenant, or an organisation's, have changed."""
         self._sharers.changed(tenant)
 
     def swept(self, node: Node) -> None:

@@ -171,8 +171,7 @@ class Accounts(Places):
             if organisation is not None:
                 organisation.weight = weight
                 if self.watcher is not None:
-                    for tenant in organisation.children.values():
-                        self.watcher.changed(tenant)
+                    self.watcher.changed(organisation)
 
     def lean(self, node: Node, ratio: float, now: float) -> None:
         """Multiply the weight of a tenant, or of an organisation, in one band.
@@ -185,9 +184,7 @@ class Accounts(Places):
             parent.policy.lean(node, ratio, parent.order, now)
         node.weight *= ratio
         if self.watcher is not None:
-            is_tenant = node.level is Level.TENANT
-            for tenant in (node,) if is_tenant else node.children.values():
-                self.watcher.changed(tenant)
+            self.watcher.changed(node)
 
     def _charge_bands(
         self, tenants: NDArray[np.intp], bands: Mapping[int, float], now: float

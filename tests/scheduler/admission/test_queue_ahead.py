@@ -472,3 +472,25 @@ def test_a_small_key_goes_first_with_what_it_has_beside_a_large_one_that_is_ahea
     tree.charge(ahead, 1e6, 0.0)
     newcomer = make_sequence(5_000, key="own")
     assert ahead_of(queue, newcomer, 0.0) == 7 == served_before(tree, newcomer, 0.0)
+
+
+def test_a_weight_that_changes_is_another_share_at_once() -> None:
+    """What is due beside an organisation, or a tenant, goes by what that weighs now."""
+    tree = FairTree(FairnessConfig())
+    queue = QueueAhead(tree)
+    push(tree, make_sequence(10, tenant="a", organisation="x"))
+    push(tree, make_sequence(10, tenant="b"))
+    newcomer = make_sequence(10, tenant="c").request
+
+    def share() -> float:
+        return queue.shares(newcomer).tenant
+
+    assert share() == pytest.approx(1 / 3)
+    tree.set_organisation_weight("x", 3.0)
+    assert share() == pytest.approx(1 / 5)
+    organisation = tree.find_organisation(make_sequence(1, organisation="x").request)
+    assert organisation is not None
+    tree.lean(organisation, 2.0, 0.0)
+    assert share() == pytest.approx(1 / 8)
+    tree.set_weight("b", 3.0)
+    assert share() == pytest.approx(1 / 10)
