@@ -140,3 +140,23 @@ def test_prediction_is_between_the_next_token_and_the_limit(
     assert min(max(generated, 0.0001), max_tokens) <= predicted <= max_tokens
     if 0 < generated < max_tokens:
         assert predicted >= generated + 1
+
+
+def test_a_tail_of_few_is_not_relied_on() -> None:
+    """Of twenty outputs of which one went on for long, who goes on too is not told to end there."""
+    model = LengthModel(prior_share=0.5)
+    teach(model, "a", 10)
+    for length in (900, 900, 900, 900):
+        model.observe("a", 100, length)
+    asked = {"generated": 50, "max_tokens": 2_050}
+    assert model.quantile("a", 100, 0.5, **asked) == 50 + 0.25 * 2_000
+    model.observe("a", 100, 900)
+    assert model.quantile("a", 100, 0.5, **asked) == 900.0
+
+
+def test_no_output_is_longer_than_it_may_be() -> None:
+    """What was learned of long answers, and what is not known, keep to what is asked for."""
+    model = LengthModel(prior_share=0.5, max_prior=4_096)
+    assert model.quantile("new", 100, 0.5, max_tokens=1_000_000) == 0.25 * 4_096
+    teach(model, "a", 500)
+    assert model.quantile("a", 100, 0.9, max_tokens=100) == 100.0

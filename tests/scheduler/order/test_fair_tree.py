@@ -509,3 +509,22 @@ def test_a_switch_is_no_credit_for_the_time_spent_idle_after_it(waits: bool) -> 
     after.charge(other, 1000.0, 0.0)
     _push(after, _sequence("old"))
     assert after.bands["DEFAULT"].children["old"].counter == 1000.0
+
+
+def test_what_is_given_back_counts_at_once() -> None:
+    """A tenant that gets a refund goes before who has had more than it then."""
+    tree = FairTree(FairnessConfig())
+    a, b = _push(tree, _sequence("a")), _push(tree, _sequence("b"))
+    tree.charge(a, 100.0, 0.0)
+    tree.charge(b, 50.0, 0.0)
+    assert tree.peek(0.0) is b
+    tree.charge(a, -80.0, 1.0)
+    assert tree.peek(1.0) is a
+
+
+def test_a_newcomer_has_the_whole_round_that_others_are_in() -> None:
+    """Where rounds are fair, who begins to wait is lifted to the beginning of one."""
+    tree = FairTree(FairnessConfig(policy="dlpm"))
+    tree.charge(_push(tree, _sequence("old")), 5_000.0, 0.0)
+    _push(tree, _sequence("new"))
+    assert tree.bands["DEFAULT"].children["new"].counter == 4_096.0

@@ -143,3 +143,13 @@ def test_what_was_owed_is_lost_with_the_queue() -> None:
     bands.stop(Band.DEFAULT)
     bands.begin(Band.DEFAULT)
     assert bands.next() is Band.PRIORITY
+
+
+def test_a_debt_to_a_higher_band_is_not_forgiven_by_more_service() -> None:
+    """What a band is served once nobody above waits makes it owe no less."""
+    bands = _Bands(Band.PRIORITY, Band.DEFAULT)
+    bands.charge(Band.DEFAULT, 1_000 * _QUANTUM)
+    debt = bands.bands[Band.DEFAULT].counter
+    bands.stop(Band.PRIORITY)
+    bands.charge(Band.DEFAULT, 10.0)
+    assert debt <= bands.bands[Band.DEFAULT].counter < debt + 10.0

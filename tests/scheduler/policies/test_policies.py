@@ -102,6 +102,8 @@ def test_mlfq_skips_levels_demotes_and_promotes() -> None:
     tree.enrol(late, 2.0)
     tree.push(late, 2.0)
     assert tree.peek(2.5) is late
+    # What is given back is no service.
+    tree.charge(long, -5.0, 3.0)
     assert tree.peek(3.5) is long
 
 

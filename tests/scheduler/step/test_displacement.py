@@ -14,11 +14,14 @@ from scheduler.core import Scheduler
 from scheduler.request import Band
 
 
-def make_driver(*, prefix_caching: bool = False) -> Driver:
+def make_driver(*, prefix_caching: bool = False, max_model_len: int = 64) -> Driver:
     """Have 41 blocks of eight tokens, and nothing kept for what rows may grow by."""
     driver = Driver(
-        fakes.make_engine(block_size=8, num_blocks=41, max_num_seqs=16, max_num_batched_tokens=512)
-    )
+        fakes.make_engine(
+            block_size=8, num_blocks=41, max_num_seqs=16, max_num_batched_tokens=512,
+            max_model_len=max_model_len,
+        )
+    )  # fmt: skip
     mixed = PRESETS["mixed"]
     config = replace(
         mixed,
@@ -90,6 +93,22 @@ def test_what_is_found_of_it_is_to_be_free_as_well() -> None:
     plan = driver.plans[-1]
     assert (plan.preempted, [new.request_id for new in plan.admitted]) == (["low6"], ["high"])
     assert driver.last["high"].num_cached_tokens == 32
+
+
+def test_nobody_goes_for_blocks_that_another_keeps() -> None:
+    """What lower rows share with one that stays is not free once they have gone."""
+    driver = make_driver(prefix_caching=True, max_model_len=400)
+    for name, band in (("stays", Band.DEFAULT), *((f"low{n}", Band.FLEX) for n in range(7))):
+        driver.offer(
+            fakes.make_request(name, prompt=[1] * 33, max_tokens=40, band=band, ignore_eos=True)
+        )
+        driver.turn()
+    driver.turn()
+    assert driver.scheduler.snapshot().free_blocks > 25
+    driver.offer(fakes.make_request("high", prompt=[2] * 296, max_tokens=8))
+    for _ in range(3):
+        driver.turn()
+        assert not driver.plans[-1].preempted
 
 
 def test_who_is_sent_back_and_let_in_again_shows_only_what_was_computed_anew() -> None:

@@ -10,7 +10,8 @@ import fakes
 from engine.kv.block_pool import BlockPool
 from engine.kv.table import BlockTable
 from fakes import Driver
-from scheduler.config import PreemptionConfig
+from scheduler.config import PRESETS, PreemptionConfig
+from scheduler.core import Scheduler
 from scheduler.request import Band
 from scheduler.running.running_set import RunningSet
 from scheduler.sequence import Sequence
@@ -171,3 +172,19 @@ def test_what_runs_on_its_bands_share_is_not_displaced() -> None:
     chooser = preemption(pool, running)
     assert chooser.displace(Band.DEFAULT, 4, 1) == []
     assert chooser.displace(Band.DEFAULT, 3, 1) == [sequences[1]]
+
+
+def test_what_runs_on_its_bands_guaranteed_share_stays() -> None:
+    """Who is let in before a higher band, for what its own is owed, is not sent back for that."""
+    driver = Driver(fakes.make_engine(max_num_seqs=4))
+    driver.scheduler = Scheduler(driver.engine.info, PRESETS["mixed"])
+    for name, band in (("low", Band.FLEX), ("high", Band.DEFAULT)):
+        driver.offer(fakes.make_request(name, tenant_id=name, band=band, ignore_eos=True))
+    waiting = driver.scheduler._lifecycle.waiting
+    owed = waiting.bands["FLEX"]
+    owed.counter = 1e6
+    owed.above.order.update(owed, driver.now)
+    driver.turn()
+    assert [new.request_id for new in driver.plans[-1].admitted] == ["low", "high"]
+    rows = {row.request_id: row for row in driver.scheduler._running}
+    assert (rows["low"].is_guaranteed, rows["high"].is_guaranteed) == (True, False)

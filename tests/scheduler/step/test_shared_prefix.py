@@ -13,7 +13,7 @@ from fakes import Driver
 from scheduler.config import PRESETS
 from scheduler.core import Scheduler
 from scheduler.request import Admit, Band, FinishReason, Reject, Request
-from scheduler.step.shared_prefix import SharedPrefix
+from scheduler.step.shared_prefix import Shared, SharedPrefix
 from waiting import make_sequence
 
 BLOCK_SIZE = 16
@@ -343,3 +343,22 @@ def test_others_begin_where_a_step_has_held_enough() -> None:
     offer_other("behind", 3)
     driver.turn()
     assert [new.request_id for new in driver.plans[-1].admitted] == ["r0", "served", "behind"]
+
+
+def test_who_waits_goes_with_the_last_block_that_it_waits_for() -> None:
+    """Neither earlier nor later, and not at all once it has left."""
+    shared_prefix = SharedPrefix(4)
+    leader, waits, leaves, later = (make_sequence(40) for _ in range(4))
+    for sequence in (leader, waits, leaves, later):
+        sequence.table.name_blocks(sequence.token_ids)
+    shared_prefix.start(leader, 0)
+    for sequence, num_blocks in ((waits, 5), (leaves, 5), (later, 6)):
+        assert shared_prefix.hold(sequence, Shared(leader, num_blocks))
+    shared_prefix.leave(leaves)
+    shared_prefix.release(leader, 4)
+    assert list(shared_prefix.begin_step()) == []
+    shared_prefix.release(leader, 5)
+    assert list(shared_prefix.begin_step()) == [waits]
+    shared_prefix.leave(leader)
+    assert list(shared_prefix.begin_step()) == [later]
+    assert shared_prefix.num_held == 0
