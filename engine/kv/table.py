@@ -88,6 +88,7 @@ class BlockTable:
         self._pool.acquire(block_ids)
         self.block_ids.extend(block_ids)
         self._num_published = len(block_ids)
+        # It would be as true later, and thousands of rows would hold it meanwhile.
         self._found = []
 
     def allocate(self, num_tokens: int) -> list[int] | None:

@@ -78,6 +78,7 @@ class KvGrowth:
 
     def release(self, slot: int) -> None:
         """Forget a row."""
+        # It holds nothing in any band; in the highest nobody looks for rows below.
         self._bands[slot] = Band.PRIORITY
         self._is_held[slot] = self._own[slot] = self._growth[slot] = 0.0
         self.changed()
