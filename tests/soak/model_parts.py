@@ -41,7 +41,7 @@ _EVERY_S: Final = 0.05
 _LOOK_S: Final = 0.5
 _TIMEOUT_S: Final = 60.0
 # More than are done in a spell.
-_BATCH_LINES, _BATCH_OUTPUT = 4000, 200
+_BATCH_LINES, _BATCH_OUTPUT = 10_000, 200
 # What batch work of another model may take; see `scheduler.engine_turns`.
 _LOSS: Final = 0.2
 _STEP_SUM: Final = re.compile(
@@ -117,9 +117,14 @@ def _spells(server: Server) -> dict[str, dict[str, Any]]:
 def _batch(server: Server) -> Iterator[None]:
     """Have a batch of another model under way."""
     key = next(e["key"] for e in server.banner["keys"] if e["tenant"] != OURS.tenant)
-    body = {"model": "other", "prompt": "Say what this is.", "max_tokens": _BATCH_OUTPUT}
+    body = {"model": "other", "max_tokens": _BATCH_OUTPUT}
     lines = (
-        {"custom_id": str(n), "method": "POST", "url": "/v1/completions", "body": body}
+        {
+            "custom_id": str(n),
+            "method": "POST",
+            "url": "/v1/completions",
+            "body": body | {"prompt": f"Tell me about the number {n} and what it means to you."},
+        }
         for n in range(_BATCH_LINES)
     )
     text = "".join(json.dumps(line) + "\n" for line in lines)
