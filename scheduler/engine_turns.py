@@ -51,16 +51,16 @@ class EngineTurns:
         self,
         weight: float,
         *,
-        is_spare: Callable[[], bool] = lambda: False,
+        has_spare_work: Callable[[], bool] = lambda: False,
         spare_share: Callable[[], float] = lambda: 0.0,
     ) -> Place:
         """Make a place for an engine.
 
-        Args: `is_spare` tells whether all it has to do now may wait for others, and `spare_share`
-        what they may lose for that, from 0, which is as much as for all else, to less than 1. Both
-        are called by the threads of the others too.
+        Args: `has_spare_work` tells whether all it has to do now may wait for others, and
+        `spare_share` what they may lose for that, from 0, which is as much as for all else, to
+        less than 1. Both are called by the threads of the others too.
         """
-        return Place(self, weight, is_spare, spare_share)
+        return Place(self, weight, has_spare_work, spare_share)
 
     def _take(self, place: Place) -> None:
         with self._changed:

@@ -170,7 +170,7 @@ def _service(
     if turns is not None and engine.info.device == "cpu":
         place = turns.place(
             planned.weight,
-            is_spare=scheduler.has_batch_work_alone,
+            has_spare_work=scheduler.has_batch_work_alone,
             spare_share=lambda: scheduler.config.fairness.max_throughput_loss,
         )
     return EngineService(scheduler, engine, place=place, name=planned.name)

@@ -25,6 +25,8 @@ class OtlpSender(OTLPSpanExporter):
 
     def __init__(self) -> None:
         super().__init__()
+        # Given one of ours, it would not ask for that of a credential provider, which its variables
+        # may name; its own stands in what is private.
         session = self._client._transport._session  # type: ignore[attr-defined]
         session.stream = True
         session.hooks["response"].append(_let_go)

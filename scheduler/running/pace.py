@@ -29,8 +29,7 @@ class Pace:
         """Forget all rows."""
         self._all[:] = _NEVER
         self._num_promised = 0
-        self._is_promised = [False] * self._all.shape[1]
-        # Of rows whose first token is in flight as well, for which nothing is due yet.
+        # Also where the first token is in flight, and nothing is due yet.
         self._has_promise = np.zeros(self._all.shape[1], dtype=bool)
 
     def columns(self) -> dict[str, NDArray[np.float64]]:
@@ -44,13 +43,8 @@ class Pace:
 
     @property
     def has_promises(self) -> bool:
-        """Tell whether any row was promised anything."""
+        """Tell whether any row was promised anything, be it from a token in flight on."""
         return self._num_promised > 0
-
-    @property
-    def is_promising(self) -> bool:
-        """Tell whether any row was, be it from a token on that is still in flight."""
-        return bool(self._has_promise.any())
 
     @property
     def tightest_s(self) -> float:
@@ -85,10 +79,9 @@ class Pace:
 
         The step after that one is no longer than it was promised already, though nothing is due.
         """
-        self._has_promise[slot] = slo.tpot_s is not None or slo.max_gap_s is not None
-        if not self._has_promise[slot] or self._is_promised[slot]:
+        if self._has_promise[slot] or (slo.tpot_s is None and slo.max_gap_s is None):
             return
-        self._is_promised[slot] = True
+        self._has_promise[slot] = True
         self._num_promised += 1
         self._tpot_s[slot] = _NEVER if slo.tpot_s is None else slo.tpot_s
         self._gap_s[slot] = _NEVER if slo.max_gap_s is None else slo.max_gap_s
@@ -99,7 +92,7 @@ class Pace:
         By its pace the next one is due at `paced_s`.
         """
         self.join(slot, slo)
-        if self._is_promised[slot]:
+        if self._has_promise[slot]:
             self._paced_s[slot] = paced_s
             self._due_s[slot] = min(paced_s, now + self._gap_s[slot])
 
@@ -112,9 +105,8 @@ class Pace:
 
     def release(self, slot: int) -> None:
         """Forget a row."""
-        self._has_promise[slot] = False
-        if self._is_promised[slot]:
-            self._is_promised[slot] = False
+        if self._has_promise[slot]:
+            self._has_promise[slot] = False
             self._num_promised -= 1
             self._due_s[slot] = self._gap_s[slot] = _NEVER
             self._paced_s[slot] = self._tpot_s[slot] = _NEVER

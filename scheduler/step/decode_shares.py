@@ -110,7 +110,7 @@ class DecodeShares:
             self._num_chosen = len(chosen)
         if chosen is slots:
             self._running.decode_rows.turns[slots] = self._running.num_steps << PLACE_BITS
-        if self._runs_ahead and self._running.pace.is_promising:
+        if self._runs_ahead and self._running.pace.has_promises:
             chosen = self._beside_step_in_flight(slots, chosen, now)
         return chosen
 

@@ -40,7 +40,7 @@ class Engines:
         self.spare = set(spare)
         self.places = [
             self.turns.place(
-                weight, is_spare=partial(self.spare.__contains__, n), spare_share=lambda: loss
+                weight, has_spare_work=partial(self.spare.__contains__, n), spare_share=lambda: loss
             )
             for n, weight in enumerate(weights)
         ]

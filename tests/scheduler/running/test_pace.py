@@ -93,6 +93,6 @@ def test_a_slot_that_is_free_promises_nothing() -> None:
     """Once the last row with a promise has gone, steps need not keep to any."""
     pace = Pace(4)
     pace.join(1, Slo(max_gap_s=0.06))
-    assert pace.is_promising
+    assert pace.has_promises
     pace.release(1)
-    assert not pace.is_promising
+    assert not pace.has_promises
