@@ -212,6 +212,7 @@ class Scheduler:
         if not is_promised:
             sequence.forgo_ttft()
             self._estimates.update(sequence)
+        self._composer.first_tokens.expect(sequence, now)
         refusal = self._admission.refuse(sequence, now)
         if refusal is not None:
             self._num_rejected += 1

@@ -7,6 +7,7 @@ turn it is where not all of them run. `RowKernel` has compiled loops over these 
 
 from scheduler.running.decode_rows import DecodingRows, Slots
 from scheduler.running.holdings import KEPT
+from scheduler.running.in_flight_times import InFlightTimes
 from scheduler.running.pace import Pace
 from scheduler.running.rotation import PLACE_BITS, Rotation
 from scheduler.running.row_kernel import Ledger, RowKernel
@@ -16,6 +17,7 @@ __all__ = [
     "KEPT",
     "PLACE_BITS",
     "DecodingRows",
+    "InFlightTimes",
     "Ledger",
     "Pace",
     "Rotation",

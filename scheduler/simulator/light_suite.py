@@ -18,6 +18,10 @@ CPU beside the rows, with all of them in each step and with some that sit out fo
 
 And beside the same rows where they are of the batch band, which takes along in a step of the stream
 what the bound on the loss asks for (`scheduler.step.budget`).
+
+And how many of such short prompts are in time that were promised less than two whole steps of the
+long ones take, or two of batch work: where steps are whole, and they are refused, and where steps
+are short for them (`scheduler.step.first_tokens`).
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ import numpy as np
 
 from scheduler.config import PRESETS, SchedulerConfig
 from scheduler.figure import Figure, at_least, at_most
-from scheduler.request import Band
+from scheduler.request import Band, Slo
 from scheduler.simulator.metrics import quantiles
 from scheduler.simulator.records import Run
 from scheduler.simulator.report import number
@@ -57,7 +61,9 @@ _SHORT_EVERY_S = 0.31
 _LAST_S = 2.0
 _CUT_OF_WHOLE = 0.5
 _BATCH_LOSS = 0.2
-NUM_RUNS = 2 + len(_LOSSES) + 3 + 2 + 2 + 2
+_IN_TIME = 0.9
+_NO_SLO = Slo()
+NUM_RUNS = 2 + len(_LOSSES) + 3 + 2 + 2 + 2 + 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +118,7 @@ def run(on_run: OnRun, options: LightSuiteOptions = _DEFAULTS) -> SuiteResult:
     _run_batch(on_run, options, alone_s, result)
     _run_prompts(on_run, options, result)
     _run_short(on_run, options, result)
+    _run_promised(on_run, options, result)
     return result
 
 
@@ -190,9 +197,32 @@ def _run_short(on_run: OnRun, options: LightSuiteOptions, result: SuiteResult) -
         }
 
 
-def _visited(options: LightSuiteOptions, flood: _Flood) -> Workload:
+def _run_promised(on_run: OnRun, options: LightSuiteOptions, result: SuiteResult) -> None:
+    """Promise short prompts less than whole steps take, of online prompts and of batch work."""
+    machine = load_machine("a100-llama-3-8b")
+    batch = replace(_PROMPTS, band=Band.BATCH)
+    for kind, flood, ttft_s in (("promised", _PROMPTS, 0.25), ("promised_batch", batch, 0.1)):
+        per_s = {}
+        for name, loss in (("whole", 0.0), ("cut", _PROMPT_LOSS)):
+            visited = _visited(options, flood, Slo(ttft_s=ttft_s))
+            done = simulate(machine, _config(loss), visited, until_s=options.duration_s)
+            # But for the first, which nobody came before.
+            light = [one for one in done.records if one.arrival.tenant_id == _LIGHT][1:]
+            in_time = sum(one.meets_slo for one in light) / len(light)
+            per_s[name] = _tokens_per_s(done)
+            shown = f"{kind} {name}".replace("_", " beside ")
+            result.samples[shown] = {"in_time": in_time, "tokens_per_s": per_s[name]}
+            goal = at_least(in_time, _IN_TIME, "share") if loss else Figure(in_time, "share")
+            result.figures[f"{kind}_{name}_in_time_share"] = goal
+            result.rows.append((shown, f"in time {in_time:.0%}", "", "", f"{per_s[name]:,.0f}"))
+            on_run(shown)
+        kept = at_least(per_s["cut"] / per_s["whole"], 1.0 - _PROMPT_LOSS, "ratio")
+        result.figures[f"{kind}_cut_tokens_per_s_ratio"] = kept
+
+
+def _visited(options: LightSuiteOptions, flood: _Flood, slo: Slo = _NO_SLO) -> Workload:
     """Have a short prompt come now and then beside a flood, and draw a token."""
-    short = _request(_LIGHT, _SHORT_PROMPT, 1)
+    short = replace(_request(_LIGHT, _SHORT_PROMPT, 1), slo=slo)
     num_short = int((options.duration_s - _SETTLED_S - _LAST_S) / _SHORT_EVERY_S)
     return Workload(
         name=_FLOOD,

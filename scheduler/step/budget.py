@@ -42,6 +42,8 @@ class StepBudget:
         self._step_model = step_model
         # How much earlier the step must end for rows that sit it out.
         self.kept_s = 0.0
+        # How long it may take for the first tokens that come of it.
+        self.first_s = math.inf
 
     @property
     def is_calibrated(self) -> bool:
@@ -66,7 +68,7 @@ class StepBudget:
         """Say how long a step may take for all that was promised."""
         max_step_s = self._config.max_step_s
         step_s = math.inf if max_step_s is None else max_step_s
-        return min(step_s, self._slack_s(now), self._pace.shortest_gap_s)
+        return min(step_s, self.first_s, self._slack_s(now), self._pace.shortest_gap_s)
 
     def _slack_s(self, now: float) -> float:
         """Say how long a step may take for the paces that were promised."""

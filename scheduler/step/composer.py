@@ -14,6 +14,8 @@ the newest token of a row is need not be known: the engine has it on the device.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from engine.contract import EngineInfo, StepResult
@@ -30,6 +32,7 @@ from scheduler.step.budget import StepBudget
 from scheduler.step.decode_shares import DecodeShares
 from scheduler.step.displacement import Displacement
 from scheduler.step.draft import Draft, Step
+from scheduler.step.first_tokens import FirstTokens
 from scheduler.step.giving_way import GivingWay
 from scheduler.step.harvest import Harvest
 from scheduler.step.intake import Intake
@@ -68,8 +71,14 @@ class Composer:
         self._waiting = waiting
         self._running = running
         self._step_budget = StepBudget(config.composer, running.pace, step_model)
+        self.first_tokens = FirstTokens(
+            config, info.depth, self._step_budget, running.in_flight_times, step_model
+        )
         self._harvest = Harvest(
-            config.composer, self._step_budget, config.fairness.max_throughput_loss
+            config.composer,
+            self._step_budget,
+            self.first_tokens,
+            config.fairness.max_throughput_loss,
         )
         self._kv_budget = KvBudget(config.composer, info, pool, running, lengths)
         self._preemption = Preemption(config.preemption, pool, running, waiting.share_counters)
@@ -105,6 +114,7 @@ class Composer:
         for victim in (*victims, *displaced):
             self._lifecycle.requeue(victim, now)
         draft = Draft(self._info.max_num_prompt_logprobs)
+        self._step_budget.first_s = math.inf
         self._mask_turns.begin()
         # A victim must not take back at once what it has just given.
         admits = not victims and self._is_time_to_admit()
@@ -195,6 +205,9 @@ class Composer:
         context -= sum(sequence.num_computed for sequence in resting)
         step = draft.features(prefill_context_tokens=context)
         draft.budget = self._step_budget.prefill_tokens(step, room, now)
+        first = running.find(under_way[-1]) if under_way else self._waiting.peek(now)
+        band = Band.DUE if first is None else first.request.band
+        draft.budget = self.first_tokens.begin(step, draft.budget, band, now)
         draft.budget = self._fair_budget(under_way, step, draft, now)
         passed = turns.pick_passed(under_way) if long_prompts.due is None else long_prompts.due
         if passed is not None and draft.has_room_for(running.find(passed)):
@@ -375,6 +388,8 @@ class Composer:
         if sequence is self._long_prompts.gone:
             draft.budget = self._long_prompts.room_beside(draft.features(), draft.budget)
         if is_last:
+            features = draft.features()
+            draft.budget = self.first_tokens.room_beside(sequence, features, draft.budget)
             sequence.num_tokens += 1
             self._running.start_decoding(sequence)
         else:

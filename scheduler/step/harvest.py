@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 
 from engine.step_cost import StepFeatures
 from scheduler.config import ComposerConfig
+from scheduler.request import Band
 from scheduler.step.budget import StepBudget
+from scheduler.step.first_tokens import FirstTokens
 
 # How long others go on without a prompt that reads too much for a step of theirs, in its own steps.
 _LONG_REST = 8.0
@@ -35,8 +37,15 @@ class Harvest:
     Without a `max_loss`, or before steps can be priced, online rows do not shorten it.
     """
 
-    def __init__(self, config: ComposerConfig, budget: StepBudget, max_loss: float) -> None:
+    def __init__(
+        self,
+        config: ComposerConfig,
+        budget: StepBudget,
+        first_tokens: FirstTokens,
+        max_loss: float,
+    ) -> None:
         self._budget = budget
+        self._first_tokens = first_tokens
         self._max_loss = max_loss
         self._min_chunk_tokens = config.min_chunk_tokens
         step_s = math.inf if config.max_step_s is None else config.max_step_s
@@ -61,6 +70,11 @@ class Harvest:
         elif self._max_loss and budget.is_calibrated:
             self._offered_s = online_s / self._max_loss - online_s
             limit_s = min(limit_s, online_s + self._offered_s + self._saved_s)
+        if self._max_loss and budget.is_calibrated:
+            least_s = budget.price(
+                replace(online, num_prefill_tokens=online.num_prefill_tokens + 1)
+            )
+            limit_s = self._first_tokens.limit_s(least_s, limit_s, Band.DUE, now)
         self._promised_s = budget.promised_s(now)
         self.limit_s = min(limit_s, self._promised_s)
 

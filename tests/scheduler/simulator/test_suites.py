@@ -71,6 +71,8 @@ def test_light_suite_uses_what_may_be_lost_and_no_more() -> None:
     }
     assert {"short_cut_ttft_ratio", "short_rows_held_ttft_ratio"} <= goals.keys()
     assert {"batch_at_20_tpot_ratio", "batch_tokens_per_s_ratio"} <= goals.keys()
+    assert {"promised_cut_in_time_share", "promised_batch_cut_in_time_share"} <= goals.keys()
+    assert result.figures["promised_whole_in_time_share"].value < 0.5
     assert all(goals.values()), goals
     assert result.figures["light_tpot_at_0_ratio"].value > 10
     assert result.figures["prompts_whole_tpot_ratio"].value > 10

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from engine.step_cost import LinearCost, StepCost, StepFeatures
-from scheduler.config import ComposerConfig
+from scheduler.config import ComposerConfig, SchedulerConfig
 from scheduler.learn import StepModel
 from scheduler.request import Slo
-from scheduler.running import Pace
+from scheduler.running import InFlightTimes, Pace
 from scheduler.step.budget import StepBudget
+from scheduler.step.first_tokens import FirstTokens
 from scheduler.step.harvest import Harvest
 
 # A millisecond a token and nothing for the step.
@@ -29,8 +30,10 @@ def test_a_step_ends_earlier_for_promised_rows_that_sit_it_out() -> None:
     """A token is due in a second; with half of that kept, half as many tokens fit before it."""
     pace = Pace(1)
     pace.start(0, Slo(tpot_s=10.0), 1.0, 0.0)
-    budget = StepBudget(_CONFIG, pace, StepModel(StepCost("flat", _LINE, _LINE), margin=1.0))
-    harvest = Harvest(_CONFIG, budget, 0.2)
+    model = StepModel(StepCost("flat", _LINE, _LINE), margin=1.0)
+    budget = StepBudget(_CONFIG, pace, model)
+    first_tokens = FirstTokens(SchedulerConfig(), 1, budget, InFlightTimes(), model)
+    harvest = Harvest(_CONFIG, budget, first_tokens, 0.2)
     for kept_s, num_tokens in ((0.0, 1_000), (0.5, 500)):
         budget.kept_s = kept_s
         assert budget.prefill_tokens(StepFeatures(), 5_000, 0.0) == pytest.approx(num_tokens, abs=1)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from engine.step_cost import LinearCost, StepCost, StepFeatures
-from scheduler.config import ComposerConfig
+from scheduler.config import ComposerConfig, SchedulerConfig
 from scheduler.learn import StepModel
-from scheduler.running import Pace
+from scheduler.running import InFlightTimes, Pace
 from scheduler.step.budget import StepBudget
+from scheduler.step.first_tokens import FirstTokens
 from scheduler.step.harvest import Harvest
 
 _CONFIG = replace(ComposerConfig(), harvest_step_s=9.0, max_overhead_share=None)
@@ -87,4 +88,6 @@ def test_batch_rows_are_counted_by_what_each_attends_to() -> None:
 
 
 def _harvest(config: ComposerConfig, model: StepModel, *, max_loss: float = 0.2) -> Harvest:
-    return Harvest(config, StepBudget(config, Pace(1), model), max_loss)
+    budget = StepBudget(config, Pace(1), model)
+    first_tokens = FirstTokens(SchedulerConfig(), 1, budget, InFlightTimes(), model)
+    return Harvest(config, budget, first_tokens, max_loss)
