@@ -45,6 +45,11 @@ class Slo:
     tpot_s: float | None = None
     max_gap_s: float | None = None
 
+    @property
+    def is_paced(self) -> bool:
+        """Tell whether tokens after the first one are promised as well."""
+        return self.tpot_s is not None or self.max_gap_s is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:

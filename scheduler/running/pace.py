@@ -79,7 +79,7 @@ class Pace:
 
         The step after that one is no longer than it was promised already, though nothing is due.
         """
-        if self._has_promise[slot] or (slo.tpot_s is None and slo.max_gap_s is None):
+        if self._has_promise[slot] or not slo.is_paced:
             return
         self._has_promise[slot] = True
         self._num_promised += 1

@@ -2,9 +2,11 @@
 
 *When blocks run out.* Each row that decodes next must have the block it may need. The victim is
 the row with the least claim: of the lowest band, of that band the organisation that is furthest
-ahead of its share, of that the tenant that is, and then the youngest. A row that was preempted
-often is pinned: it goes only when every row is, so that nobody is sent back for ever. In each step
-that preempts, the oldest row of the highest band goes on, so the whole always makes progress.
+ahead of its share, of that the tenant that is, and then the youngest; what was promised a pace or
+gaps after the tenant's other rows, as it would break that by its wait to come back. A promise moves
+nobody's share: of two tenants it makes no difference. A row that was preempted often is pinned: it
+goes only when every row is, so that nobody is sent back for ever. In each step that preempts, the
+row with the most claim goes on, so the whole always makes progress.
 
 *When a higher band waits.* A request displaces running ones of strictly lower bands where slots or
 blocks are what it lacks, and only if sending them back lets it in. What runs on its band's
@@ -31,7 +33,7 @@ from scheduler.sequence import Sequence
 from scheduler.step.headroom import Headroom
 
 _Share = tuple[float, float]
-_Key = tuple[bool, Band, bool, _Share, int]
+_Key = tuple[bool, Band, bool, _Share, bool, int]
 
 
 class Preemption:
@@ -109,7 +111,8 @@ class Preemption:
         is_above = self._headroom.has_blocks_beyond(sequence)
         is_free = is_above or band is Band.BATCH or not self.is_pinned(sequence)
         over_share = self._over_share(sequence) if is_free else (0.0, 0.0)
-        return is_free, band, is_above, over_share, sequence.ordinal
+        is_paced = sequence.request.slo.is_paced
+        return is_free, band, is_above, over_share, not is_paced, sequence.ordinal
 
     def is_pinned(self, sequence: Sequence) -> bool:
         """Tell whether a request was sent back so often that it stays where it runs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,8 @@ from engine.kv.table import BlockTable
 from fakes import Driver
 from scheduler.config import PRESETS, PreemptionConfig
 from scheduler.core import Scheduler
-from scheduler.request import Band
+from scheduler.facts import PreemptionCause
+from scheduler.request import Band, Slo
 from scheduler.running.running_set import RunningSet
 from scheduler.sequence import Sequence
 from scheduler.step.preemption import Preemption
@@ -65,6 +67,29 @@ def test_victim_is_youngest_of_lowest_band_and_pinned_last(
     pool = BlockPool(16, 4)
     running, sequences = running_rows(pool, *rows)
     assert preemption(pool, running).choose_victim() is sequences[victim]
+
+
+@pytest.mark.parametrize("slo", [Slo(max_gap_s=0.1), Slo(tpot_s=0.1)])
+def test_what_was_promised_a_pace_goes_after_what_was_not(slo: Slo) -> None:
+    """Of a tenant's rows the oldest goes before a younger one whose tokens have times."""
+    pool = BlockPool(16, 4)
+    running, sequences = running_rows(pool, *[(Band.DEFAULT, 0)] * 3)
+    for sequence in sequences[1:]:
+        sequence.request = replace(sequence.request, slo=slo)
+    chooser = preemption(pool, running)
+    assert chooser.choose_victim() is sequences[0]
+    running.preempt(sequences[0], PreemptionCause.BLOCKS)
+    assert chooser.choose_victim() is sequences[2]
+
+
+def test_a_promise_moves_no_share() -> None:
+    """The tenant that is further ahead of its share gives back a promised row before others' go."""
+    pool = BlockPool(16, 4)
+    running, sequences = running_rows(pool, (Band.DEFAULT, 0), (Band.DEFAULT, 0))
+    sequences[0].request = replace(sequences[0].request, slo=Slo(max_gap_s=0.1))
+    ahead = {sequences[0]: (1.0, 0.0), sequences[1]: (0.0, 0.0)}
+    chooser = Preemption(PreemptionConfig(), pool, running, ahead.__getitem__)
+    assert chooser.choose_victim() is sequences[0]
 
 
 def test_no_more_rows_go_than_must() -> None:
