@@ -94,5 +94,15 @@ def test_a_slot_that_is_free_promises_nothing() -> None:
     pace = Pace(4)
     pace.join(1, Slo(max_gap_s=0.06))
     assert pace.has_promises
+    pace.start(1, Slo(max_gap_s=0.06), 9.0, 1.0)
     pace.release(1)
     assert not pace.has_promises
+
+
+def test_rows_are_promised_if_each_is() -> None:
+    """One without a promise among them gains by what others leave."""
+    pace = Pace(4)
+    pace.join(1, Slo(max_gap_s=0.06))
+    pace.join(2, Slo(tpot_s=0.06))
+    assert pace.are_promised(np.array([1, 2]))
+    assert not pace.are_promised(np.array([1, 3]))

@@ -99,17 +99,61 @@ def test_what_was_saved_up_is_forgotten_with_the_hold() -> None:
         rotation.pick(tenants, tenants, np.ones(3), one, all_must, np.full(3, 0.5))
     assert not rotation.pick(tenants, tenants, np.ones(3), one, none_must, np.full(3, 2.0)).any()
     rotation.clear()
-    assert rotation.pick(tenants, tenants, np.ones(3), one, none_must, np.full(3, 2.0)).size
+    picked = rotation.pick(tenants, tenants, np.ones(3), one, none_must, np.full(3, 2.0))
+    assert len(picked) == 2
 
 
-def test_what_rows_cannot_use_is_not_saved_up() -> None:
-    """A tenant whose four rows have had parts of six has a row's part left, and not more."""
-    rotation, tenants = Rotation(), np.full(4, 7)
-    turns, none_must = np.zeros(4, dtype=np.int64), np.zeros(4, dtype=bool)
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_who_is_not_held_any_more_begins_anew(is_forgotten: bool) -> None:
+    """A debt ends once only others are held, or with the tenant whose entry it was."""
+    rotation, one, ones = Rotation(), np.ones(3, dtype=np.int64), np.ones(3)
+    all_must, none_must = np.ones(3, dtype=bool), np.zeros(3, dtype=bool)
+    seven, eight, parts_s = np.full(3, 7), np.full(3, 8), np.full(3, 2.0)
+    rotation.pick(seven, seven, ones, one, all_must, np.full(3, 0.1))
+    if is_forgotten:
+        rotation.forget(7)
+    else:
+        rotation.pick(eight, eight, ones, one, none_must, parts_s)
+    assert len(rotation.pick(seven, seven, ones, one, none_must, parts_s)) == 2
 
-    def num_picked(part_s: float) -> int:
-        parts_s = np.full(4, part_s)
-        return len(rotation.pick(tenants, tenants, np.ones(4), turns, none_must, parts_s))
 
-    assert [num_picked(6.0) for _ in range(3)] == [4, 4, 4]
-    assert [num_picked(1.0) for _ in range(3)] == [2, 1, 1]
+def test_a_debt_is_of_one_step_at_most() -> None:
+    """However long a tenant's rows had to run beyond its part, it is over once all have waited."""
+    rotation, one, ones = Rotation(), np.ones(3, dtype=np.int64), np.ones(3)
+    all_must, none_must = np.ones(3, dtype=bool), np.zeros(3, dtype=bool)
+    tenants = np.full(3, 7)
+    for _ in range(50):
+        rotation.pick(tenants, tenants, ones, one, all_must, np.full(3, 0.1))
+    parts_s = np.full(3, 1.0)
+    picked = [len(rotation.pick(tenants, tenants, ones, one, none_must, parts_s)) for _ in range(4)]
+    assert picked == [0, 0, 0, 1]
+
+
+def test_keys_take_turns_within_a_step() -> None:
+    """Where three rows of six run, they are not all of one key."""
+    ran = turns([1, 1, 1, 2, 2, 2], 3.0, 60)
+    assert set(ran[2:, :3].sum(axis=1).tolist()) == {1, 2}
+
+
+def test_a_row_that_must_run_is_its_keys_turn() -> None:
+    """What is left goes to the other key, and not to another row of the same one."""
+    ran = turns([1, 1, 2], 2.0, 60, must=0)
+    assert ran[2:].tolist() == [[1, 0, 1]] * 58
+
+
+def test_what_must_run_is_paid_before_others_run() -> None:
+    """Its key is last in turn, and no step has more rows for that."""
+    rotation, tenants, keys = Rotation(), np.full(3, 7), np.array([1, 1, 2])
+    turn, must = np.array([0, 1, 5]), np.array([False, False, True])
+    for _ in range(5):
+        picked = rotation.pick(tenants, keys, np.ones(3), turn, must, np.full(3, 1.0))
+        assert picked.tolist() == [2]
+
+
+def test_a_row_that_paused_for_long_is_not_its_keys_turn() -> None:
+    """However long ago it ran, keys go by when the latest of their rows did."""
+    rotation, newest, before = Rotation(), 9_000 << PLACE_BITS, 8_990 << PLACE_BITS
+    turn, keys = np.array([before, before, newest, 7]), np.array([3, 4, 5, 5])
+    none_must, parts_s = np.zeros(4, dtype=bool), np.full(4, 2.2)
+    picked = rotation.pick(np.full(4, 7), keys, np.ones(4), turn, none_must, parts_s)
+    assert sorted(picked.tolist()) == [0, 1]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fakes
@@ -17,6 +18,8 @@ from scheduler.config import PRESETS
 from scheduler.core import Scheduler
 from scheduler.learn.step_model import StepModel
 from scheduler.request import Band, Request, Slo
+from scheduler.step.prompt_shares import _Tenants
+from scheduler.step.water_level import fair_level
 
 # A hundred tokens of a prompt take as long as any step does by itself.
 LINE = LinearCost(
@@ -113,15 +116,19 @@ def test_who_weighs_less_costs_less() -> None:
     assert chunks(driver, 10) == pytest.approx([1_067] * 10, abs=40)
 
 
-def test_tenants_that_are_alike_have_whole_steps() -> None:
-    """Two that send as much have rows that wait for each other's prompts, and nobody is ahead."""
+@pytest.mark.parametrize("weight", [1.0, 4.0])
+def test_tenants_that_are_alike_have_whole_steps(weight: float) -> None:
+    """Two that send as much for their weights have rows that wait for each other's prompts.
+
+    Nobody is ahead.
+    """
     driver = make_driver()
-    for tenant in ("one", "other"):
-        offer(driver, tenant, 10)
+    offer(driver, "one", 10)
+    offer(driver, "other", 10, weight=weight)
     driver.turn()
-    for _ in range(10):
+    for _ in range(20):
         offer(driver, "one", 5_000, 1)
-        offer(driver, "other", 5_000, 1)
+        offer(driver, "other", 5_000, 1, weight=weight)
     assert chunks(driver, 40)[10:] == [ROOM - 2] * 30
 
 
@@ -131,8 +138,57 @@ def test_a_promise_is_kept_by_other_means() -> None:
 
 
 def test_a_lower_band_holds_no_prompt() -> None:
-    """Rows of the flexible band wait for prompts of the default one."""
+    """Rows of the flexible band wait for prompts of the default one, beside one of their own."""
     assert flooded(make_driver(), band=Band.FLEX) == [ROOM - 1] * 10
+    driver = make_driver()
+    offer(driver, "begun", 15_000, 1, band=Band.FLEX)
+    driver.turn()
+    assert flooded(driver, band=Band.FLEX) == [ROOM - 1] * 10
+
+
+def test_a_row_that_is_paused_holds_no_prompt() -> None:
+    """Nobody's step is cut for a row that has drawn what it was granted, once it came long ago."""
+    driver = make_driver()
+    offer(driver, "light", 10, granted_tokens=1)
+    driver.turn()
+    for _ in range(40):
+        offer(driver, "flood", 5_000, 1)
+    had = chunks(driver, 80)
+    assert had[2:60] == pytest.approx([FAIR] * 58, abs=10)
+    assert had[70:] == [ROOM] * 10
+
+
+def test_rows_that_sit_out_are_part_of_what_steps_cost() -> None:
+    """Where all rows cost more than the rest of a step, prompts are whole while few rows run."""
+    line = replace(LINE, per_decode_token_s=0.00026)
+    driver = make_driver(cost=StepCost("line", line, line))
+    for _ in range(50):
+        offer(driver, "flood", 10)
+    for _ in range(3):
+        driver.turn()
+    had = flooded(driver)
+    decodes = [len(plan.decodes) for plan in driver.plans[-10:]]
+    assert max(decodes) < 38, "so that those which run cost less"
+    assert min(had) > ROOM - 51
+
+
+def test_who_has_no_prompt_is_held_to_none() -> None:
+    """What a tenant of many rows could have of prompts is nobody else's."""
+    rows_s = np.array([0.0001, 0.009, 0.0])
+    shares = make_driver().scheduler._composer._prompt_shares
+    found = _Tenants(
+        rows_s=rows_s,
+        run_s=rows_s,
+        prompts_s=np.array([0.0, 0.0, 0.2]),
+        promised_s=np.zeros(3),
+        weights=np.ones(3),
+        levels=np.array([0.0001, 0.009, 0.009]),
+        is_waiting=np.array([True, False, False]),
+        num_steps_since=np.array([99, 99, 1]),
+    )
+    asked_s = np.array([0.0001, 0.009, 0.2])
+    level = fair_level(asked_s, np.ones(3), asked_s, 0.01, 0.2)
+    assert shares._limit_s(found, 0.0191, 0.2) == pytest.approx(level)
 
 
 def test_whose_prompts_come_now_and_then_has_whole_steps() -> None:

@@ -105,3 +105,18 @@ def test_least_work_keeps_the_throughput() -> None:
     """The work that must be left is what gives just the throughput that must be."""
     left_s = least_work_s(30.0, 5.0, 0.2)
     assert throughput(left_s, 5.0) == pytest.approx(0.8 * throughput(30.0, 5.0))
+
+
+def test_rounding_holds_nobody() -> None:
+    """What tenants ask for adds up to as much in any order, where all of it must be left."""
+    asked_s, weights = np.array([2.2, 2.1, 0.3]), np.ones(3)
+    assert fair_level(asked_s, weights, asked_s, 100.0, 0.2) == NO_LEVEL
+    asked_s, weights = np.array([2.2, 2.6, 0.4, 1.4, 0.4]), np.array([1.0, 1.0, 1.0, 3.0, 3.0])
+    almost_all_s = float(np.nextafter(asked_s.sum(), 0.0))
+    assert level_for(asked_s, weights, almost_all_s) == NO_LEVEL
+
+
+def test_no_more_is_left_than_is_needed_for_those_it_is_lost_for() -> None:
+    """A level at which one more tenant runs all it has counts that one's weight, and is enough."""
+    asked_s, weights = np.array([1.2, 1.9, 0.6, 2.1, 1.2]), np.array([3.0, 1.0, 3.0, 3.0, 3.0])
+    assert fair_level(asked_s, weights, asked_s, 5.0, 0.2) == pytest.approx(0.4)
