@@ -15,7 +15,6 @@ import math
 from itertools import chain
 
 from scheduler.order import FairTree
-from scheduler.request import Band
 from scheduler.sequence import Sequence
 from scheduler.step.kv_budget import KvBudget
 
@@ -48,7 +47,7 @@ class Passing:
         is_one_let_in = False
         heads_above = self._waiting.heads_above(head.request.band, now)
         for other in chain(heads_above, self._waiting.others(_MAX_PASSED, now)):
-            if other.request.band is Band.BATCH or self._kv_budget.is_kept_out(other):
+            if self._kv_budget.is_kept_out(other):
                 continue
             if self._waiting.lead(other, head) <= _MAX_LEAD:
                 return other

@@ -229,25 +229,32 @@ def test_who_has_no_row_is_let_in_with_more_than_its_share() -> None:
     assert (num_rows(driver, "large"), num_rows(driver, "flood")) == (1, 4)
 
 
-def test_a_turn_that_cannot_be_taken_passes_to_who_may_take_it() -> None:
-    """The flood is next, does not fit beside the headroom, and does not keep it from the other."""
+@pytest.mark.parametrize("band", [Band.DEFAULT, Band.BATCH])
+def test_a_turn_that_cannot_be_taken_passes_to_who_may_take_it(band: Band) -> None:
+    """The flood is next, does not fit beside the headroom, and does not keep it from the other.
+
+    Of the batch band as well.
+    """
     driver = make_driver()
-    offer(driver, "light", output=1)
+    mixed = config_of("vtc")
+    composer = replace(mixed.composer, batch_kv_headroom=0.0)
+    driver.scheduler.configure(replace(mixed, composer=composer), driver.now)
+    offer(driver, "light", output=1, band=band)
     turns(driver, 2)
-    offer(driver, "flood", 40)
+    offer(driver, "flood", 40, band=band)
     turns(driver, 4)
     assert num_rows(driver, "flood") == 14
     tree = driver.scheduler._lifecycle.waiting
-    [name] = offer(driver, "light")
-    tree.bands["DEFAULT"].children["light"].counter += 1_500.0
+    [name] = offer(driver, "light", band=band)
+    tree.bands[band.name].children["light"].counter += 1_500.0
     head = tree.peek(driver.now + 1e-9)
     assert head is not None
     assert head.request.tenant_id == "flood"
-    before = tree.bands["DEFAULT"].children["flood"].served
+    before = tree.bands[band.name].children["flood"].served
     driver.turn()
     assert driver.tokens[name]
     drawn = 2.0 * num_rows(driver, "flood")
-    after = tree.bands["DEFAULT"].children["flood"].served
+    after = tree.bands[band.name].children["flood"].served
     assert after == before + drawn, "who is passed is charged nothing"
     assert head.num_bypassed == 0
 
