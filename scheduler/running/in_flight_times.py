@@ -30,9 +30,9 @@ class InFlightTimes:
     def report(self, took_s: float, now: float) -> None:
         """Note that the oldest one is back."""
         price_s = self._prices_s.popleft()
-        weight = _WEIGHT if self._priced_s else 1.0
-        self._priced_s += (price_s - self._priced_s) * weight
-        self._took_s += (took_s - self._took_s) * weight
+        # From nothing both: their ratio is right from the first step on, which counts as any other.
+        self._priced_s += (price_s - self._priced_s) * _WEIGHT
+        self._took_s += (took_s - self._took_s) * _WEIGHT
         self._begun_s = now
 
     def lose(self) -> None:

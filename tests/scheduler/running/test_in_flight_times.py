@@ -44,3 +44,12 @@ def test_a_lost_step_is_not_waited_for() -> None:
     assert times.left_s(0.02, stretch=1.0) == 0.0
     times.plan(0.1, 1.0)
     assert times.left_s(1.0, stretch=1.0) == pytest.approx(0.1)
+
+
+def test_a_cold_first_step_is_soon_outweighed() -> None:
+    """One that took ten times its price counts as any other, and is a tenth of what is known."""
+    times = InFlightTimes()
+    for number in range(11):
+        times.plan(0.1, float(number))
+        times.report(0.1 if number else 1.0, number + 0.5)
+    assert 1.0 < times.error < 1.6
