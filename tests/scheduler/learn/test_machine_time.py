@@ -99,10 +99,36 @@ def test_a_prompt_is_the_sum_of_its_parts() -> None:
     assert whole > 4_000
 
 
-def test_memory_is_paid_for_by_its_share() -> None:
+def test_no_row_is_paid_for_being_in_a_step() -> None:
+    """Where the prompt has paid for more than the step takes, the rows in it are free."""
+    slow, quick = LinearCost(0.0, 1e-3), LinearCost(0.0, 1e-4)
+    unit = _unit(StepCost("kinked", quick, slow, split_num_tokens=CHUNK // 2))
+    prices = unit.step(StepFeatures(num_prefill_tokens=100, num_decode_tokens=4))
+    assert (prices.row, prices.context_token) == (0.0, 0.0)
+
+
+def test_no_context_is_paid_for_being_read() -> None:
+    """Where steps with longer contexts took less, a row pays as much for a long one as a short."""
+    unit, model = _unit(), StepModel(COST)
+    unit._step_model = model
+    model._small.coefficients = (1e-3, 1e-5, 1e-4, -1e-8, 0.0, 0.0)
+    prices = unit.step(StepFeatures(num_decode_tokens=4, decode_context_tokens=4_000))
+    assert prices.context_token == 0.0
+    took_s = 1e-3 + 4e-4 - 4e-5
+    assert 4 * prices.row * unit._token_s == pytest.approx(took_s)
+
+
+def test_what_costs_nothing_is_priced_at_nothing() -> None:
+    """A model that was taught that steps take no time charges nobody, and does not fail."""
+    nothing = LinearCost(0.0, 0.0)
+    unit = _unit(StepCost("nothing", nothing, nothing))
+    assert tuple(unit.step(StepFeatures(num_decode_tokens=4))) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("step", [StepFeatures(8), StepFeatures(num_decode_tokens=8)])
+def test_memory_is_paid_for_by_its_share(step: StepFeatures) -> None:
     """Who holds half of the KV cache pays half of what each step takes, in it or not."""
     unit = _unit()
-    step = StepFeatures(num_decode_tokens=8)
     half = INFO.num_blocks * INFO.block_size / 2
     assert unit.step(step).held_token * half == pytest.approx(COST.price_s(step) / _token_s() / 2)
 
@@ -127,3 +153,13 @@ def test_price_of_an_output_token_follows_what_was_charged() -> None:
         prices = unit.step(StepFeatures(num_decode_tokens=1))
     assert unit.output == pytest.approx(prices.row, rel=0.01)
     assert unit.output > 2 * before
+
+
+def test_one_step_hardly_moves_the_price_of_an_output_token() -> None:
+    """A sixteenth of what a token of it cost, with the context that it read, is taken in."""
+    unit = _unit()
+    before = unit.output
+    prices = unit.step(StepFeatures(num_decode_tokens=2, decode_context_tokens=9_000))
+    cost = prices.row + 4_500 * prices.context_token
+    assert cost > prices.row
+    assert unit.output == pytest.approx(before + (cost - before) / 16)

@@ -45,12 +45,45 @@ def test_known_coefficients_are_found(truth: StepCost) -> None:
 
 def test_second_regime_only_where_the_steps_say_so() -> None:
     """Steps of one line get one, steps of two get both, split where it was."""
-    splits = (128, 512)
+    # By the first one steps of two lines are predicted clearly better too.
+    splits = (400, 512)
     one = fit(measure(ONE_REGIME), name="one", split_num_tokens=splits).cost
     assert one.small == one.large
-    two = fit(measure(TWO_REGIMES), name="two", split_num_tokens=splits).cost
+    two = fit(measure(TWO_REGIMES, noise=0.3), name="two", split_num_tokens=splits).cost
     assert two.small != two.large
     assert two.split_num_tokens == 512
+
+
+def test_regimes_that_hardly_differ_are_one() -> None:
+    """Where large steps cost a tenth more, two lines predict a little better, and not clearly."""
+    large = replace(ONE, per_prefill_token_s=1.1 * ONE.per_prefill_token_s)
+    found = fit(measure(StepCost("near", ONE, large), noise=0.02), name="near").cost
+    assert found.small == found.large
+
+
+def test_no_regime_is_fitted_to_a_few_steps() -> None:
+    """Seventeen large steps are too few for six coefficients of their own."""
+    samples = measure(TWO_REGIMES)
+    small = [sample for sample in samples if sample[0].num_tokens <= 512]
+    large = [sample for sample in samples if sample[0].num_tokens > 512]
+    found = fit([*small, *large[:17]], name="few").cost
+    assert found.small == found.large
+
+
+def test_the_error_is_on_steps_that_were_left_out() -> None:
+    """Of thirty noisy steps it is larger than on those that the cost was fitted to."""
+    samples = measure(ONE_REGIME, count=30, noise=0.3)
+    found = fit(samples, name="found")
+    own = sum(abs(found.cost.price_s(step) / step_s - 1) for step, step_s in samples) / 30
+    assert found.held_out_mape > 1.1 * own
+
+
+def test_noise_makes_no_step_cheaper() -> None:
+    """Steps that took less than the mean do not count for more than those that took longer."""
+    samples = measure(ONE_REGIME, count=400, noise=0.3)
+    cost = fit(samples, name="found").cost
+    ratios = [cost.price_s(step) / ONE_REGIME.price_s(step) for step, _ in samples]
+    assert sum(ratios) / 400 == pytest.approx(1.0, abs=0.06)
 
 
 def test_nothing_gets_cheaper_by_more_work() -> None:

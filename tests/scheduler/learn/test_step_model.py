@@ -144,6 +144,43 @@ def test_hiccup_in_the_first_step() -> None:
     assert error_of(model, A100) < 0.1
 
 
+def test_the_first_steps_are_learned_from_as_well() -> None:
+    """After the eight that set the scale it is known how far off that is on each of them."""
+    model = StepModel(A100)
+    for number in range(8):
+        model.observe(DECODES, A100.price_s(DECODES) * (1.5 if number % 2 else 1.0))
+    assert 0.0 < model.error < 0.05
+
+
+def test_a_step_that_took_next_to_nothing_is_off_by_ten_at_most() -> None:
+    """One that the clock hardly saw does not hide what others are off by."""
+    model = StepModel(A100)
+    teach(model, A100, count=40, noise=0.0)
+    model.observe(DECODES, 1e-9)
+    assert model.error == pytest.approx(0.05, rel=0.01)
+    assert model.bias == pytest.approx(0.05, rel=0.01)
+
+
+def test_the_margin_is_kept_by_nineteen_steps_of_twenty() -> None:
+    """Of 32 steps one may take longer, and the next longest is what it is."""
+    model = StepModel(A100)
+    for step_s in (*[A100.price_s(DECODES)] * 30, 1.2 * A100.price_s(DECODES)):
+        model.observe(DECODES, step_s)
+    model.observe(DECODES, 1.9 * A100.price_s(DECODES))
+    assert model.margin == pytest.approx(1.2, abs=0.01)
+
+
+def test_prompts_are_made_slower_once_for_the_same_steps() -> None:
+    """What has been taken for a change of all prompts says nothing of the next ones."""
+    model = StepModel(A100)
+    before = model._prompts_s(PROMPT)
+    for _ in range(16):
+        model._note_swing(1.05, 0.1)
+    assert model._prompts_s(PROMPT) == pytest.approx(1.5 * before)
+    model._note_swing(1.001, 0.1)
+    assert model._prompts_s(PROMPT) == pytest.approx(1.5 * before)
+
+
 def test_sixteen_steps_without_prompts_say_nothing_of_them() -> None:
     """The last one before them may have had a prompt."""
     model = StepModel(CPU)
@@ -312,6 +349,26 @@ lines = st.builds(
     context_tokens=0,
     max_num_tokens=2048,
 )
+# Just one token more than none.
+@example(
+    small=LinearCost(0.01, 0.001),
+    large=LinearCost(0.01, 0.001),
+    split=512,
+    base=StepFeatures(),
+    limit_s=1.2 * 0.0115,
+    context_tokens=0,
+    max_num_tokens=64,
+)
+# A published fit in which contexts make steps shorter: none is shorter than without anything.
+@example(
+    small=LinearCost(0.01, 1e-5, per_decode_context_token_s=-1e-7),
+    large=LinearCost(0.01, 1e-5, per_decode_context_token_s=-1e-7),
+    split=512,
+    base=StepFeatures(0, 32, 0, 900_000),
+    limit_s=0.005,
+    context_tokens=0,
+    max_num_tokens=64,
+)
 def test_most_tokens_within_a_limit(
     small: LinearCost,
     large: LinearCost,
@@ -363,6 +420,18 @@ def test_prefill_is_the_sum_of_its_chunks(
     assert predicted_s == pytest.approx(total_s, rel=1e-3)
 
 
+def test_what_a_prompt_attends_to_is_part_of_its_prefill() -> None:
+    """A step's price of it grows with what came before, in whole chunks and in the rest."""
+    line = LinearCost(0.01, 1e-5, per_prefill_attended_token_s=1e-7)
+    model = StepModel(StepCost("attends", line, line))
+    total_s = sum(
+        model.price_s(StepFeatures(n, prefill_attended_tokens=attended_tokens(start, n)))
+        for start, n in ((100, 200), (300, 200), (500, 200), (700, 70))
+    )
+    predicted_s = model.prefill_s(670, chunk_tokens=200, decodes=StepFeatures(), context_tokens=100)
+    assert predicted_s == pytest.approx(total_s)
+
+
 def test_snapshot_prices_as_the_model_does() -> None:
     """What is learned can be taken out as a cost, and be another model's prior."""
     model = StepModel()
@@ -375,9 +444,16 @@ def test_snapshot_prices_as_the_model_does() -> None:
         assert again.price_s(step) == pytest.approx(model.price_s(step), rel=1e-9)
 
 
-def test_many_chunks_are_priced_as_one() -> None:
-    """A step with each of many chunks, of both regimes, and what it is without their contexts."""
-    model = StepModel(A100)
+@pytest.mark.parametrize("context_s", [A100.small.per_decode_context_token_s, -2e-6])
+def test_many_chunks_are_priced_as_one(context_s: float) -> None:
+    """A step with each of many chunks, of both regimes, and what it is without their contexts.
+
+    None is shorter than a step without anything, as where a fit makes contexts shorten steps.
+    """
+    small, large = (
+        replace(line, per_decode_context_token_s=context_s) for line in (A100.small, A100.large)
+    )
+    model = StepModel(replace(A100, small=small, large=large))
     base = StepFeatures(64, 200, 100, 90_000)
     num_tokens = np.array([1, 100, 248, 249, 2_000])
     contexts = np.array([0, 700, 10_000, 10_000, 100_000])
