@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from scheduler.learn.step_model import StepModel
 from scheduler.order import FairTree
 from scheduler.request import Admit, Band, Reject, Slo
 from scheduler.running import RunningSet
+from scheduler.sequence import Sequence
 from waiting import make_sequence
 
 # A millisecond a token and nothing for the step: a thousand tokens a second.
@@ -108,6 +110,26 @@ def test_a_request_waits_for_a_slot_of_its_own() -> None:
             row = make_sequence(10)
             running.admit(row)
             row.num_computed = row.num_tokens
+
+
+class _Rounds(Waits):
+    """Say what others' queues, which run empty after two seconds, make a request wait."""
+
+    def _round_s(
+        self, sequence: Sequence, now: float, horizon_s: float, sure_s: float, **more: bool
+    ) -> float:
+        return 1.0 + min(horizon_s, 1.2)
+
+
+@pytest.mark.parametrize(("at_most_s", "end_s"), [(math.inf, 2.2), (1.5, 20.0)])
+def test_a_wait_that_grows_fast_is_looked_at_where_it_ends(at_most_s: float, end_s: float) -> None:
+    """Two rounds show nothing of queues that run empty later; one that is too long anyway is not
+    looked at."""
+    info, model = fakes.make_engine(cost=_COST).info, StepModel(_COST, margin=1.0)
+    tree = FairTree(FairnessConfig())
+    waits = _Rounds(QueueAhead(tree), DrainRate(info, model), RunningSet(2))
+    found = waits.predict(make_sequence(1), 0.0, at_most_s=at_most_s)
+    assert found.sure_s + found.queue_s == pytest.approx(end_s)
 
 
 def test_steps_that_lack_no_room_say_nothing_of_how_fast_a_queue_drains() -> None:

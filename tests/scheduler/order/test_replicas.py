@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 import fakes
 from decode_contest import Contest, Flood
 from fakes import Driver
-from scheduler.config import PRESETS
+from scheduler.config import PRESETS, FairnessConfig
 from scheduler.core import Scheduler
-from scheduler.order.replicas import LEAST, MAX_TOLD, Account, Rates, fill
+from scheduler.order import FairTree
+from scheduler.order.replicas import LEAST, MAX_TOLD, Account, Rates, Replicas, fill
 from scheduler.request import Band
 
 # Streams that wait for one of 64 slots, and so few that all rows fit.
@@ -171,6 +172,50 @@ def test_no_more_are_told_than_may_be() -> None:
         told.append(driver.scheduler.rates(driver.now))
     assert sum(len(rates) > 0 for rates in told) > 6
     assert max(map(len, told)) == MAX_TOLD
+
+
+def test_who_waits_and_is_served_nothing_is_told() -> None:
+    """Others are to know of it: it may have had something elsewhere."""
+    driver = Driver(fakes.make_engine(max_num_seqs=1))
+    scheduler = driver.scheduler
+    scheduler.rates(0.0)
+    for tenant in "ab":
+        driver.offer(fakes.make_request(tenant, tenant_id=tenant, max_tokens=8))
+    for _ in range(3):
+        driver.turn()
+    assert scheduler.rates(driver.now)[Account(Band.DEFAULT, "", "b")] == 0.0
+
+
+@pytest.mark.parametrize(("num_replicas", "num_left"), [(1, 0), (2, 36)])
+def test_who_is_served_here_no_longer_begins_anew(num_replicas: int, num_left: int) -> None:
+    """At once if nobody else corrects anything; else 64 at first, whom it changes most for."""
+    replicas, tree = Replicas(), FairTree(FairnessConfig())
+    replicas._factors = {
+        Account(Band.DEFAULT, "", f"t{n}"): 0.1 if n % 2 else 0.5 for n in range(100)
+    }
+    assert replicas.lean(tree, {}, num_replicas, 1.0) == []
+    assert list(replicas._factors.values()) == [0.5] * num_left
+
+
+def test_each_of_many_replicas_takes_its_part_on() -> None:
+    """All answer the same imbalance: one of eight by a fourth of what one of two does."""
+    ratios = []
+    for num_replicas in (2, 8):
+        driver = Driver(fakes.make_engine(num_blocks=400))
+        scheduler = driver.scheduler
+        for number in range(40):
+            for tenant in "ab":
+                name = f"{tenant}{number}"
+                driver.offer(fakes.make_request(name, tenant_id=tenant, max_tokens=20))
+        for _ in range(5):
+            driver.turn()
+            scheduler.rates(driver.now)
+        replicas, tree = scheduler._replicas, scheduler._lifecycle.waiting
+        elsewhere = {Account(Band.DEFAULT, "", "a"): 0.3}
+        leans = replicas.lean(tree, elsewhere, num_replicas, driver.now)
+        ratios.append({lean.account.tenant_id: math.log(lean.ratio) for lean in leans})
+    assert ratios[0]["a"] < 0.0
+    assert ratios[0] == pytest.approx({tenant: 4 * by for tenant, by in ratios[1].items()})
 
 
 def test_what_is_told_is_a_part_of_the_time_that_has_passed() -> None:

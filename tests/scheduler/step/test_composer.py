@@ -149,6 +149,35 @@ def test_a_queue_that_nobody_can_leave_is_looked_at_once_a_step() -> None:
     assert started(driver) == ["paused", "next"]
 
 
+def test_rows_that_may_not_draw_keep_nobody_from_being_looked_at() -> None:
+    """While all that run are paused the next request begins, whatever steps there are between."""
+    driver = driver_of(config_of(admission_interval_steps=5))
+    driver.offer(fakes.make_request("paused", granted_tokens=1, ignore_eos=True))
+    driver.turn()
+    driver.offer(fakes.make_request("next", tenant_id="other"))
+    driver.turn()
+    assert started(driver)[-1] == "next"
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "num_waiting", "is_brought"), [(140, 0, True), (150, 0, False), (140, 1, False)]
+)
+def test_prompts_that_steps_are_behind_with_are_no_rows_doing(
+    num_tokens: int, num_waiting: int, is_brought: bool
+) -> None:
+    """Eight steps are needed for what is left of a prompt, or nine, or others are kept out."""
+    driver = driver_of(
+        PRESETS["mixed"], max_num_batched_tokens=16, max_model_len=200, num_blocks=200
+    )
+    driver.offer(request("long", num_tokens))
+    for number in range(num_waiting):
+        driver.offer(request(f"kept-out-{number}", 20))
+    driver.turn()
+    prefills = driver.scheduler._composer._shares.prefills
+    assert prefills._mean_s.any()
+    assert bool(prefills._brought_s.any()) == is_brought
+
+
 def test_batch_work_passes_nobody_in_the_online_part_of_a_step() -> None:
     """Where one policy orders all bands, small batch work behind a large prompt waits as well."""
     config = config_of(max_bypasses=2)

@@ -78,6 +78,23 @@ def test_what_goes_is_enough_to_let_it_in() -> None:
     assert (plan.preempted, len(plan.admitted)) == (["low7", "low6"], 1)
 
 
+def test_nobody_is_displaced_in_a_step_whose_rows_lack_blocks() -> None:
+    """What rows give for others of their own is not given again to who waits above them."""
+    driver = make_driver(max_model_len=400)
+    for number in range(8):
+        low = fakes.make_request(
+            f"low{number}", prompt=[number] * 33, max_tokens=60, band=Band.FLEX, ignore_eos=True
+        )
+        driver.offer(low)
+    for _ in range(8):
+        driver.turn()
+    offer(driver, "high", 1, Band.DEFAULT, num_tokens=100)
+    driver.turn()
+    driver.turn()
+    gone = [plan.preempted for plan in driver.plans[-3:]]
+    assert gone == [[], ["low7", "low6"], ["low5", "low4"]]
+
+
 def test_what_is_found_of_it_is_to_be_free_as_well() -> None:
     """Of nine blocks that a prompt needs four are in the cache: they are four of six free ones."""
     driver = make_driver(prefix_caching=True)
