@@ -100,6 +100,29 @@ def test_who_is_alone_never_waits() -> None:
     engines.places[1].take()
 
 
+def test_who_leaves_has_computed() -> None:
+    """One that gives its turn up after each step is charged for each, as who goes on is."""
+    engines = Engines(1.0, 2.0)
+    for _ in range(3):
+        for place in engines.places:
+            place.take()
+            engines.clock.now_s += 1.0
+            place.leave()
+    one, other = engines.places
+    assert (one.computed_s, other.computed_s) == (3.0, 3.0)
+    assert one.tag >= 3.0
+
+
+def test_who_comes_begins_where_the_others_are() -> None:
+    """After twenty steps of two that always wait for each other it is not twenty behind."""
+    engines = Engines(1.0, 1.0)
+    for _ in contest(engines, [1.0, 1.01], 20):
+        pass
+    newcomer = engines.turns.place(1.0)
+    engines.waiting(newcomer)
+    assert newcomer.tag >= 9.0
+
+
 def test_a_rest_is_neither_owed_for_nor_saved_up() -> None:
     """Who comes after ten seconds is next at once, and then has its part and no more."""
     engines = Engines(1.0, 1.0)
@@ -121,15 +144,30 @@ def test_a_rest_is_neither_owed_for_nor_saved_up() -> None:
     second.join()
 
 
-@pytest.mark.parametrize("weights", [(1.0, 1.0), (3.0, 1.0), (1.0, 1.0, 1.0)])
+@pytest.mark.parametrize(
+    ("weights", "part"),
+    [((1.0, 1.0), 0.2), ((3.0, 1.0), 0.2), ((1.0, 1.0, 1.0), 1 / 9)],
+)
 def test_batch_work_takes_of_others_time_what_may_be_lost_at_most(
-    weights: tuple[float, ...],
+    weights: tuple[float, ...], part: float
 ) -> None:
     """However long its steps are and whatever its weight is; alone it has all there is."""
     engines = Engines(*weights, spare=[0])
     *_, (batch_s, *others_s) = contest(engines, [0.06, 0.003, 0.004], 900)
     share = batch_s / (batch_s + sum(others_s))
-    assert share == pytest.approx(0.2 if len(weights) == 2 else 1 / 9, rel=0.1)
+    assert share == pytest.approx(part, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("weights", "part"), [((1.0, 3.0, 0.5), 0.125 / 3.625), ((0.1, 1.0), 0.025 / 1.025)]
+)
+def test_batch_work_weighs_a_fourth_of_the_least_weight_of_all(
+    weights: tuple[float, ...], part: float
+) -> None:
+    """Its own is among these, and no more than a step is taken beyond that."""
+    engines = Engines(*weights, spare=[0])
+    *_, (batch_s, *others_s) = contest(engines, [0.03, 0.006, 0.008], 500)
+    assert abs(batch_s - part * (batch_s + sum(others_s))) <= 0.03
 
 
 def test_batch_work_of_two_is_as_their_weights() -> None:
@@ -179,6 +217,7 @@ def test_one_that_is_stuck_holds_nobody_up_for_good() -> None:
     stuck.take()
     engines.clock.now_s += 1.0
     engines.waiting(other).join()
+    assert stuck.computed_s == 1.0, "what it kept from others counts"
     back = engines.waiting(stuck)
     assert back.is_alive()
     other.leave()

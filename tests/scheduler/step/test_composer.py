@@ -159,6 +159,17 @@ def test_rows_that_may_not_draw_keep_nobody_from_being_looked_at() -> None:
     assert started(driver)[-1] == "next"
 
 
+def test_a_long_prompt_does_not_rest_for_nobody() -> None:
+    """Beside a row of another tenant that is paused each step has a part of it."""
+    driver = driver_of(config_of(PRESETS["mixed"]), cost=DEAR, max_num_batched_tokens=64)
+    driver.offer(request("paused", 3, tenant_id="other", granted_tokens=1))
+    driver.turn()
+    driver.offer(request("long", 560, tenant_id="long"))
+    for _ in range(9):
+        driver.turn()
+    assert [prefilled(plan) for plan in driver.plans[1:]] == [64] * 8 + [48]
+
+
 @pytest.mark.parametrize(
     ("num_tokens", "num_waiting", "is_brought"), [(140, 0, True), (150, 0, False), (140, 1, False)]
 )

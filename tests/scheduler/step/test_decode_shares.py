@@ -18,7 +18,9 @@ from scheduler.order import places
 from scheduler.policies.vtc import Vtc
 from scheduler.request import Band, Slo
 from scheduler.running import PLACE_BITS
+from scheduler.sequence import MEMBER
 from scheduler.step.decode_shares import MAX_STEPS_OUT
+from scheduler.step.water_level import least_work_s
 
 SHORT, LONG = 20, 60
 
@@ -452,3 +454,74 @@ def test_nobody_sits_out_before_the_model_has_learned() -> None:
     shares = contest.scheduler._composer._shares
     slots = contest.scheduler._running.decode_rows.online()
     assert shares.choose(slots, 0.0) is slots
+
+
+def test_parts_are_found_anew_where_rows_have_gone() -> None:
+    """Six that went are no eighth of those that are left of fifty-six, and seven are."""
+    floods = Flood(tenant="a", streams=1, output=500), Flood(tenant="b", streams=55, output=500)
+    contest = Contest(*floods).run(60)
+    shares, slots = contest.scheduler._composer._shares, contest.scheduler._running.decode_rows
+    for num_gone, num_found_for in ((0, 56), (6, 56), (7, 49)):
+        if not num_gone:
+            contest.scheduler._running.num_steps += 4
+        shares._choose(slots.online()[: 56 - num_gone], contest.now)
+        assert shares._found_for_rows == num_found_for
+
+
+def test_what_a_tight_promise_takes_is_bounded_and_for_one_step() -> None:
+    """However soon a row is due, others decode as far as the loss allows, and anew a step later."""
+    contest = Contest(Flood(tenant="a", streams=61, output=500)).run(60)
+    running, shares, now = contest.scheduler._running, contest.scheduler._composer._shares, 1e3
+    slots, costs_s = running.decode_rows.online(), np.full(61, ROW_S)
+    row = Slo(tpot_s=1.0)
+    running.pace.start(slots[0], row, now + FIXED_S + 3 * ROW_S, now)
+    least_s = least_work_s(61 * ROW_S, FIXED_S, 0.2)
+    assert least_s > 3 * ROW_S
+    assert shares._most_s(slots, costs_s, FIXED_S, now) == pytest.approx(least_s)
+    running.pace.start(slots[0], row, now + FIXED_S + 50 * ROW_S, now)
+    assert shares._most_s(slots, costs_s, FIXED_S, now) == pytest.approx(50 * ROW_S)
+    chosen = shares._choose(slots, now)
+    assert slots[0] in chosen
+    assert len(chosen) < 61
+    assert len(shares._choose(slots, now - 1.0)) == 61, "as nothing is due soon by then"
+
+
+def test_debts_end_where_nobody_is_held() -> None:
+    """Once a tenant is alone none of its rows sits out, and none of what it had too much counts."""
+    contest = Contest(Flood(tenant="a", streams=1, output=500), Flood(tenant="b", streams=60))
+    contest.run(60)
+    rotation = contest.scheduler._composer._shares._rotation
+    assert len(rotation.held)
+    contest.leave("a")
+    # It soon comes again, for all that is known, until it did not for a second.
+    contest.now += 1.0
+    contest.run(70)
+    assert not len(rotation.held)
+
+
+def test_rows_of_batch_work_are_a_part_of_what_any_step_costs() -> None:
+    """As much of them as a step may take along: who is ahead is held to no fewer rows for nothing.
+
+    What these rows would cost beyond that is nobody's.
+    """
+    contest = Contest(
+        Flood(tenant="a", streams=1, output=500),
+        Flood(tenant="b", streams=20, output=500),
+        Flood(tenant="c", streams=30, output=500, band=Band.BATCH),
+    ).run(100)
+    running, shares = contest.scheduler._running, contest.scheduler._composer._shares
+    num_batch = len(running.decode_rows.batch())
+    assert num_batch > 20
+    assert shares._batch_s(0.01) == pytest.approx(num_batch * ROW_S)
+    # A step may take five times as long as the online rows by themselves.
+    assert shares._batch_s(0.0001) == pytest.approx(0.0004)
+    assert shares._batch_s(1.0) == 0.0
+    slots, now = running.decode_rows.online(), contest.now
+    tenants, costs_s = running.decode_rows.accounts[slots, MEMBER], np.full(len(slots), ROW_S)
+    found_s = []
+    for fixed_s in (FIXED_S, FIXED_S + num_batch * ROW_S):
+        part_of = shares._find_parts(slots, tenants, costs_s, fixed_s, np.inf, now)
+        found_s.append(np.inf if part_of is None else part_of.min())
+        running.batch_decodes.clear()
+    assert found_s[0] == pytest.approx(found_s[1])
+    assert found_s[0] > 0.0

@@ -46,3 +46,13 @@ def test_a_step_that_is_out_has_no_time_yet() -> None:
     assert ended_s > 12.0
     last = 3 * step_times._NUM_KEPT - 1
     assert times.ended_s(last) == 5.0 + last
+
+
+def test_of_many_that_get_shorter_the_last_are_kept() -> None:
+    """What came back long ago is forgotten first."""
+    times = StepTimes()
+    for number in range(257):
+        times.note(number, 300.0 - number, number, float(number))
+    found = times.longest_since(254.5)
+    assert found is not None
+    assert found.took_s == 45.0
