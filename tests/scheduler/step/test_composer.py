@@ -377,6 +377,20 @@ def test_a_window_forces_batch_work_up_in_a_flood(share: float, *, is_running: b
         assert driver.now > 80.0
 
 
+def test_batch_work_that_gives_way_does_so_for_somebody() -> None:
+    """It is left out of steps with a prompt that has waited, and not of those without anything."""
+    driver = driver_of(config_of(PRESETS["mixed"]), max_num_batched_tokens=64)
+    driver.offer(request("batch", 3, band=Band.BATCH))
+    for _ in range(3):
+        driver.turn()
+    driver.now += 5.0
+    driver.offer(request("waited", 100, max_tokens=1, tenant_id="other"))
+    for _ in range(3):
+        driver.turn()
+    had = [(prefilled(plan), len(plan.decodes)) for plan in driver.plans[-3:]]
+    assert had == [(64, 0), (36, 0), (0, 1)]
+
+
 def test_batch_rows_that_have_no_block_left_do_not_hang() -> None:
     """When only batch rows run and all need a block that is not there, one of them gives way."""
     driver = driver_of(config_of(batch_kv_headroom=0.0), num_blocks=12, max_num_seqs=8)
