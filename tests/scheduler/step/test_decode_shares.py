@@ -525,3 +525,35 @@ def test_rows_of_batch_work_are_a_part_of_what_any_step_costs() -> None:
         running.batch_decodes.clear()
     assert found_s[0] == pytest.approx(found_s[1])
     assert found_s[0] > 0.0
+
+
+@pytest.mark.parametrize(
+    ("is_in_flight", "kept_s", "keeps_more"),
+    [(True, 0.0, False), (False, 0.0, True), (True, 0.1, True)],
+)
+def test_the_step_in_flight_is_kept_time_for(
+    is_in_flight: bool, kept_s: float, keeps_more: bool
+) -> None:
+    """Where a promised row is not in it, or sits out the one after it, its rest is kept as well."""
+    contest = Contest(Flood(tenant="a", streams=20, output=500), depth=2).run(30)
+    running, shares, now = contest.scheduler._running, contest.scheduler._composer._shares, 0.0
+    rows, slots = running.decode_rows, running.decode_rows.online()
+    running.pace.start(slots[0], Slo(tpot_s=1.0), now + 0.5, now)
+    rows.num_known[slots[0]] = rows.num_tokens[slots[0]] - is_in_flight
+    left_s = running.in_flight_times.left_s(now, stretch=1.0)
+    assert left_s > 0.0
+    shares.kept_s = kept_s
+    assert shares._beside_step_in_flight(slots, slots, now) is slots
+    assert shares.kept_s == pytest.approx(kept_s + left_s * keeps_more)
+
+
+def test_a_row_whose_promise_begins_has_its_turn() -> None:
+    """Its first token is in flight: it runs though it was to sit out, and goes to the end."""
+    contest = Contest(Flood(tenant="a", streams=20, output=500), depth=2).run(30)
+    running, shares = contest.scheduler._running, contest.scheduler._composer._shares
+    slots, turns = running.decode_rows.online(), running.decode_rows.turns
+    running.pace.join(slots[1], Slo(tpot_s=1.0))
+    turns[slots] = 0
+    chosen = shares._beside_step_in_flight(slots, slots[5:], contest.now)
+    assert sorted(chosen.tolist()) == sorted([slots[1], *slots[5:]])
+    assert turns[slots[1]] == running.num_steps << PLACE_BITS
