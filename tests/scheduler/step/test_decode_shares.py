@@ -545,6 +545,8 @@ def test_the_step_in_flight_is_kept_time_for(
     shares.kept_s = kept_s
     assert shares._beside_step_in_flight(slots, slots, now) is slots
     assert shares.kept_s == pytest.approx(kept_s + left_s * keeps_more)
+    by_then_s = left_s + 3 * shares._step_s(slots)
+    assert shares._by_then_s(slots, now) == pytest.approx(by_then_s), "a row may miss it as well"
 
 
 def test_a_row_whose_promise_begins_has_its_turn() -> None:
@@ -557,3 +559,15 @@ def test_a_row_whose_promise_begins_has_its_turn() -> None:
     chosen = shares._beside_step_in_flight(slots, slots[5:], contest.now)
     assert sorted(chosen.tolist()) == sorted([slots[1], *slots[5:]])
     assert turns[slots[1]] == running.num_steps << PLACE_BITS
+
+
+@pytest.mark.parametrize(("band", "is_uneven"), [(Band.DEFAULT, True), (Band.FLEX, False)])
+def test_nothing_is_to_be_found_out_between_bands(band: Band, is_uneven: bool) -> None:
+    """Steps are made unlike the others where a tenant has more than one of its own band."""
+    floods = Flood(tenant="a", streams=4, output=500), Flood(tenant="b", streams=40, band=band)
+    contest = Contest(*floods, prior=None).run(40)
+    rows, shares = contest.scheduler._running.decode_rows, contest.scheduler._composer._shares
+    slots = rows.online()
+    tenants, costs_s = rows.accounts[slots, MEMBER], np.full(len(slots), ROW_S)
+    shares._find_parts(slots, tenants, costs_s, FIXED_S, np.inf, contest.now)
+    assert shares._is_uneven == is_uneven
