@@ -268,7 +268,7 @@ def test_nothing_is_forced_up_before_the_machine_is_known_in_the_new_unit() -> N
     machine.join(*(sequence("a", 60.0) for _ in range(200)))
     machine.run(30.0)
     assert machine.forced
-    machine.windows.go_by(_SHARE, machine.tree, Tokens(Prices(output=0.1)), machine.now)
+    machine.windows.go_by(_SHARE, machine.tree, Tokens(Prices(output=20.0)), machine.now)
     for later_s in (2.0, 4.0):
         assert not machine.windows.take(machine.now + later_s)
 
