@@ -26,6 +26,7 @@ from gateway.services.files import FileService, UploadSaid
 
 ENDPOINT: Final = "/v1/messages"
 _WINDOW: Final = "24h"
+_PARAM: Final = "message_batch_id"
 _DAY_S: Final = 86_400
 _NUM_REQUESTS: Final = "requests"
 # Of a line of results: an answer of a batch may have four, and its frame some bytes.
@@ -78,7 +79,7 @@ class MessageBatches:
 
     async def get(self, tenant_id: UUID, batch_id: UUID) -> Batch:
         """Return a batch. Raises: `NotFound`, also of one for another endpoint."""
-        return _of_messages(await self._batches.get(tenant_id, batch_id))
+        return _of_messages(await self._batches.get(tenant_id, batch_id, param=_PARAM))
 
     async def page(
         self, tenant_id: UUID, *, limit: int, after: UUID | None, before: UUID | None
@@ -91,6 +92,7 @@ class MessageBatches:
             tenant_id,
             limit=limit,
             after=after if before is None else before,
+            after_param="after_id" if before is None else "before_id",
             endpoint=ENDPOINT,
             is_ascending=before is not None,
         )
@@ -173,7 +175,7 @@ def never_ran(batch: Batch) -> BatchState | None:
 
 def _of_messages(batch: Batch) -> Batch:
     if batch.draft.endpoint != ENDPOINT:
-        raise NotFound("There is no such batch.", param="message_batch_id")
+        raise NotFound("There is no such batch.", param=_PARAM)
     return batch
 
 

@@ -79,9 +79,9 @@ class BatchService:
         self._wake()
         return batch
 
-    async def get(self, tenant_id: UUID, batch_id: UUID) -> Batch:
-        """Return a batch of a tenant. Raises: `NotFound`."""
-        return _found(await self._batches.get(tenant_id, batch_id))
+    async def get(self, tenant_id: UUID, batch_id: UUID, *, param: str = "batch_id") -> Batch:
+        """Return a batch of a tenant. Raises: `NotFound`, which names `param`."""
+        return _found(await self._batches.get(tenant_id, batch_id), param)
 
     async def page(
         self,
@@ -89,16 +89,18 @@ class BatchService:
         *,
         limit: int,
         after: UUID | None = None,
+        after_param: str = "after",
         endpoint: str | None = None,
         is_ascending: bool = False,
     ) -> Page[Batch]:
         """Return a tenant's batches, of one endpoint or of all; `after` is the last one of a page.
 
-        The newest come first unless told. Raises: `NotFound`: there is no batch `after`.
+        The newest come first unless told. Raises: `NotFound`, which names `after_param`: there is
+        no batch `after`.
         """
         cursor = None
         if after is not None:
-            last = await self.get(tenant_id, after)
+            last = await self.get(tenant_id, after, param=after_param)
             cursor = (last.created_at.isoformat(), str(last.id))
         return await self._batches.page(
             tenant_id, PageRequest(limit, cursor), endpoint=endpoint, is_ascending=is_ascending
@@ -209,7 +211,7 @@ def _is_same(one: BatchDraft, other: BatchDraft) -> bool:
     return asked(one) == asked(other)
 
 
-def _found(batch: Batch | None) -> Batch:
+def _found(batch: Batch | None, param: str = "batch_id") -> Batch:
     if batch is None:
-        raise NotFound("There is no such batch.", param="batch_id")
+        raise NotFound("There is no such batch.", param=param)
     return batch

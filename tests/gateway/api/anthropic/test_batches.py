@@ -203,6 +203,17 @@ async def test_lists_go_both_ways_and_hold_messages_alone(
         await idle.ask(method, f"/{ids[0]}{path}", tenant=1, status=404)
 
 
+async def test_who_names_a_batch_that_is_not_there_is_told_where(idle: Batches) -> None:
+    """A refusal has the name by which the client sent the id."""
+    gone = f"msgbatch_{'0' * 32}"
+    for named in ("after_id", "before_id"):
+        error = await idle.ask("GET", params={named: gone}, status=404)
+        assert error["error"]["message"] == f"{named}: There is no such batch."
+    for method, path in (("GET", ""), ("GET", "/results"), ("POST", "/cancel"), ("DELETE", "")):
+        error = await idle.ask(method, f"/{gone}{path}", status=404)
+        assert error["error"]["message"] == "message_batch_id: There is no such batch."
+
+
 async def test_a_body_makes_one_batch_or_none(idle: Batches) -> None:
     """Refused, nothing is left of it; sent again under its key, it is the same batch."""
     bad = {"requests": [{"custom_id": "r0", "params": GOOD}, {"custom_id": "r0", "params": GOOD}]}

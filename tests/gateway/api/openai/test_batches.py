@@ -171,8 +171,9 @@ async def test_another_tenants_are_not_there(api: Api) -> None:
         for call in (stranger.batches.retrieve, stranger.batches.cancel):
             with pytest.raises(openai.NotFoundError):
                 await call(batch_id)
-        with pytest.raises(openai.NotFoundError):
+        with pytest.raises(openai.NotFoundError) as unlisted:
             await stranger.batches.list(after=batch_id)
+        assert unlisted.value.param == "after"
     for file_id in (batch.input_file_id, f"file-{GONE}", "file-1", "nothing"):
         with pytest.raises(openai.NotFoundError) as raised:
             await stranger.batches.create(
