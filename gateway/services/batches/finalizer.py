@@ -30,6 +30,8 @@ OUTPUT, ERROR = "output", "error"
 # No bound of a tenant's: what was computed is not thrown away.
 _MAX_BYTES: Final = 1 << 42
 _REST_RATIO: Final = 3.0
+# `str.splitlines` and what is built on it, as `iter_lines` of httpx, cut there.
+_LINE_ENDS: Final = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\x85\u2028\u2029"}
 _DROPPED: Final = {
     True: ("batch_expired", "The batch's window passed before this request was run."),
     False: ("batch_cancelled", "The batch was cancelled before this request was run."),
@@ -148,4 +150,13 @@ def _dropped(batch: Batch, line: int, custom_id: str, is_expired: bool) -> bytes
 
 
 def _joined(lines: Sequence[bytes]) -> bytes:
-    return b"".join(line + b"\n" for line in lines)
+    return b"".join(_as_one_line(line) + b"\n" for line in lines)
+
+
+def _as_one_line(line: bytes) -> bytes:
+    """Escape what stands in JSON as it is and yet ends a line for readers of text."""
+    if line.isascii():
+        return line
+    for end, escaped in _LINE_ENDS.items():
+        line = line.replace(end, escaped)
+    return line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
@@ -99,6 +100,22 @@ async def test_what_was_not_run_is_in_the_error_file(world: World, how: str) -> 
     assert last.keys() == {"id", "custom_id", "response", "error"}
     assert last["id"].startswith("batch_req_")
     assert (last["response"], last["error"]["code"]) == (None, f"batch_{how}")
+
+
+async def test_each_result_is_one_line_to_who_reads_text(world: World) -> None:
+    """Characters that JSON leaves alone and text ends lines at are escaped, and mean the same."""
+    ends = "one\u2028two\u2029three\x85four é"
+    upkeep = world.upkeep()
+    named = requests(2).replace(b'"r2"', json.dumps(ends).encode())
+    batch = await world.submit(named)
+    await upkeep.validate()
+    await world.run(batch, 1, text=ends)
+    await world.store.batches.cancel(batch.tenant_id, batch.id)
+    await end(upkeep)
+    batch = await world.seen(batch)
+    [answered] = await world.lines(batch, batch.output_file_id)
+    [dropped] = await world.lines(batch, batch.error_file_id)
+    assert (answered["text"], dropped["custom_id"]) == (ends, ends)
 
 
 async def test_the_price_of_the_day_is_kept(world: World) -> None:

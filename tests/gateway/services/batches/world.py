@@ -96,12 +96,15 @@ class World:
         assert found is not None
         return found
 
-    async def run(self, batch: Batch, limit: int, *, is_error: bool = False) -> None:
-        """Run some of a batch's items, as a worker does."""
+    async def run(
+        self, batch: Batch, limit: int, *, is_error: bool = False, text: str = ""
+    ) -> None:
+        """Run some of a batch's items, as a worker does; each answer has the text."""
         claimed = await self.store.batch_queue.claim(batch.id, uuid4(), limit=limit, lease_s=60)
         rows = []
         for item in claimed:
-            body = json.dumps({"custom_id": f"r{item.run.line}", "line": item.run.line}).encode()
+            line = {"custom_id": f"r{item.run.line}", "line": item.run.line, "text": text}
+            body = json.dumps(line, ensure_ascii=False).encode()
             row = usage_row(tenant_id=item.tenant_id, is_batch=True, at=datetime.now(UTC))
             result = ItemResult(item.run, is_error, body)
             rows.append(ItemRow.of(row, result, full_nano_usd=3 * row.nano_usd))
@@ -113,7 +116,7 @@ class World:
             return []
         assert await self.store.files.get(batch.tenant_id, file_id) is not None
         data = b"".join([chunk async for chunk in self.storage.read(file_id)])
-        return [json.loads(line) for line in data.splitlines()]
+        return [json.loads(line) for line in data.decode().splitlines()]
 
     async def alter(self, batch: Batch, changes: str) -> None:
         """Change a batch's row beside everything, as time does."""
