@@ -34,6 +34,10 @@ ALONE: Final = 0.4
 TOGETHER: Final = 0.8
 # What a tenant may be ahead by: a request or two.
 _BURST_S: Final = 0.01
+# What a step is charged at most. None of ours computes for longer but now and then; one that takes
+# longer stood still, for the interpreter, a lock or the machine, which is as likely to meet who
+# uses little. One such step is a burst.
+_LONGEST_S: Final = ALONE * _BURST_S
 # What was used is forgotten with this time constant.
 _MEMORY_S: Final = 1.0
 # Who did nothing for so long is not present; how often tenants are counted.
@@ -138,14 +142,14 @@ class LoopAccount:
         return result
 
     def step(self, resume: Callable[[Any], Any], value: Any) -> Any:
-        """Resume work up to where it waits next, and charge for it."""
+        """Resume work up to where it waits next, and charge for it, up to `_LONGEST_S`."""
         clock = self._share.clock
         began_s = clock()
         try:
             return resume(value)
         finally:
             now = clock()
-            self._charge(now - began_s, now)
+            self._charge(min(now - began_s, _LONGEST_S), now)
 
     def _look_later(self) -> None:
         wait_s = max(self._paid_at - self._share.clock(), 0.0)

@@ -92,6 +92,25 @@ async def test_a_little_may_come_at_once() -> None:
     assert _is_waiting(acme.turn())
 
 
+async def test_who_uses_little_waits_for_no_step_that_stood_still() -> None:
+    """A step that the machine held up for long makes its tenant wait for nothing; many would."""
+    clock = Clock()
+    share = LoopShare(clock)
+    _beside(share)
+    acme = share.of(ACME)
+
+    async def step(seconds: float) -> None:
+        clock.now_s += seconds
+
+    for _ in range(3):
+        clock.now_s += 0.05
+        await acme.charged(step(0.06))
+        assert not _is_waiting(acme.turn())
+    for _ in range(3):
+        await acme.charged(step(0.005))
+    assert _is_waiting(acme.turn())
+
+
 @given(used_s=st.lists(st.floats(0.002, 3.0), min_size=2, max_size=40), data=st.data())
 def test_shares_are_what_others_leave_and_an_equal_part(
     used_s: list[float], data: st.DataObject
@@ -189,7 +208,9 @@ async def test_what_work_starts_is_its_tenants() -> None:
     _beside(share)
 
     async def child() -> None:
-        clock.now_s += 0.05
+        for _ in range(5):
+            clock.now_s += 0.004
+            await asyncio.sleep(0)
 
     async def parent() -> None:
         await asyncio.create_task(loop_share.charged(child()))
