@@ -3,9 +3,10 @@
 All requests take turns on one loop, and each of the thirty or so steps of one waits for whatever is
 ready of everybody. So the time for which a tenant's requests hold the loop is measured, step by
 step (`charged`), as is what its work on threads takes of the interpreter. Before one of its
-requests begins, and before more of a body is read (`turn`), a tenant that is ahead of its share
-waits, in a queue of its own. It waits nowhere else: what has begun holds connections and places
-that others need. A request whose client left meanwhile ends as soon as it looks.
+requests begins, before more of a body is read and before the next input of a list for embeddings
+(`turn`), a tenant that is ahead of its share waits, in a queue of its own. It waits nowhere else:
+what has begun holds connections and places that others need. A request whose client left meanwhile
+ends as soon as it looks.
 
 Others present, a tenant's share is what these leave of `TOGETHER` and an equal part of that at
 least, but never more than `ALONE`. Nobody waits who has the loop to itself.

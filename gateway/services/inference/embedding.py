@@ -1,9 +1,10 @@
 """A list of inputs on its way to vectors: some at a time in the scheduler, read in order.
 
 A list may have two thousand inputs. All at once in the scheduler they would be the whole queue, so
-`WINDOW` of them are: as one ends, the next goes in, and waits like any request of its tenant. One
-that is refused for want of room is tried again when another of the list has ended, or after a
-moment; it is the request's refusal where it was the first, or where none gets in for `PATIENCE_S`.
+`WINDOW` of them are: as one ends, the next goes in, and waits like any request of its tenant, for
+its turn on the event loop too: between two a list holds nothing that others need. One that is
+refused for want of room is tried again when another of the list has ended, or after a moment; it is
+the request's refusal where it was the first, or where none gets in for `PATIENCE_S`.
 
 Nothing is drawn, so nothing is granted: an input is charged as it is computed, and what of a list
 has been computed when it ends early is all that is charged.
@@ -21,6 +22,7 @@ from typing import Final, Protocol
 
 from engine.contract import SamplingParams
 from gateway.errors import GatewayError, Overloaded, TenantLimited
+from gateway.services import loop_share
 from gateway.services.inference.embedding_inputs import PreparedEmbedding
 from gateway.services.inference.generation import Echo, Piece, RunsRequests, check_end
 from scheduler.facts import RequestFacts
@@ -156,7 +158,9 @@ class Embedding:
         began_s: float | None = None
         while self._waiting and len(self._running) < WINDOW:
             try:
-                self._begin()
+                await loop_share.turn()
+                if self._waiting:
+                    self._begin()
             except (Overloaded, TenantLimited):
                 if self._running:
                     return
