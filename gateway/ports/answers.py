@@ -18,7 +18,8 @@ class IdempotencyStore(Protocol):
     ) -> KeyedRecord | None:
         """Make the record of a request, or take one over that expired or whose lease has passed.
 
-        None: it is the caller's to run. Otherwise what is there of it.
+        None: it is the caller's to run. Otherwise what is there of it, of an answer to another body
+        not the answer itself.
         """
         ...
 

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Row,
     and_,
     bindparam,
+    case,
     delete,
     func,
     or_,
@@ -72,9 +73,9 @@ class SqlIdempotency:
             )
             .returning(_ROW.request_id)
         )
-        found = select(_ROW.body_hash, _ROW.status, _ROW.content_type, _ROW.answer).where(
-            _named(claim)
-        )
+        # An answer may be megabytes, and is for who sends the same again alone.
+        answer = case((_ROW.body_hash == body_hash, _ROW.answer)).label("answer")
+        found = select(_ROW.body_hash, _ROW.status, _ROW.content_type, answer).where(_named(claim))
         async with self._database.tenant(claim.tenant_id, Purpose.LEDGER) as connection:
             for _ in range(_TRIES):
                 if (await connection.execute(insertion)).one_or_none() is not None:

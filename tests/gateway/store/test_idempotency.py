@@ -49,6 +49,15 @@ async def test_the_first_to_come_has_it(store: Store) -> None:
     assert await claim(store, replace(other, run_id=uuid4())) is None
 
 
+async def test_who_sends_another_body_is_handed_no_answer(store: Store) -> None:
+    """A refusal needs none of an answer's megabytes; that there is one, and of what, is told."""
+    first = claim_of(store)
+    assert await claim(store, first) is None
+    assert await store.idempotency.save(first, ANSWER)
+    told = await claim(store, claim_of(store), body_hash=b"o" * 32)
+    assert told == KeyedRecord(HASH, replace(ANSWER, sealed=None))
+
+
 async def test_a_lease_that_passed_is_taken_over_for_good(store: Store) -> None:
     """The dead process's run can then neither answer nor release, nor prolong its lease."""
     dead, heir = claim_of(store), claim_of(store)
