@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, chain
+from itertools import chain
 from typing import cast
 
 import msgspec
@@ -66,19 +66,24 @@ class TextLogprobsWriter:
         # The end token too: evaluations drop the last entry, which must not be one of the text.
         parts = (self._echoed(piece), piece.logprobs, piece.end_logprobs)
         token_ids = [entry.token_id for entry in chain(*parts[1:])]
+        offsets: list[int] = []
         if self._echo is not None:
-            token_ids = [*self._echo.token_ids, *token_ids]
+            echoed = self._echo.token_ids
+            *offsets, self._offset = self._tokens.offsets(echoed, 0, self._echo.text)
+            *more, self._offset = self._tokens.offsets(token_ids, self._offset)
+            offsets += more
+            token_ids = [*echoed, *token_ids]
             self._echo = None
+        else:
+            *offsets, self._offset = self._tokens.offsets(token_ids, self._offset)
         assert len(token_ids) == sum(map(len, parts)), "every token is scored or none"
         names = list(map(self._tokens.name, token_ids))
-        ends = list(accumulate(map(len, names), initial=self._offset))
-        self._offset = ends.pop()
         logprobs = (None if entry is None else entry.logprob for entry in chain(*parts))
         return TextLogprobs(
             tokens=names,
             token_logprobs=lazily(logprobs),
             top_logprobs=cast(list[dict[str, float] | None], lazily(map(self._top, chain(*parts)))),
-            text_offset=ends,
+            text_offset=offsets,
         )
 
     def _echoed(self, piece: Piece) -> Sequence[TokenLogprobs | None]:

@@ -6,6 +6,7 @@ would keep the interpreter from whoever computes and serves meanwhile for second
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -23,6 +24,8 @@ class _Token(NamedTuple):
     key: bytes  # the name in JSON
     before: bytes  # a chat's object up to the log-probability
     after: bytes  # and from there to its last member
+    num_chars: int  # how many characters of the text begin in it
+    is_inside: bool  # whether it goes on with one that has begun
 
 
 class SpelledTokens:
@@ -30,11 +33,27 @@ class SpelledTokens:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._bytes_of = tokenizer.token_bytes
+        self._special_id_of = tokenizer.special_id_of
         self._kept: dict[int, _Token] = {}
 
     def name(self, token_id: int) -> str:
         """Spell a token as text; where it is no whole character, as `bytes:\\xe2\\x9c`."""
         return self._token(token_id).name
+
+    def offsets(self, token_ids: Iterable[int], begin: int, text: str = "") -> list[int]:
+        """Say where in a text each token begins, the first at `begin`, and last where they end.
+
+        One that goes on with a character begins where that does. Special tokens are in a text only
+        where they are found in `text`.
+        """
+        offsets = []
+        for token in map(self._token, token_ids):
+            offsets.append(max(0, begin - token.is_inside))
+            begin += token.num_chars
+            is_special = not (token.num_chars or token.is_inside)
+            if is_special and text.startswith(token.name, begin):
+                begin += len(token.name)
+        return [*offsets, begin]
 
     def chat(self, scored: TokenLogprobs) -> msgspec.Raw:
         """Write what a chat says of a token: `TokenLogprob`."""
@@ -59,7 +78,10 @@ class SpelledTokens:
         if token is None:
             if len(self._kept) >= _MAX_KEPT:
                 self._kept.clear()
-            token = self._kept[token_id] = _spell(self._bytes_of(token_id))
+            token = _spell(self._bytes_of(token_id))
+            if self._special_id_of(token.name) == token_id:
+                token = token._replace(num_chars=0)
+            self._kept[token_id] = token
         return token
 
 
@@ -78,7 +100,15 @@ def _spell(raw: bytes) -> _Token:
     except UnicodeDecodeError:
         name = "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
     key, numbers = msgspec.json.encode(name), msgspec.json.encode(list(raw))
-    return _Token(name, key, b'{"token":%b,"logprob":' % key, b',"bytes":%b' % numbers)
+    goes_on = [byte & 0xC0 == 0x80 for byte in raw]
+    return _Token(
+        name,
+        key,
+        before=b'{"token":%b,"logprob":' % key,
+        after=b',"bytes":%b' % numbers,
+        num_chars=goes_on.count(False),
+        is_inside=goes_on[:1] == [True],
+    )
 
 
 def _numbers(scored: TokenLogprobs) -> list[bytes]:
