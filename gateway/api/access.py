@@ -83,7 +83,7 @@ class TenantOnly:
         if self._loop_share is None:
             await self._app(scope, receive, send)
             return
-        account = self._loop_share.of(principal.tenant_id)
+        account = self._loop_share.of(principal.tenant_id, principal.org_id)
         if timeline is not None:
             timeline.enter(names.TURN, time.monotonic())
         await account.turn()

@@ -9,7 +9,8 @@ what has begun holds connections and places that others need. A request whose cl
 ends as soon as it looks.
 
 Others present, a tenant's share is what these leave of `TOGETHER` and an equal part of that at
-least, but never more than `ALONE`. Nobody waits who has the loop to itself.
+least, but never more than `ALONE`. Tenants of one organisation have one such part between them: a
+tenant of none is its own. Nobody waits who has the loop to itself.
 
 Source: the generic cell rate algorithm, ATM Forum TM 4.0, in seconds of the loop.
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
@@ -58,15 +59,18 @@ class LoopShare:
         self.max_waiting = max_waiting
         self._used = _Used(clock())
         self._accounts: dict[UUID, LoopAccount] = {}
-        self._num_present = 0
+        # How many tenants are present of each organisation, and of none.
+        self._num_of: Counter[UUID] = Counter()
         self._count_at = clock()
 
-    def of(self, tenant_id: UUID) -> LoopAccount:
-        """Return a tenant's account."""
+    def of(self, tenant_id: UUID, org_id: UUID | None = None) -> LoopAccount:
+        """Return a tenant's account, once it is told in its organisation."""
         account = self._accounts.get(tenant_id)
         if account is None:
-            account = self._accounts[tenant_id] = LoopAccount(self)
-            self._num_present += 1
+            account = self._accounts[tenant_id] = LoopAccount(self, org_id or tenant_id)
+            self._num_of[account.owner_id] += 1
+        elif org_id is not None:
+            account.owner_id = org_id
         return account
 
     def charge(self, tenant_id: UUID, seconds: float) -> None:
@@ -81,20 +85,25 @@ class LoopShare:
             self._accounts = {
                 id_: one for id_, one in self._accounts.items() if one.is_present(now)
             }
-            self._num_present = len(self._accounts)
-        return self._num_present > 1
+            self._num_of = Counter(one.owner_id for one in self._accounts.values())
+        return len(self._accounts) > 1
 
-    def rate(self, own: float, now: float) -> float:
+    def rate(self, own: float, now: float, owner_id: UUID) -> float:
         """Say what part of the loop's time one of several may have that uses `own`."""
         others = self._used.rate(now) - own
-        return min(ALONE, max(TOGETHER - others, TOGETHER / self._num_present))
+        num_parts = len(self._num_of) * max(1, self._num_of[owner_id])
+        return min(ALONE, max(TOGETHER - others, TOGETHER / num_parts))
 
 
 class LoopAccount:
-    """Know what one tenant has used, and let its next thing begin when that is paid off."""
+    """Know what one tenant has used, and let its next thing begin when that is paid off.
 
-    def __init__(self, share: LoopShare) -> None:
+    `owner_id` is its organisation, or itself where it is of none.
+    """
+
+    def __init__(self, share: LoopShare, owner_id: UUID) -> None:
         self._share = share
+        self.owner_id = owner_id
         self._used = _Used(share.clock())
         self._seen_at = share.clock()
         self._paid_at = self._seen_at - _BURST_S
@@ -114,7 +123,7 @@ class LoopAccount:
         self._seen_at = now
         self._used.add(seconds, now)
         if share.note(seconds, now):
-            rate = share.rate(self._used.rate(now), now)
+            rate = share.rate(self._used.rate(now), now, self.owner_id)
             self._paid_at = max(self._paid_at, now - _BURST_S) + seconds / rate
 
     async def turn(self) -> None:

@@ -257,6 +257,20 @@ async def test_a_request_is_charged_to_its_tenant() -> None:
     await asyncio.wait_for(share.of(UUID(int=9)).turn(), 0.02)
 
 
+async def test_a_request_is_charged_within_its_organisation() -> None:
+    """Its tenant has a part of the loop with those of the same organisation, not beside them."""
+    share, org_id = LoopShare(), UUID(int=8)
+    principal = replace(PRINCIPAL, org_id=org_id)
+
+    async def answer(request: Request) -> Response:
+        return JSONResponse({})
+
+    app = with_errors([tenant_only("/", answer, Knows(principal), method="GET", loop_share=share)])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as http:
+        await http.get("/", headers={"authorization": "Bearer x"})
+    assert share.of(PRINCIPAL.tenant_id).owner_id == org_id
+
+
 async def test_more_of_a_body_is_read_once_its_tenant_may_go_on() -> None:
     """While the tenant is ahead of its share, nothing asks the connection for more."""
     share = LoopShare()

@@ -124,12 +124,27 @@ def test_shares_are_what_others_leave_and_an_equal_part(
     share.of(UUID(int=0)).charge(0.0)
     own = data.draw(st.sampled_from(used_s)) * math.exp(-0.5)
     others = sum(used_s) * math.exp(-0.5) - own
-    rate = share.rate(own, clock())
+    rate = share.rate(own, clock(), UUID(int=0))
     assert rate <= ALONE
     assert rate >= min(ALONE, TOGETHER / len(used_s)) - 1e-9
     assert rate >= min(ALONE, TOGETHER - others) - 1e-9
     if others >= TOGETHER:
         assert rate == pytest.approx(min(ALONE, TOGETHER / len(used_s)))
+
+
+async def test_tenants_of_one_organisation_have_one_part() -> None:
+    """Two hundred of one owner that use all they get leave its share to who uses little."""
+    clock = Clock()
+    share = LoopShare(clock)
+    owner, victim = UUID(int=1000), share.of(GLOBEX)
+    many = [share.of(UUID(int=number), owner) for number in range(10, 210)]
+    for _ in range(10):
+        for one in many:
+            clock.now_s += 0.005
+            one.charge(0.005)
+        victim.charge(0.003)
+        assert not _is_waiting(victim.turn())
+    assert all(_is_waiting(one.turn()) for one in many[-50:])
 
 
 async def test_only_steps_are_charged() -> None:
