@@ -213,7 +213,7 @@ def _inference(
     stack: AsyncExitStack, store: Store, books: Accounting, loop_share: LoopShare
 ) -> LeasedInference:
     """Build what runs requests, and items of batches."""
-    pool = FairPool(on_used=loop_share.charge)
+    pool = FairPool(on_used=loop_share.charge, owner_of=loop_share.owner_of)
     stack.callback(pool.close)
     constraints = Constraints()
     stack.callback(constraints.close)

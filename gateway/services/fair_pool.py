@@ -2,11 +2,12 @@
 
 What is large is decoded, rendered, tokenised and encoded here. Work waits in a queue of its tenant.
 No tenant has all threads, so that another's work need not wait for one that rests on its thread. A
-thread that is free goes to the tenant with the least running here, then to the one whose next
-work has the earliest start tag: work starts, in the time of the threads, where its tenant's last
-one ended or where the one begun last did, whichever is later. So a tenant that sends a thousand
-large bodies delays another's by what runs, not by what waits, and nobody saves time up by pausing.
-Source: start-time fair queueing, Goyal et al., SIGCOMM 1996.
+thread that is free goes to the organisation with the least running here, then to the one whose next
+work has the earliest start tag: work starts, in the time of the threads, where its last one ended
+or where the one begun last did, whichever is later. Among its tenants it goes on likewise, and of
+equals to who had a thread longest ago; a tenant of no organisation is its own. So who sends a
+thousand large bodies, as one tenant or as many, delays another's by what runs, not by what waits,
+and nobody saves time up by pausing. Source: start-time fair queueing, Goyal et al., SIGCOMM 1996.
 
 Threads: all of this runs on the event loop but the work itself. Python code in a thread lets the
 loop go on within `sys.getswitchinterval`; a single call into C that keeps the interpreter does not,
@@ -48,13 +49,14 @@ class _Work:
     done: asyncio.Future[Any]
     size_bytes: int
     rest_ratio: float
+    owner_id: UUID  # its tenant's organisation, or its tenant
 
 
 class FairPool:
     """Run work on threads; `close` once nothing more is asked of it.
 
     `clock` is read in the thread, before and after the work: what tenants are charged for, and what
-    `on_used` is told.
+    `on_used` is told. `owner_of` names a tenant's organisation, or the tenant where it is of none.
     """
 
     def __init__(
@@ -65,19 +67,26 @@ class FairPool:
         max_tenant_bytes: int = MAX_TENANT_BYTES,
         clock: Callable[[], float] = time.thread_time,
         on_used: Callable[[UUID, float], None] | None = None,
+        owner_of: Callable[[UUID], UUID] = lambda tenant_id: tenant_id,
     ) -> None:
         self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix="fair-pool")
         self._num_idle = num_threads
         self._max_running = max(1, num_threads - 1)
         self._clock = clock
         self._on_used = on_used
+        self._owner_of = owner_of
         self._waiting: dict[UUID, deque[_Work]] = {}
         self._room = SharedRoom(max_waiting_bytes, of_tenant=max_tenant_bytes)
         self._running: defaultdict[UUID, int] = defaultdict(int)
-        # Where each tenant's next work starts, in seconds of the threads' time; those in the past
-        # are forgotten.
+        self._running_of: defaultdict[UUID, int] = defaultdict(int)
+        # Where the next work of each organisation starts, and of each tenant, in seconds of the
+        # threads' time; those in the past are forgotten.
         self._start_s: dict[UUID, float] = {}
+        self._own_start_s: dict[UUID, float] = {}
         self._now_s = 0.0
+        # Which beginning was each waiting tenant's last.
+        self._num_begun = 0
+        self._begun_at: dict[UUID, int] = {}
         # Until when a tenant's next work waits, in the loop's time.
         self._rests_until_s: dict[UUID, float] = {}
         self._waker: asyncio.TimerHandle | None = None
@@ -99,7 +108,7 @@ class FairPool:
         self._check_room(tenant_id, size_bytes)
         done: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(tenant_id, deque()).append(
-            _Work(work, done, size_bytes, rest_ratio)
+            _Work(work, done, size_bytes, rest_ratio, self._owner_of(tenant_id))
         )
         self._room.take(tenant_id, size_bytes)
         self._begin()
@@ -138,9 +147,12 @@ class FairPool:
             if work.done.cancelled():
                 self._forget_idle(tenant_id)
                 continue
-            self._now_s = max(self._now_s, self._start_s.get(tenant_id, 0.0))
+            self._now_s = max(self._now_s, self._start_s.get(work.owner_id, 0.0))
             self._num_idle -= 1
             self._running[tenant_id] += 1
+            self._running_of[work.owner_id] += 1
+            self._num_begun += 1
+            self._begun_at[tenant_id] = self._num_begun
             loop = asyncio.get_running_loop()
             running = loop.run_in_executor(self._executor, self._timed, work.call)
             running.add_done_callback(partial(self._end, tenant_id, work))
@@ -174,8 +186,15 @@ class FairPool:
         """Tell whether a thread is left to others: answers that are shaped rest on theirs."""
         return self._running.get(tenant_id, 0) < self._max_running
 
-    def _turn(self, tenant_id: UUID) -> tuple[int, float]:
-        return self._running[tenant_id], max(self._start_s.get(tenant_id, 0.0), self._now_s)
+    def _turn(self, tenant_id: UUID) -> tuple[float, ...]:
+        owner_id = self._waiting[tenant_id][0].owner_id
+        return (
+            self._running_of[owner_id],
+            max(self._start_s.get(owner_id, 0.0), self._now_s),
+            self._running[tenant_id],
+            max(self._own_start_s.get(tenant_id, 0.0), self._now_s),
+            self._begun_at.get(tenant_id, 0),
+        )
 
     def _timed(self, call: Callable[[], R]) -> tuple[R | None, Exception | None, float]:
         began_s = self._clock()
@@ -187,14 +206,15 @@ class FairPool:
     def _end(self, tenant_id: UUID, work: _Work, ran: asyncio.Future[Any]) -> None:
         self._num_idle += 1
         self._running[tenant_id] -= 1
+        self._running_of[work.owner_id] -= 1
         if ran.cancelled():
             work.done.cancel()
             return
         result, error, took_s = ran.result()
         if self._on_used is not None:
             self._on_used(tenant_id, took_s)
-        began_s = max(self._start_s.get(tenant_id, 0.0), self._now_s)
-        self._start_s[tenant_id] = began_s + took_s
+        for start_s, whose in ((self._start_s, work.owner_id), (self._own_start_s, tenant_id)):
+            start_s[whose] = max(start_s.get(whose, 0.0), self._now_s) + took_s
         if work.rest_ratio:
             rest_s = work.rest_ratio * took_s
             self._rests_until_s[tenant_id] = asyncio.get_running_loop().time() + rest_s
@@ -211,4 +231,10 @@ class FairPool:
         if tenant_id in self._waiting or self._running[tenant_id]:
             return
         self._running.pop(tenant_id, None)
-        self._start_s = {tenant: at for tenant, at in self._start_s.items() if at > self._now_s}
+        self._begun_at.pop(tenant_id, None)
+        self._running_of = defaultdict(int, {o: n for o, n in self._running_of.items() if n})
+        self._start_s = self._ahead(self._start_s)
+        self._own_start_s = self._ahead(self._own_start_s)
+
+    def _ahead(self, start_s: dict[UUID, float]) -> dict[UUID, float]:
+        return {whose: at for whose, at in start_s.items() if at > self._now_s}

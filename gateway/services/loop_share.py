@@ -73,6 +73,11 @@ class LoopShare:
             account.owner_id = org_id
         return account
 
+    def owner_of(self, tenant_id: UUID) -> UUID:
+        """Name a tenant's organisation, or the tenant where it is of none or was never told of."""
+        account = self._accounts.get(tenant_id)
+        return tenant_id if account is None else account.owner_id
+
     def charge(self, tenant_id: UUID, seconds: float) -> None:
         """Count what a tenant's work has just taken on a thread."""
         self.of(tenant_id).charge(seconds)

@@ -69,6 +69,28 @@ async def test_a_tenants_thousand_delay_another_by_what_runs() -> None:
     pool.close()
 
 
+async def test_many_tenants_of_one_owner_delay_another_by_what_runs() -> None:
+    """An organisation has one turn, however many of its tenants wait, and they take turns in it."""
+    work, owner = Work(), UUID(int=100)
+    pool = FairPool(
+        1, clock=work.clock, owner_of=lambda one: owner if one.int in range(10, 20) else one
+    )
+    theirs = [
+        asyncio.create_task(pool.run(UUID(int=tenant), work.of(f"{tenant}")))
+        for tenant in range(10, 14)
+        for _ in range(3)
+    ]
+    await _settle(*theirs)
+    mine = [asyncio.create_task(pool.run(GLOBEX, work.of("g"))) for _ in range(3)]
+    await _settle(*mine)
+    work.gate.set()
+    await asyncio.gather(*theirs, *mine)
+    assert [at for at, name in enumerate(work.ran) if name == "g"] == [1, 3, 5]
+    rounds = [name for name in work.ran if name != "g"]
+    assert all(set(rounds[at : at + 4]) == {"10", "11", "12", "13"} for at in (0, 4, 8))
+    pool.close()
+
+
 async def test_threads_are_shared_by_time_and_not_by_number() -> None:
     """A tenant whose work takes three times as long has a third as much of it done."""
     work = Work()

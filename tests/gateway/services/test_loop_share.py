@@ -145,6 +145,8 @@ async def test_tenants_of_one_organisation_have_one_part() -> None:
         victim.charge(0.003)
         assert not _is_waiting(victim.turn())
     assert all(_is_waiting(one.turn()) for one in many[-50:])
+    assert share.owner_of(UUID(int=10)) == owner
+    assert share.owner_of(GLOBEX) == GLOBEX
 
 
 async def test_only_steps_are_charged() -> None:
