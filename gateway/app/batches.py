@@ -23,6 +23,7 @@ from gateway.services.health import OverloadWatch
 from gateway.services.inference import ModelRegistry
 from gateway.services.ledger import PriceBook
 from gateway.services.loop_share import LoopShare
+from gateway.services.served_names import ServedNames
 from gateway.settings import Settings
 from gateway.store import Store
 
@@ -59,9 +60,21 @@ async def open_batches(
         max_items=MAX_OPEN_ITEMS, max_enqueued_tokens=settings.batch_enqueued_tokens
     )
     steps, storage = store.batch_steps, store.file_storage
+    names = ServedNames(
+        (name for model in models for name in (model.name, *model.aliases)), store.replica_rates
+    )
+    await stack.enter_async_context(names.running())
     upkeep = BatchUpkeep(
         steps,
-        Validator(steps, storage, models, prices, pool, bounds=bounds),
+        Validator(
+            steps,
+            storage,
+            models,
+            prices,
+            pool,
+            bounds=bounds,
+            may_be_elsewhere=names.may_be_elsewhere,
+        ),
         Finalizer(steps, storage),
         on_started=on_started,
     )

@@ -190,8 +190,13 @@ class BatchSteps(Protocol):
         """Say which steps would find something to do: one question for all of them."""
         ...
 
-    async def to_validate(self, limit: int, *, lease_s: float) -> Sequence[Batch]:
-        """Hand out batches to validate; nobody else gets them while the lease lasts."""
+    async def to_validate(
+        self, limit: int, *, lease_s: float, left: Collection[UUID] = ()
+    ) -> Sequence[Batch]:
+        """Hand out batches to validate, none that is `left` to other processes.
+
+        Nobody else gets them while the lease lasts.
+        """
         ...
 
     async def hold(self, batch_id: UUID, *, lease_s: float) -> bool:

@@ -154,12 +154,12 @@ class QuotaCounters(Protocol):
 
 
 class ReplicaRates(Protocol):
-    """Carry what replicas of a model tell each other."""
+    """Carry what gateways tell each other."""
 
     async def exchange(
-        self, model: str, replica: str, said: bytes, *, life_s: float
+        self, topic: str, replica: str, said: bytes, *, life_s: float
     ) -> Sequence[bytes]:
-        """Say something of a model for so long, and return what others say of it now.
+        """Say something of a topic for so long, and return what others say of it now.
 
         Raises: `CountersUnavailable`.
         """

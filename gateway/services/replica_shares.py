@@ -89,7 +89,7 @@ class ReplicaShares:
             said = [_Said(*account, rate) for account, rate in model.service.rates().items()]
             try:
                 heard = await self._rates.exchange(
-                    model.name, self._replica, _encoder.encode(said), life_s=LIFE_S
+                    f"rates:{model.name}", self._replica, _encoder.encode(said), life_s=LIFE_S
                 )
             except CountersUnavailable as exc:
                 if not self._is_cut_off:

@@ -7,8 +7,9 @@ are overwritten with what they were, files are seen with the end of the batch, a
 left by one of them.
 
 One batch of a tenant at a time is validated, and one finalised, whatever gateways there are: the
-others of its wait, and nobody else. Tenants take turns: of those that a gateway has served before,
-`:served`, whose turn is longest ago is next. Of one's, what was tried comes after what was not.
+others of its wait, and nobody else. What a gateway has left to others, `:left`, it passes over
+until one of these has it. Tenants take turns: of those that a gateway has served before, `:served`,
+whose turn is longest ago is next. Of one's, what was tried comes after what was not.
 
 Whoever locks items and their batch locks the items first, as storing results does.
 """
@@ -51,6 +52,7 @@ TO_VALIDATE: Final = text(
         ) AS nth
         FROM batches WHERE ended_at IS NULL AND state = 'validating'
             AND expires_at > clock_timestamp()
+            AND (id <> ALL(CAST(:left AS uuid[])) OR lease_until > now())
     ),
     free AS MATERIALIZED (
         SELECT batches.id FROM batches JOIN ranked USING (id)

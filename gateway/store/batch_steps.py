@@ -68,8 +68,10 @@ class SqlBatchSteps:
             found = (await connection.execute(statements.DUE)).one()._mapping
             return [step for step in BatchStep if found[step]]
 
-    async def to_validate(self, limit: int, *, lease_s: float) -> Sequence[Batch]:
-        return await self._taken(self._to_validate, limit, lease_s)
+    async def to_validate(
+        self, limit: int, *, lease_s: float, left: Collection[UUID] = ()
+    ) -> Sequence[Batch]:
+        return await self._taken(self._to_validate, limit, lease_s, left=list(left))
 
     async def hold(self, batch_id: UUID, *, lease_s: float) -> bool:
         async with self._database.platform(Purpose.LEDGER) as connection:
@@ -188,8 +190,10 @@ class SqlBatchSteps:
             await delete_items(connection, [batch_id])
             return True
 
-    async def _taken(self, turns: _Turns, limit: int, lease_s: float) -> Sequence[Batch]:
-        given = {"limit": limit, "lease_s": lease_s, "served": list(turns.served)}
+    async def _taken(
+        self, turns: _Turns, limit: int, lease_s: float, **more: object
+    ) -> Sequence[Batch]:
+        given = {"limit": limit, "lease_s": lease_s, "served": list(turns.served), **more}
         async with self._database.platform(Purpose.LEDGER) as connection:
             rows = await connection.execute(turns.statement, given)
             found = [batch_of(row) for row in rows]

@@ -1,4 +1,4 @@
-"""What replicas of a model tell each other, in one hash of Redis a model.
+"""What gateways tell each other, in one hash of Redis a topic, as the rates of a model are.
 
 One script puts down what a replica says and returns what the others said lately, by the server's
 clock; what is older is dropped by whoever comes next. Its cost is the number of replicas, each with
@@ -42,9 +42,9 @@ class RedisReplicaRates:
         self._redis = redis
 
     async def exchange(
-        self, model: str, replica: str, said: bytes, *, life_s: float
+        self, topic: str, replica: str, said: bytes, *, life_s: float
     ) -> Sequence[bytes]:
-        key, life_ms = f"sluice:rates:{model}", round(life_s * 1000)
+        key, life_ms = f"sluice:{topic}", round(life_s * 1000)
         try:
             others: list[bytes] = await self._redis.eval(_EXCHANGE, 1, key, replica, life_ms, said)
         except (RedisError, OSError, RuntimeError) as exc:

@@ -11,7 +11,7 @@ share more are closer. Nothing here is one long call: it runs on threads beside 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Final
 
 from gateway.domain.batch import LineError, NewItem
@@ -22,6 +22,8 @@ MAX_ITEMS: Final = 50_000
 MAX_ERRORS: Final = 100
 # Blank lines are none of the items, but each is looked at.
 MAX_LINES: Final = 1_000_000
+# No model has a longer name, and a line may have one of 4 MiB.
+_MAX_NAME_CHARS: Final = 1_000
 _HEAD_BYTES: Final = (128, 512, 2048, 8192)
 
 
@@ -33,6 +35,7 @@ class BatchInput:
         self._resolve = resolve
         self._lines = InputLines()
         self.errors: list[LineError] = []
+        self.lacking: set[str] = set()
         self.is_over = False
         self._models: dict[str, str] = {}
         self._seen: dict[int, int] = {}
@@ -43,8 +46,13 @@ class BatchInput:
 
     @property
     def models(self) -> Sequence[str]:
-        """Name the models that are asked for."""
+        """Name the models that are asked for, and were found."""
         return sorted(set(self._models.values()))
+
+    @property
+    def names(self) -> Set[str]:
+        """Return all names that are asked for, those that are `lacking` too."""
+        return self._models.keys() | self.lacking
 
     def feed(self, chunk: bytes) -> None:
         """Read on; once `is_over` nothing more is of interest."""
@@ -90,6 +98,7 @@ class BatchInput:
         if line.model not in self._models:
             name = self._resolve(line.model)
             if name is None:
+                self.lacking.add(line.model[:_MAX_NAME_CHARS])
                 shown = line.model[:100]
                 raise BadLine(
                     "model_not_found",

@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
+from uuid import UUID
 
 from gateway.background import Background
 from gateway.domain.batch import Batch, BatchStep
@@ -21,7 +23,7 @@ from gateway.errors import StorageUnavailable, StoreUnavailable
 from gateway.ports import BatchSteps
 from gateway.services.batches.finalizer import Finalizer
 from gateway.services.batches.hold import LEASE_S
-from gateway.services.batches.validation import Validator
+from gateway.services.batches.validation import LeftToOthers, Validator
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class BatchUpkeep:
         *,
         poll_s: float = POLL_S,
         on_started: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`on_started` is told that there may be items to run."""
         self._steps = steps
@@ -49,6 +52,9 @@ class BatchUpkeep:
         self._finalizer = finalizer
         self._poll_s = poll_s
         self._on_started = on_started
+        self._clock = clock
+        # What others may validate, and until when they alone are to try.
+        self._left: dict[UUID, float] = {}
         self._wakes: dict[BatchStep, list[asyncio.Event]] = {step: [] for step in BatchStep}
 
     def wake(self) -> None:
@@ -61,7 +67,7 @@ class BatchUpkeep:
 
     async def validate(self) -> None:
         """Validate one batch after the other while any waits for it. Raises: `StoreUnavailable`."""
-        while batches := await self._steps.to_validate(1, lease_s=LEASE_S):
+        while batches := await self._steps.to_validate(1, lease_s=LEASE_S, left=self._left_now()):
             await self._tried(self._validator.validate, batches[0])
             self._on_started()
 
@@ -104,12 +110,23 @@ class BatchUpkeep:
 
     async def _tried(self, do: Callable[[Batch], Awaitable[None]], batch: Batch) -> None:
         """Do it; what fails is tried again in a while, and holds up no other tenant."""
+        retry_s = RETRY_S
         try:
             await do(batch)
             return
+        except LeftToOthers as exc:
+            logger.warning("batch %s left to other processes: %s", batch.id, exc)
+            self._left[batch.id] = self._clock() + RETRY_S
+            retry_s = 0.0
         except _OUTAGES as exc:
             logger.warning("batch %s put off: %s", batch.id, exc)
         except Exception:
             logger.exception("batch %s failed to move on from %s", batch.id, batch.state)
         with contextlib.suppress(StoreUnavailable):
-            await self._steps.hold(batch.id, lease_s=RETRY_S)
+            await self._steps.hold(batch.id, lease_s=retry_s)
+
+    def _left_now(self) -> Collection[UUID]:
+        """Return what is left to others for now."""
+        now_s = self._clock()
+        self._left = {batch_id: at for batch_id, at in self._left.items() if at > now_s}
+        return list(self._left)

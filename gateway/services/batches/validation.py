@@ -7,14 +7,15 @@ is one chunk. Items are added once all lines are good, some hundreds at a time, 
 once the batch starts.
 
 Failures: where a store or the storage is away, the batch is validated again once its lease has
-passed, by whoever asks next; items that are there already are overwritten. So it is where the input
-is not in this process's storage, as where that is not mounted: another may well find it.
+passed, by whoever asks next; items that are there already are overwritten. What only this process
+lacks is left to the others at once: an input that is not in its storage, as where that is not
+mounted, and models that another gateway of the store serves.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from itertools import islice
@@ -24,7 +25,6 @@ from gateway.domain.batch import Batch, BatchBounds, LineError, NewItem
 from gateway.errors import (
     EnqueuedTokensExceeded,
     ModelNotFound,
-    StorageUnavailable,
     StoredFileMissing,
 )
 from gateway.ports import BatchSteps, Clock, FileStorage
@@ -45,6 +45,10 @@ _ADD_REST_RATIO: Final = 1.0
 _GONE_AFTER_S: Final = 300.0
 
 
+class LeftToOthers(Exception):
+    """Say why a batch is not for this process to validate, and may be for another."""
+
+
 class Validator:
     """Validate batches, with what holds for all of them."""
 
@@ -57,33 +61,38 @@ class Validator:
         pool: FairPool,
         *,
         bounds: BatchBounds,
+        may_be_elsewhere: Callable[[Collection[str]], bool] = lambda names: False,
         clock: Clock = time,
     ) -> None:
+        """`may_be_elsewhere` tells of names whether one other gateway may serve all of them."""
         self._steps = steps
         self._storage = storage
         self._models = models
         self._prices = prices
         self._pool = pool
         self._bounds = bounds
+        self._may_be_elsewhere = may_be_elsewhere
         self._clock = clock
 
     async def validate(self, batch: Batch) -> None:
         """Start a batch that was handed out, or fail it with what is wrong with its input.
 
-        Raises: `StoreUnavailable`, `StorageUnavailable`: it is to be done again.
+        Raises: `LeftToOthers`; `StoreUnavailable`, `StorageUnavailable`: it is to be done again.
         """
         held = Hold(self._steps, batch.id, self._clock)
         try:
             asked = await self._read(batch, held)
             if asked is None:
                 return
+            if asked.lacking and self._may_be_elsewhere(asked.names):
+                raise LeftToOthers("another gateway may serve its models")
             errors = asked.errors
             if not errors and await self._start(batch, asked, held):
                 return
         except StoredFileMissing as exc:
             if self._clock.time() - batch.created_at.timestamp() < _GONE_AFTER_S:
-                raise StorageUnavailable(
-                    detail=f"{exc.detail}: SLUICE_FILE_STORAGE is to be the same for all processes"
+                raise LeftToOthers(
+                    f"{exc.detail}: SLUICE_FILE_STORAGE is to be the same for all processes"
                 ) from exc
             errors = [LineError("file_not_found", "The input file is gone.", param="input_file_id")]
         except EnqueuedTokensExceeded as exc:

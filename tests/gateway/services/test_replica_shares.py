@@ -49,13 +49,13 @@ class FakeRates:
         self.lives_s: set[float] = set()
 
     async def exchange(
-        self, model: str, replica: str, said: bytes, *, life_s: float
+        self, topic: str, replica: str, said: bytes, *, life_s: float
     ) -> Sequence[bytes]:
         if self.is_away:
             raise CountersUnavailable(detail="away")
         self.lives_s.add(life_s)
-        self.said[model, replica] = said
-        return [v for (m, r), v in self.said.items() if m == model and r != replica]
+        self.said[topic, replica] = said
+        return [v for (t, r), v in self.said.items() if t == topic and r != replica]
 
 
 async def test_each_hears_what_the_others_serve_of_its_model() -> None:
@@ -85,9 +85,9 @@ async def test_who_is_alone_leans_on_nobody() -> None:
     sharing = ReplicaShares([mine], carried)
     await sharing.round()
     assert mine.service.leaned == []
-    carried.said["m", "other"] = msgspec.msgpack.encode([(1, "", "acme", 4.0)])
+    carried.said["rates:m", "other"] = msgspec.msgpack.encode([(1, "", "acme", 4.0)])
     await sharing.round()
-    del carried.said["m", "other"]
+    del carried.said["rates:m", "other"]
     await sharing.round()
     assert mine.service.leaned == [({MINE: 4.0}, 2), ({}, 1)]
 
@@ -95,7 +95,7 @@ async def test_who_is_alone_leans_on_nobody() -> None:
 async def test_cut_off_it_shares_what_comes_to_itself(caplog: pytest.LogCaptureFixture) -> None:
     """Without Redis weights go back to what they are, and the log has it once."""
     carried, clock = FakeRates(), ManualClock()
-    carried.said["m", "other"] = msgspec.msgpack.encode([(1, "", "acme", 4.0)])
+    carried.said["rates:m", "other"] = msgspec.msgpack.encode([(1, "", "acme", 4.0)])
     mine = FakeModel("m", {MINE: 1.0})
     sharing = ReplicaShares([mine], carried, clock=clock)
     await sharing.round()
@@ -110,7 +110,7 @@ async def test_cut_off_it_shares_what_comes_to_itself(caplog: pytest.LogCaptureF
 async def test_what_was_said_holds_for_a_while_without_redis() -> None:
     """A round that fails brings no weights back; what takes ten rounds to find would be lost."""
     carried, clock = FakeRates(), ManualClock()
-    carried.said["m", "other"] = msgspec.msgpack.encode([(1, "", "acme", 4.0)])
+    carried.said["rates:m", "other"] = msgspec.msgpack.encode([(1, "", "acme", 4.0)])
     mine = FakeModel("m", {MINE: 1.0})
     sharing = ReplicaShares([mine], carried, clock=clock)
     for carried.is_away, clock.now in ((False, 0.0), (True, 1.0), (False, 2.0), (True, 3.0)):
@@ -134,7 +134,7 @@ async def test_what_was_said_holds_for_a_while_without_redis() -> None:
 async def test_what_is_not_understood_counts_for_nothing(said: bytes) -> None:
     """What another release may say, or somebody wrote there, changes no weight."""
     carried = FakeRates()
-    carried.said["m", "other"] = said
+    carried.said["rates:m", "other"] = said
     mine = FakeModel("m", {MINE: 1.0})
     await ReplicaShares([mine], carried).round()
     assert mine.service.leaned == [({}, 2)]

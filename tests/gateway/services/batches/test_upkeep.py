@@ -15,6 +15,7 @@ from uuid import UUID
 
 import pytest
 
+from fakes import ManualClock
 from gateway.domain.admin import SYSTEM
 from gateway.domain.batch import Batch, BatchBounds, BatchState
 from gateway.domain.files import Written
@@ -22,6 +23,7 @@ from gateway.domain.price import ANY_MODEL, PriceDraft
 from gateway.errors import StorageUnavailable
 from gateway.ports import BatchSteps
 from gateway.services.batches import BatchUpkeep, Finalizer
+from gateway.services.batches.upkeep import RETRY_S
 from gateway.store.batch_steps import SqlBatchSteps
 from gateway.store.file_storage import DirectoryStorage
 from tests.gateway.services.batches.world import World, by_line, requests
@@ -175,9 +177,34 @@ async def test_an_input_that_another_process_has_is_left_to_it(
     assert (await world.seen(batch)).state is BatchState.VALIDATING
     assert "SLUICE_FILE_STORAGE is to be the same" in caplog.text
     world.storage = whole
-    await world.store.batch_steps.hold(batch.id, lease_s=0)
     await world.upkeep().validate()
     assert (await world.seen(batch)).state is BatchState.IN_PROGRESS
+
+
+async def test_models_of_another_gateway_are_left_to_it(world: World) -> None:
+    """Who lacks the model passes the batch over, and goes on with the tenant's others."""
+    lacks = world.upkeep(model="other", elsewhere=lambda names: set(names) == {"sim"})
+    batch, mistyped = await world.submit(requests(1)), await world.submit(requests(1, model="smi"))
+    await lacks.validate()
+    assert (await world.seen(batch)).state is BatchState.VALIDATING
+    [error] = (await world.seen(mistyped)).errors
+    assert error.code == "model_not_found"
+    await world.upkeep().validate()
+    assert (await world.seen(batch)).state is BatchState.IN_PROGRESS
+
+
+async def test_what_is_left_to_others_is_tried_again_once_nobody_has_it(world: World) -> None:
+    """After ten seconds, and then it fails as any: the gateway that had the model is gone."""
+    served, clock = {"sim"}, ManualClock()
+    lacks = world.upkeep(model="other", elsewhere=served.issuperset, clock=clock)
+    batch = await world.submit(requests(1))
+    await lacks.validate()
+    served.clear()
+    await lacks.validate()
+    assert (await world.seen(batch)).state is BatchState.VALIDATING
+    clock.now += RETRY_S
+    await lacks.validate()
+    assert (await world.seen(batch)).state is BatchState.FAILED
 
 
 async def test_an_input_that_is_gone_fails_the_batch(world: World) -> None:

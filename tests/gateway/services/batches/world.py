@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -31,10 +31,13 @@ ENDPOINT = "/v1/completions"
 class OneModel:
     """Serve one model, by its name alone."""
 
+    def __init__(self, name: str = MODEL) -> None:
+        self._name = name
+
     def get(self, name: str) -> ServedModel:
-        if name != MODEL:
+        if name != self._name:
             raise ModelNotFound
-        return cast(ServedModel, type("Named", (), {"name": MODEL}))
+        return cast(ServedModel, type("Named", (), {"name": name}))
 
 
 @dataclass(slots=True)
@@ -46,11 +49,25 @@ class World:
     pool: FairPool
     bounds: BatchBounds = field(default_factory=BatchBounds)
 
-    def upkeep(self, **more: Any) -> BatchUpkeep:
-        """Make what a gateway moves batches on with."""
+    def upkeep(
+        self,
+        *,
+        model: str = MODEL,
+        elsewhere: Callable[[Collection[str]], bool] = lambda names: False,
+        **more: Any,
+    ) -> BatchUpkeep:
+        """Make what a gateway that serves a model moves batches on with."""
         steps = self.store.batch_steps
-        models, prices = cast(ModelRegistry, OneModel()), PriceBook(self.store.prices)
-        validator = Validator(steps, self.storage, models, prices, self.pool, bounds=self.bounds)
+        models, prices = cast(ModelRegistry, OneModel(model)), PriceBook(self.store.prices)
+        validator = Validator(
+            steps,
+            self.storage,
+            models,
+            prices,
+            self.pool,
+            bounds=self.bounds,
+            may_be_elsewhere=elsewhere,
+        )
         return BatchUpkeep(steps, validator, Finalizer(steps, self.storage), **more)
 
     def service(self) -> BatchService:
