@@ -11,7 +11,9 @@ for its own length only, with the effect of `SET LOCAL ROLE`:
 Each takes a connection of what it is for (`Purpose`, see `pools`); what names no purpose is for
 settings.
 
-A transaction commits when its block ends and rolls back on an exception. Errors that say how the
+A transaction commits when its block ends and rolls back on an exception. To step down is nothing
+that takes a server time, so one that has not done so in `ANSWER_S`, a connection's opening and the
+wait for one included, is away, however long what is asked next may take. Errors that say how the
 server is (away, starting, full, too slow: `sql_faults` has the table) become `StoreUnavailable`;
 errors of a statement pass as they are.
 """
@@ -22,7 +24,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
@@ -39,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 APP_ROLE, PLATFORM_ROLE = "sluice_app", "sluice_platform"
 
+ANSWER_S = 7.0
 _ASK_AGAIN_S = 0.2
 _PORT = re.compile(r":\d+$", re.ASCII)
 
@@ -51,8 +54,11 @@ STEP_DOWN = text(
 class Database:
     """Hold the pools of connections to one PostgreSQL database."""
 
-    def __init__(self, url: str, rules: Mapping[Purpose, PoolRules] = RULES) -> None:
+    def __init__(
+        self, url: str, rules: Mapping[Purpose, PoolRules] = RULES, *, answer_s: float = ANSWER_S
+    ) -> None:
         dsn = plain_url(url)
+        self._answer_s = answer_s
         self._pools = {purpose: open_pool(dsn, purpose, rules[purpose]) for purpose in Purpose}
 
     @asynccontextmanager
@@ -64,15 +70,13 @@ class Database:
     @asynccontextmanager
     async def platform(self, purpose: Purpose = Purpose.SETTINGS) -> AsyncIterator[AsyncConnection]:
         """Open a transaction that sees every tenant. Raises: `StoreUnavailable`."""
-        async with self._begun(purpose) as connection:
-            await connection.execute(STEP_DOWN, {"role": PLATFORM_ROLE, "tenant_id": ""})
+        async with self._begun(purpose, PLATFORM_ROLE) as connection:
             yield connection
 
     @asynccontextmanager
     async def snapshot(self, purpose: Purpose) -> AsyncIterator[AsyncConnection]:
         """Open a transaction as `platform`, whose queries all see the same moment."""
-        async with self._begun(purpose, "REPEATABLE READ") as connection:
-            await connection.execute(STEP_DOWN, {"role": PLATFORM_ROLE, "tenant_id": ""})
+        async with self._begun(purpose, PLATFORM_ROLE, is_snapshot=True) as connection:
             yield connection
 
     @asynccontextmanager
@@ -80,8 +84,7 @@ class Database:
         self, tenant_id: UUID, purpose: Purpose = Purpose.SETTINGS
     ) -> AsyncIterator[AsyncConnection]:
         """Open a transaction that sees one tenant. Raises: `StoreUnavailable`."""
-        async with self._begun(purpose) as connection:
-            await connection.execute(STEP_DOWN, {"role": APP_ROLE, "tenant_id": str(tenant_id)})
+        async with self._begun(purpose, APP_ROLE, str(tenant_id)) as connection:
             yield connection
 
     async def close(self) -> None:
@@ -91,15 +94,24 @@ class Database:
 
     @asynccontextmanager
     async def _begun(
-        self, purpose: Purpose, isolation_level: str = "READ COMMITTED"
+        self,
+        purpose: Purpose,
+        role: str | None = None,
+        tenant_id: str = "",
+        *,
+        is_snapshot: bool = False,
     ) -> AsyncIterator[AsyncConnection]:
         try:
-            async with self._pools[purpose].connect() as connection:
-                if isolation_level != "READ COMMITTED":
-                    # Until it goes back to its pool.
-                    await connection.execution_options(isolation_level=isolation_level)
-                async with connection.begin():
-                    yield connection
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout(self._answer_s):
+                    connection = await stack.enter_async_context(self._pools[purpose].connect())
+                    if is_snapshot:
+                        # Until it goes back to its pool.
+                        await connection.execution_options(isolation_level="REPEATABLE READ")
+                    await stack.enter_async_context(connection.begin())
+                    if role is not None:
+                        await connection.execute(STEP_DOWN, {"role": role, "tenant_id": tenant_id})
+                yield connection
         except (DBAPIError, asyncpg.PostgresError, *SILENCE) as exc:
             fault = fault_of(exc)
             if fault is None:

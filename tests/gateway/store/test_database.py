@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from gateway.errors import StoreUnavailable
 from gateway.store import Store
 from gateway.store.database import Database, plain_url
 from gateway.store.embedded import EmbeddedServers
-from gateway.store.pools import Purpose
+from gateway.store.pools import RULES, Purpose
 from gateway.store.tables import admin_tokens, key_secrets, keys, organisations, tenants
+from tests.faults.postgres import PostgresProxy
+from tests.faults.proxy import Fault
 
 pytestmark = pytest.mark.anyio
 
@@ -106,6 +109,23 @@ async def test_a_server_that_is_gone_is_store_unavailable(tmp_path: Path) -> Non
         async with database.platform():
             pass
     await database.close()
+
+
+async def test_a_server_that_says_nothing_is_away_soon(database_url: str) -> None:
+    """However long its statements may take; what hangs is not used again once it answers."""
+    async with PostgresProxy(database_url) as proxy:
+        database = Database(proxy.url, answer_s=1.0)
+        async with database.platform(Purpose.LEDGER) as connection:
+            await connection.execute(text("SELECT 1"))
+        proxy.fault = Fault(blackhole=True)
+        async with asyncio.timeout(RULES[Purpose.LEDGER].statement_s / 2):
+            with pytest.raises(StoreUnavailable):
+                async with database.platform(Purpose.LEDGER):
+                    pass
+        proxy.fault = Fault()
+        async with database.platform(Purpose.LEDGER) as connection:
+            assert await connection.scalar(text("SELECT 1")) == 1
+        await database.close()
 
 
 @pytest.mark.parametrize(
