@@ -205,7 +205,9 @@ async def _follow_changes(
     await stack.enter_async_context(key_watch.running())
     # What runs on a dead key first: the other waits for the database.
     changes = [key_watch.keys_changed, prices.refresh]
-    upkeep = AuthUpkeep(auth, store.keys, store.auth_epoch, on_change=changes)
+    upkeep = AuthUpkeep(
+        auth, store.keys, store.auth_epoch, on_change=changes, on_ended=key_watch.end
+    )
     await stack.enter_async_context(upkeep.running())
 
 

@@ -24,7 +24,7 @@ from gateway.errors import InvalidRequest, NotFound
 from gateway.ports import AuthEpoch, Clock, KeyStore
 from gateway.services.admin.ceilings import check_key
 from gateway.services.admin.tenants import TenantService, require_name
-from gateway.services.auth import Authenticator, checked_cidrs, checked_models
+from gateway.services.auth import Authenticator, checked_cidrs, checked_models, tell_ended
 
 EXPIRES_IN_S_MAX: Final = 100 * 366 * 86_400
 GRACE_S: Final = 86_400.0
@@ -174,7 +174,8 @@ class KeyService:
     async def revoke(self, actor: Actor, key_id: str, *, within: UUID | None = None) -> ApiKey:
         """End a key, named by its id or kid, at once. Raises: `NotFound`."""
         key = _found(await self._keys.revoke(actor, await self._ref(key_id, within)))
-        await self._forget(key)
+        self._authenticator.forget(key.kid)
+        await tell_ended(self._epoch, key.kid)
         return key
 
     async def _ref(self, key_id: str, within: UUID | None) -> KeyRef:

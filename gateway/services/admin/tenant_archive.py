@@ -11,7 +11,7 @@ from gateway.domain.admin import Actor
 from gateway.domain.tenant_archive import ArchivedTenant
 from gateway.ports import AuthEpoch, OrganisationStore, TenantArchiveStore
 from gateway.services.admin.tenants import no_tenant
-from gateway.services.auth import AdminAuthenticator, Authenticator
+from gateway.services.auth import AdminAuthenticator, Authenticator, tell_ended
 
 
 class TenantArchive:
@@ -49,7 +49,7 @@ class TenantArchive:
         self._authenticator.forget_tenant(done.tenant.id)
         for kid in done.ended_tokens:
             self._admin_authenticator.forget(kid)
-        await self._epoch.advance(str(done.tenant.id))
+        await tell_ended(self._epoch, str(done.tenant.id))
         if done.ended_tokens:
             await self._admin_epoch.advance()
         return done

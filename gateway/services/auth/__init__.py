@@ -5,7 +5,7 @@ from gateway.services.auth.authenticator import Authenticator
 from gateway.services.auth.failures import Failures
 from gateway.services.auth.issued import IssuedTokens
 from gateway.services.auth.key_scopes import admits, checked_cidrs, checked_models
-from gateway.services.auth.upkeep import AuthUpkeep
+from gateway.services.auth.upkeep import AuthUpkeep, tell_ended
 
 __all__ = [
     "AdminAuthenticator",
@@ -16,4 +16,5 @@ __all__ = [
     "admits",
     "checked_cidrs",
     "checked_models",
+    "tell_ended",
 ]

@@ -5,7 +5,9 @@ changed, or all where that is not told, and others that keep what administrators
 So what one tenant changes is no matter of another's keys, which only the cache knows while the
 database is away. An epoch that cannot be read changes nothing (the cache's life is the bound then).
 One that went back was lost with all that Redis held: then what is
-cached is doubted, and not dropped, as the database may be away too. Another task writes
+cached is doubted, and not dropped, as the database may be away too. What has ended for good, a key
+that was revoked or a tenant's all, is named as that besides: what runs on it is ended without a
+question to the database, which this process may be the one that does not reach. Another task writes
 `last_used_at` in one statement for all keys, at most once a minute for each.
 """
 
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from uuid import UUID
@@ -27,8 +29,16 @@ from gateway.services.auth.authenticator import Authenticator
 EPOCH_INTERVAL_S = 0.5
 USED_INTERVAL_S = 5.0
 _USED_PER_KEY_S = 60.0
+_ENDED = "ended:"
 
 log = logging.getLogger(__name__)
+
+
+async def tell_ended(epoch: AuthEpoch, name: str) -> None:
+    """Tell all processes that a key, by its kid, or a tenant, by its id, has ended for good."""
+    await epoch.advance(name)
+    # Apart, as processes of an older release know the name alone.
+    await epoch.advance(_ENDED + name)
 
 
 class AuthUpkeep:
@@ -42,6 +52,7 @@ class AuthUpkeep:
         clock: Clock = time,
         *,
         on_change: Sequence[Callable[[], Awaitable[None]]] = (),
+        on_ended: Callable[[Collection[str]], None] = lambda names: None,
         epoch_interval_s: float = EPOCH_INTERVAL_S,
         used_interval_s: float = USED_INTERVAL_S,
     ) -> None:
@@ -50,6 +61,7 @@ class AuthUpkeep:
         self._epoch = epoch
         self._clock = clock
         self._on_change = on_change
+        self._on_ended = on_ended
         self._epoch_interval_s = epoch_interval_s
         self._used_interval_s = used_interval_s
         self._seen_epoch: int | None = None
@@ -80,7 +92,9 @@ class AuthUpkeep:
         if seen is None:
             return
         if epoch > seen:
-            self._authenticator.forget_changed(await self._epoch.changed(seen, epoch))
+            names = await self._epoch.changed(seen, epoch)
+            self._authenticator.forget_changed(names)
+            self._on_ended({n.removeprefix(_ENDED) for n in names or () if n.startswith(_ENDED)})
         else:
             self._authenticator.doubt_all()
         for refresh in self._on_change:

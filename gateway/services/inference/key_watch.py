@@ -2,7 +2,8 @@
 
 A key that ends is refused at its next request by the authentication; what it has running is found
 here: when the epoch of keys moves (within a second, in every process), and every five seconds in
-any case, so that Redis may be away.
+any case, so that Redis may be away. What the epoch names as ended is ended at once, so that the
+database may be.
 """
 
 from __future__ import annotations
@@ -50,6 +51,13 @@ class KeyWatch:
         """Look soon: some key or tenant was changed."""
         self._changed.set()
 
+    def end(self, names: Collection[str]) -> None:
+        """End what runs on keys and tenants of these kids and ids."""
+        for lease in self._quotas.live:
+            principal = lease.terms.principal
+            if principal.kid in names or str(principal.tenant_id) in names:
+                lease.fail(_ended())
+
     async def look(self) -> int:
         """End what runs on dead keys; return how many requests. Raises: `StoreUnavailable`."""
         live = list(self._quotas.live)
@@ -57,5 +65,9 @@ class KeyWatch:
         dead = await self._keys.dead_keys(kids) if kids else set()
         ended = [lease for lease in live if lease.terms.principal.kid in dead]
         for lease in ended:
-            lease.fail(AuthenticationFailed("The API key of this request was revoked or expired."))
+            lease.fail(_ended())
         return len(ended)
+
+
+def _ended() -> AuthenticationFailed:
+    return AuthenticationFailed("The API key of this request was revoked or expired.")

@@ -25,7 +25,7 @@ from gateway.domain.page import Page, PageRequest
 from gateway.domain.quota import PLATFORM, Quota, ScopeQuota
 from gateway.errors import AuthenticationFailed, StoreUnavailable
 from gateway.services.auth.authenticator import Authenticator
-from gateway.services.auth.upkeep import AuthUpkeep
+from gateway.services.auth.upkeep import AuthUpkeep, tell_ended
 
 pytestmark = pytest.mark.anyio
 
@@ -575,6 +575,20 @@ async def test_what_one_tenant_changes_elsewhere_leaves_others_served(rig: Rig) 
     await upkeep.follow_epoch()
     with pytest.raises(StoreUnavailable):
         await rig.auth.authenticate(kept.text)
+
+
+async def test_what_ended_elsewhere_is_told_without_the_database(rig: Rig) -> None:
+    """A change is no end; what has ended is forgotten by who knows nothing of ends too."""
+    told: list[Collection[str]] = []
+    epoch = FakeEpoch()
+    upkeep = AuthUpkeep(rig.auth, rig.keys, epoch, rig.clock, on_ended=told.append)
+    await upkeep.follow_epoch()
+    rig.keys.away = True
+    await epoch.advance("changed")
+    await tell_ended(epoch, "revoked")
+    await upkeep.follow_epoch()
+    assert told == [{"revoked"}]
+    assert await epoch.changed(1, 2) == {"revoked"}
 
 
 async def test_a_lost_epoch_drops_nothing_that_nobody_can_read_again(rig: Rig) -> None:
