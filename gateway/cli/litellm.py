@@ -98,7 +98,7 @@ class _Import:
         if quota := self._quota(where, team):
             tenant["quota"] = quota
         models = self._models(where, team.get("models"))
-        if models:
+        if models is not None:
             self._team_models[name] = models
             self._nearly(f"{where}, models", "each of its keys is held to them; later keys are not")
         self._tenants[name] = tenant
@@ -122,12 +122,15 @@ class _Import:
         tenant = self._tenant(where, key.get("team_id"))
         if tenant is None:
             return
-        keys: dict[str, Any] = self._tenants[tenant].setdefault("keys", {})
         made: dict[str, Any] = {}
         named = key.get("models") or []
         models = self._models(where, [one for one in named if one != _TEAM_MODELS])
-        models = models or self._team_models.get(tenant, [])
-        if models:
+        if models is None:
+            models = self._team_models.get(tenant)
+        if models is not None:
+            if not models:
+                self._unmapped(where, "it is held to models that cannot be named; it is left out")
+                return
             made["models"] = models
         if expires_at is not None:
             made["expires_at"] = expires_at
@@ -135,6 +138,7 @@ class _Import:
         own = {name: value for name, value in key.items() if value is not None}
         if quota := self._quota(where, {**budget, **own}):
             made["quota"] = quota
+        keys: dict[str, Any] = self._tenants[tenant].setdefault("keys", {})
         keys[self._name(alias, keys, where)] = made
         self._rest(where, key, {"key_alias", "expires", *LIMIT_FIELDS})
 
@@ -278,12 +282,12 @@ class _Import:
         budget["budget_window"] = window
         return budget
 
-    def _models(self, where: str, models: object) -> list[str]:
-        """Return the models that keys may be held to; none where all are allowed."""
+    def _models(self, where: str, models: object) -> list[str] | None:
+        """Return the models that keys may be held to; None where all are allowed."""
         names = [str(one) for one in models] if isinstance(models, list) else []
-        if set(names) & _ALL_MODELS:
-            return []
-        kept = list(dict.fromkeys(name for name in names if "*" not in name))
+        if not names or set(names) & _ALL_MODELS:
+            return None
+        kept = [name for name in dict.fromkeys(names) if "*" not in name and name.isprintable()]
         if dropped := sorted(set(names) - set(kept)):
             self._unmapped(f"{where}, models {', '.join(dropped)}", "models are named one by one")
         return kept

@@ -195,6 +195,27 @@ def test_an_amount_that_is_none_is_told(tmp_path: Path) -> None:
         assert imported.unmapped[0][0] == "model 'x', costs"
 
 
+def test_a_key_whose_models_cannot_be_named_is_left_out(tmp_path: Path) -> None:
+    """It is no key for all models, whether it or its team is held to them; `*` is all."""
+    team = {"team_id": "1", "team_alias": "acme"}
+    held = {"team_id": "2", "team_alias": "held", "models": ["openai/*"]}
+    keys = [
+        {"token": "a", "key_alias": "wild", "team_id": "1", "models": ["gpt-*", "anthropic/*"]},
+        {"token": "b", "key_alias": "one", "team_id": "1", "models": ["gpt-*", "llama"]},
+        {"token": "c", "key_alias": "all", "team_id": "1", "models": ["*"]},
+        {"token": "d", "key_alias": "of-team", "team_id": "2"},
+        {"token": "e", "key_alias": "own", "team_id": "2", "models": ["llama"]},
+    ]
+    path = tmp_path / "export.json"
+    path.write_text(json.dumps({"teams": [team, held], "keys": keys}))
+    imported = import_litellm(read_litellm([path]), datetime(2026, 1, 1, tzinfo=UTC))
+    tenants = imported.document["tenants"]
+    assert tenants["acme"]["keys"] == {"one": {"models": ["llama"]}, "all": {}}
+    assert tenants["held"]["keys"] == {"own": {"models": ["llama"]}}
+    left_out = [place for place, reason in imported.unmapped if "left out" in reason]
+    assert left_out == ["key 'wild'", "key 'of-team'"]
+
+
 def test_a_page_that_is_there_twice_makes_nothing_twice(tmp_path: Path) -> None:
     """A team or key whose id or token was there before is told, and is not made again."""
     pages = []
