@@ -198,6 +198,9 @@ class _Import:
                 f"{where}, costs", "one is no amount of 0 to a trillion a million tokens"
             )
             price = {}
+        if price and not name.isprintable():
+            self._unmapped(f"{where}, costs", "no model has such a name")
+            price = {}
         prices: dict[str, Any] = document.get("prices", {})
         if {"input_usd_per_mtok", "output_usd_per_mtok"} <= price.keys() and name not in prices:
             document["prices"] = prices
@@ -323,10 +326,15 @@ class _Import:
             self._unmapped(f"{where}, {name}{inside}", REASONS.get(name, NO_PLACE))
 
     def _nearly(self, place: str, how: str) -> None:
-        self._result.approximated.append((place, how))
+        self._result.approximated.append((_shown(place), _shown(how)))
 
     def _unmapped(self, place: str, reason: str) -> None:
-        self._result.unmapped.append((place, reason))
+        self._result.unmapped.append((_shown(place), _shown(reason)))
+
+
+def _shown(text: str) -> str:
+    """Return a text on one line, with nothing that speaks to a terminal: its users chose it."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def _decimal(value: object) -> Decimal | None:

@@ -216,6 +216,20 @@ def test_a_key_whose_models_cannot_be_named_is_left_out(tmp_path: Path) -> None:
     assert left_out == ["key 'wild'", "key 'of-team'"]
 
 
+def test_names_that_speak_to_a_terminal_are_spelled_out(tmp_path: Path) -> None:
+    """Each is told on a line of its own; a model's that UTF-8 does not know is left out."""
+    team = {"team_id": "1", "team_alias": "ac\n! me\x1b[2J"}
+    key = {"token": "a", "key_alias": "k", "team_id": "1", "models": ["llama", "x\ud800"]}
+    path = tmp_path / "export.json"
+    costs = {"input_cost_per_token": 1, "output_cost_per_token": 1}
+    model = {"model_name": "x\ud800", "litellm_params": costs}
+    path.write_text(json.dumps({"teams": [team], "keys": [key], "model_list": [model]}))
+    imported = import_litellm(read_litellm([path]), datetime(2026, 1, 1, tzinfo=UTC))
+    assert imported.approximated[0][0] == r"team 'ac\n! me\x1b[2J'"
+    assert imported.unmapped[0] == (r"key 'k', models x\ud800", "models are named one by one")
+    assert '"llama"' in toml_text(imported.document).encode().decode()
+
+
 def test_a_page_that_is_there_twice_makes_nothing_twice(tmp_path: Path) -> None:
     """A team or key whose id or token was there before is told, and is not made again."""
     pages = []
