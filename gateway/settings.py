@@ -165,7 +165,7 @@ class Settings(ModelOptions, BaseSettings):
         default=300.0,
         ge=0,
         description="Seconds that a known key is good while PostgreSQL is silent; "
-        "a token too, for metrics.",
+        "a token too, for metrics, and a page that updates itself.",
     )
 
     model: Path | None = Field(

@@ -177,7 +177,9 @@ async def assemble(
     )
     local_token = new_local_token()
     organisation = await store.organisations.default()
-    people = signing_in(store, auth, organisation.id, issuer=issuer_of(settings))
+    people = signing_in(
+        store, auth, organisation.id, issuer=issuer_of(settings), grace_s=settings.auth_grace_s
+    )
     await people.run(stack)
     batches = None
     if not is_worker:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from uuid import UUID
@@ -53,12 +54,14 @@ def signing_in(
     passwords: Passwords | None = None,
     *,
     issuer: Issuer | None = None,
+    grace_s: float = math.inf,
 ) -> SigningIn:
     """Build the services over an open store; `keys` tells whose a key is.
 
-    `issuer` is where else people may sign in.
+    `issuer` is where else people may sign in. `grace_s`: for how long a page updates itself while
+    the store is silent.
     """
-    sessions = Sessions(store.sessions, store.secrets, organisation_id)
+    sessions = Sessions(store.sessions, store.secrets, organisation_id, grace_s=grace_s)
     failed = FailedLogins(store.audit, organisation_id)
     passwords = passwords or Passwords()
     attempts = Attempts(store.login_attempts)

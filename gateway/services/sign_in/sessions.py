@@ -4,15 +4,17 @@ A session's id carries our tag: what strangers make up is asked of nobody. What 
 session is known for half a second, for what only reads; a change asks it anew. So a session that
 ended anywhere, or whose user was demoted, changes nothing from then on, and reads for half a second
 more at most. An answer that goes on, as a live view, is `watched`: once in half a second all of
-them together are one query.
+them together are one query. Where the store does not answer nobody knows which are over, and after
+`grace_s` all are.
 """
 
 from __future__ import annotations
 
 import hmac
 import logging
+import math
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 from uuid import UUID
@@ -22,7 +24,7 @@ from gateway.credentials import SESSION_PREFIX, Secrets, Token, parse_token, tok
 from gateway.domain.admin import Actor, Admin
 from gateway.domain.page import Page, PageRequest
 from gateway.domain.sign_in import Session
-from gateway.errors import NotFound
+from gateway.errors import NotFound, StoreUnavailable
 from gateway.ports import Clock, SessionStore
 from gateway.services.expiring_cache import ExpiringCache
 from gateway.services.one_flight import OneFlight
@@ -49,6 +51,7 @@ class Sessions:
         secrets: Secrets,
         organisation_id: UUID,
         *,
+        grace_s: float = math.inf,
         clock: Clock = time,
     ) -> None:
         self._store = store
@@ -59,6 +62,9 @@ class Sessions:
         self._asking: OneFlight[bytes, Session | None] = OneFlight()
         self._generation = 0
         self._watched: dict[UUID, set[Watched]] = {}
+        self._grace_s = grace_s
+        # When it was last known of all of them.
+        self._looked_at = -math.inf
 
     async def find(self, text: str, *, is_change: bool = False) -> Session | None:
         """Return the session of a cookie, None for none that lives. Raises: `StoreUnavailable`."""
@@ -124,9 +130,15 @@ class Sessions:
     async def look(self) -> None:
         """Find which of the watched sessions are over. Raises: `StoreUnavailable`."""
         asked = list(self._watched)
-        if not asked:
-            return
-        living = await self._store.living(asked)
+        now = self._clock.monotonic()
+        living: Collection[UUID] = ()
+        try:
+            if asked:
+                living = await self._store.living(asked)
+            self._looked_at = now
+        except StoreUnavailable:
+            if now - self._looked_at < self._grace_s:
+                raise
         for session_id in asked:
             if session_id not in living:
                 for watched in self._watched.get(session_id, ()):
