@@ -86,12 +86,16 @@ def judge_redis(state: RedisState) -> Finding:
     if numbers_of(state.version) < oldest:
         wanted = ".".join(map(str, oldest))
         return broken("redis", f"{found}: too old", f"use {state.product} {wanted} or newer")
+    if state.is_replica:
+        mend = "set SLUICE_REDIS_URL to the primary: a replica takes no writes"
+        return broken("redis", f"{found}, a replica", mend)
+    if state.eviction != "noeviction":
+        mend = "redis-cli config set maxmemory-policy noeviction"
+        found = f"{found}, which evicts ({state.eviction}): hard limits can be passed"
+        return warning("redis", found, mend)
     if (mended := version_to_use(state.product, state.version)) is not None:
         mend = f"use {state.product} {mended} or newer"
         return warning("redis", f"{found}: scripts break out of it (CVE-2025-49844)", mend)
-    if state.eviction != "noeviction":
-        mend = "redis-cli config set maxmemory-policy noeviction"
-        return warning("redis", f"{found}, which evicts ({state.eviction})", mend)
     return ok("redis", found)
 
 

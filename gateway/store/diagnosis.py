@@ -56,6 +56,7 @@ class RedisState:
     version: str
     is_cluster: bool
     eviction: str
+    is_replica: bool = False
 
 
 async def describe_database(urls: DatabaseUrls) -> DatabaseState:
@@ -92,6 +93,7 @@ async def describe_redis(url: str) -> RedisState:
         version=version,
         is_cluster=is_cluster(info),
         eviction=str(info.get("maxmemory_policy", "noeviction")),
+        is_replica=info.get("role", "master") != "master",
     )
 
 

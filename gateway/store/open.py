@@ -244,7 +244,7 @@ async def _open_redis(url: str) -> Redis:
     except ValueError as exc:
         raise StartupFailed(f"SLUICE_REDIS_URL cannot be used: {exc}") from exc
     try:
-        info = await asking.info("server")
+        info = await asking.info()
     except (RedisError, OSError) as exc:
         raise StartupFailed(
             f"Redis does not answer: {exc}; start it, or mend SLUICE_REDIS_URL"
@@ -269,5 +269,16 @@ async def _open_redis(url: str) -> Redis:
             product,
             version,
             mended,
+        )
+    if info.get("role", "master") != "master":
+        logger.warning(
+            "SLUICE_REDIS_URL is a replica, which takes no writes: what has a hard limit is refused"
+        )
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        logger.warning(
+            "SLUICE_REDIS_URL evicts (%s): holds are forgotten, and hard limits can be passed; set "
+            "maxmemory-policy to noeviction",
+            policy,
         )
     return connect_redis(url)

@@ -249,10 +249,11 @@ def test_a_database_is_judged(state: DatabaseState, level: Level) -> None:
         (RedisState("Redis", "6.2.20", False, "noeviction"), Level.BROKEN),
         (RedisState("Redis", "8.0", True, "noeviction"), Level.BROKEN),
         (RedisState("Redis", "8.4.0", False, "allkeys-lru"), Level.WARNING),
+        (RedisState("Redis", "8.4.0", False, "noeviction", is_replica=True), Level.BROKEN),
     ],
 )
 def test_a_redis_is_judged(state: RedisState, level: Level) -> None:
-    """Its version, a cluster and eviction each count."""
+    """Its version, a cluster, eviction and a replica each count."""
     finding = judge_redis(state)
     assert finding.level is level
     assert is_mendable(finding)

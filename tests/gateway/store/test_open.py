@@ -298,6 +298,20 @@ async def test_a_redis_cluster_is_refused(settings: Settings, tmp_path: Path) ->
         assert (await describe_redis(url)).is_cluster
 
 
+async def test_a_redis_that_cannot_keep_counters_is_told(
+    settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A start warns of one that evicts, and of one that takes no writes; the doctor knows both."""
+    unfit = ("--maxmemory-policy", "allkeys-lru", "--replicaof", "127.0.0.1 1")
+    async with a_redis(tmp_path, *unfit) as (url, _):
+        async with open_store(settings.model_copy(update={"redis_url": SecretStr(url)})):
+            pass
+        state = await describe_redis(url)
+    assert "evicts (allkeys-lru)" in caplog.text
+    assert "is a replica" in caplog.text
+    assert (state.eviction, state.is_replica) == ("allkeys-lru", True)
+
+
 async def test_a_start_waits_for_a_redis_that_is_slow(settings: Settings, tmp_path: Path) -> None:
     """One that answers after more than a request's second does not fail the start."""
     async with a_redis(tmp_path) as (url, server):
