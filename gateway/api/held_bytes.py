@@ -17,6 +17,7 @@ answers that are sent again, and what a keyed run has said that its client has n
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from operator import attrgetter
 from types import TracebackType
 from typing import Final, Self
@@ -51,10 +52,11 @@ class HeldBytes:
         *,
         of_tenant: type[TenantLimited] = BodiesTooLarge,
         of_all: type[Overloaded] = Saturated,
+        owner_of: Callable[[UUID], UUID] | None = None,
     ) -> None:
         self.max_tenant_bytes = int(max_bytes * TENANT_SHARE)
         self._of_tenant, self._of_all = of_tenant, of_all
-        self._shared = SharedRoom(max_bytes, of_tenant=self.max_tenant_bytes)
+        self._shared = SharedRoom(max_bytes, of_tenant=self.max_tenant_bytes, owner_of=owner_of)
         # Of answers that grow yet.
         self._growing: defaultdict[UUID, set[GrowingRoom]] = defaultdict(set)
         self._num_rooms = 0
@@ -122,9 +124,13 @@ class HeldBytes:
         self._shared.give_back(tenant_id, num_bytes)
 
 
-def held_answers(max_bytes: int = MAX_BYTES) -> HeldBytes:
+def held_answers(
+    max_bytes: int = MAX_BYTES, *, owner_of: Callable[[UUID], UUID] | None = None
+) -> HeldBytes:
     """Count what answers take that are gathered whole."""
-    return HeldBytes(max_bytes, of_tenant=AnswersTooLarge, of_all=AnswersSaturated)
+    return HeldBytes(
+        max_bytes, of_tenant=AnswersTooLarge, of_all=AnswersSaturated, owner_of=owner_of
+    )
 
 
 class Room:

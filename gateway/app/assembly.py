@@ -183,7 +183,15 @@ async def assemble(
     await people.run(stack)
     batches = None
     if not is_worker:
-        batches = await open_batches(stack, settings, store, models, prices, common.inference.pool)
+        batches = await open_batches(
+            stack,
+            settings,
+            store,
+            models,
+            prices,
+            common.inference.pool,
+            owner_of=loop_share.owner_of,
+        )
     return Gateway(
         version=version,
         models=models,
@@ -252,7 +260,7 @@ async def _public(
     admin_url: str | None,
 ) -> ASGIApp:
     """Build the API that tenants reach."""
-    books = common.books
+    books, owner_of = common.books, common.loop_share.owner_of
     idempotency = IdempotencyService(
         common.store.idempotency, common.store.secrets, books.keyed, books.writer.flush
     )
@@ -269,8 +277,8 @@ async def _public(
         failures=common.failures,
         version=version,
         idempotency=idempotency,
-        bodies=HeldBytes(common.settings.body_memory_mib << 20),
-        answers=held_answers(common.settings.answer_memory_mib << 20),
+        bodies=HeldBytes(common.settings.body_memory_mib << 20, owner_of=owner_of),
+        answers=held_answers(common.settings.answer_memory_mib << 20, owner_of=owner_of),
         reads=common.reads,
         loop_share=common.loop_share,
         ignores_unknown=common.settings.unknown_parameters == "ignore",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from uuid import UUID
 
 from admin_ui.batch_desk import BatchDesk
 from gateway.domain.batch import BatchBounds
@@ -50,11 +51,13 @@ async def open_batches(
     prices: PriceBook,
     pool: FairPool,
     *,
+    owner_of: Callable[[UUID], UUID] | None = None,
     on_started: Callable[[], None] = lambda: None,
 ) -> OpenBatches:
     """Look after batches and files until `stack` is left; `pool` has the threads that read inputs.
 
-    `on_started` is told that there may be items to run.
+    `owner_of` names a tenant's organisation, and `on_started` is told that there may be items to
+    run.
     """
     bounds = BatchBounds(
         max_items=MAX_OPEN_ITEMS, max_enqueued_tokens=settings.batch_enqueued_tokens
@@ -80,6 +83,7 @@ async def open_batches(
     )
     await stack.enter_async_context(FileUpkeep(store.files, storage).running())
     await stack.enter_async_context(upkeep.running())
-    files = FileService(store.files, storage, max_stored_bytes=settings.tenant_storage_mib << 20)
+    max_stored_bytes = settings.tenant_storage_mib << 20
+    files = FileService(store.files, storage, max_stored_bytes=max_stored_bytes, owner_of=owner_of)
     service = BatchService(store.batches, store.files, upkeep.wake)
     return OpenBatches(service, files, FailedLines(files, pool))

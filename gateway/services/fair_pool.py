@@ -76,7 +76,7 @@ class FairPool:
         self._on_used = on_used
         self._owner_of = owner_of
         self._waiting: dict[UUID, deque[_Work]] = {}
-        self._room = SharedRoom(max_waiting_bytes, of_tenant=max_tenant_bytes)
+        self._room = SharedRoom(max_waiting_bytes, of_tenant=max_tenant_bytes, owner_of=owner_of)
         self._running: defaultdict[UUID, int] = defaultdict(int)
         self._running_of: defaultdict[UUID, int] = defaultdict(int)
         # Where the next work of each organisation starts, and of each tenant, in seconds of the

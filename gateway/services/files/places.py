@@ -7,7 +7,7 @@ many have theirs: see `gateway.domain.shared_room`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 from uuid import UUID
@@ -21,9 +21,16 @@ _RETRY_AFTER_S: Final = 2.0
 class Places:
     """Count who is here; `what` they do is said to who finds no place. On the event loop alone."""
 
-    def __init__(self, what: str, *, of_tenant: int, in_all: int) -> None:
+    def __init__(
+        self,
+        what: str,
+        *,
+        of_tenant: int,
+        in_all: int,
+        owner_of: Callable[[UUID], UUID] | None = None,
+    ) -> None:
         self._what = what
-        self._room = SharedRoom(in_all, of_tenant=of_tenant, least=1)
+        self._room = SharedRoom(in_all, of_tenant=of_tenant, least=1, owner_of=owner_of)
 
     @property
     def num_taken(self) -> int:

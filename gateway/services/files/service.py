@@ -54,17 +54,30 @@ class UploadSaid:
 
 
 class FileService:
-    """Keep the files of tenants, `max_stored_bytes` of each."""
+    """Keep the files of tenants, `max_stored_bytes` of each.
+
+    `owner_of` names a tenant's organisation, which leaves places to others.
+    """
 
     def __init__(
-        self, files: FileStore, storage: FileStorage, *, max_stored_bytes: int, clock: Clock = time
+        self,
+        files: FileStore,
+        storage: FileStorage,
+        *,
+        max_stored_bytes: int,
+        owner_of: Callable[[UUID], UUID] | None = None,
+        clock: Clock = time,
     ) -> None:
         self._files = files
         self._storage = storage
         self._max_stored_bytes = max_stored_bytes
         self._clock = clock
-        self.uploads = Places("uploads", of_tenant=UPLOADS_OF_TENANT, in_all=UPLOADS_IN_ALL)
-        self.downloads = Places("downloads", of_tenant=DOWNLOADS_OF_TENANT, in_all=DOWNLOADS_IN_ALL)
+        self.uploads = Places(
+            "uploads", of_tenant=UPLOADS_OF_TENANT, in_all=UPLOADS_IN_ALL, owner_of=owner_of
+        )
+        self.downloads = Places(
+            "downloads", of_tenant=DOWNLOADS_OF_TENANT, in_all=DOWNLOADS_IN_ALL, owner_of=owner_of
+        )
         self._coming_bytes: defaultdict[UUID, int] = defaultdict(int)
 
     async def upload(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -13,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api.held_bytes import HeldBytes
+from gateway.api.held_bytes import HeldBytes, held_answers
 from gateway.api.public import public_app
 from gateway.domain import Principal, TenantSlo, Tier
-from gateway.errors import BodiesTooLarge, Saturated
+from gateway.errors import BodiesTooLarge, Overloaded, Saturated
 from gateway.services.fair_pool import FairPool
 from gateway.services.health.overload_watch import OverloadWatch
 from gateway.services.inference.leased import LeasedInference
@@ -240,3 +241,17 @@ async def test_a_stream_holds_no_body(server: Server) -> None:
         async for _ in answer.aiter_lines():
             assert server.bodies.num_bytes == 0
             break
+
+
+def test_tenants_of_one_organisation_leave_room_to_others() -> None:
+    """Bodies and answers of many together are bounded as those of one are."""
+    organisation = UUID(int=100)
+    for held in (
+        HeldBytes(400, owner_of=lambda t: t if t == TENANTS[0] else organisation),
+        held_answers(400, owner_of=lambda t: t if t == TENANTS[0] else organisation),
+    ):
+        for number in range(200, 220):
+            with suppress(Overloaded):
+                held.take(UUID(int=number), 15)
+        assert held.num_bytes == 300
+        held.take(TENANTS[0], 25)

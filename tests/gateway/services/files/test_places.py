@@ -29,3 +29,17 @@ def test_a_tenant_has_a_part_of_the_places() -> None:
     assert places.num_taken == 0
     with places.held(one):
         assert places.num_taken == 1
+
+
+def test_tenants_of_one_organisation_leave_places_to_others() -> None:
+    """However many there are, each with one upload."""
+    organisation, other = uuid4(), uuid4()
+    places = Places(
+        "uploads", of_tenant=2, in_all=8, owner_of=lambda t: t if t == other else organisation
+    )
+    with ExitStack() as stack:
+        for _ in range(6):
+            stack.enter_context(places.held(uuid4()))
+        with pytest.raises(Overloaded), places.held(uuid4()):
+            pass
+        stack.enter_context(places.held(other))
