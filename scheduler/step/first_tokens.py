@@ -25,7 +25,7 @@ from scheduler.order import NEVER
 from scheduler.request import Band
 from scheduler.running import InFlightTimes
 from scheduler.sequence import Sequence
-from scheduler.step.budget import StepBudget
+from scheduler.step.budget import LEAST_TOKENS, StepBudget
 from scheduler.step.water_level import least_work_s
 
 # Who had a request so long ago will soon have another: who is refused is told to wait for a second.
@@ -107,7 +107,10 @@ class FirstTokens:
         self._fixed_s = budget.price(step)
         self._full_s = budget.price(replace(step, num_prefill_tokens=room))
         limit_s = self.limit_s(self._fixed_s, self._full_s, band, now)
-        return room if limit_s == self._full_s else budget.solve(step, limit_s, room)
+        if limit_s == self._full_s:
+            return room
+        # Where a token costs more than a step does, prompts go on all the same.
+        return max(min(LEAST_TOKENS, room), budget.solve(step, limit_s, room))
 
     def room_beside(self, sequence: Sequence, step: StepFeatures, room: int) -> int:
         """Say how much of the room for prompts is left, the last chunk of one being in the step."""

@@ -26,6 +26,7 @@ def _driver(
     max_loss: float = 0.2,
     *,
     margin: float = 1.0,
+    cost: StepCost = _COST,
     engine: Mapping[str, int] = MappingProxyType({}),
     **composer: object,
 ) -> Driver:
@@ -36,8 +37,8 @@ def _driver(
         fairness=replace(_BASE.fairness, max_throughput_loss=max_loss),
     )
     sizes = {"max_num_batched_tokens": 512, "num_blocks": 400, "max_model_len": 1200, **engine}
-    driver = Driver(fakes.make_engine(cost=_COST, block_size=8, **sizes))
-    model = StepModel(_COST, margin=margin)
+    driver = Driver(fakes.make_engine(cost=cost, block_size=8, **sizes))
+    model = StepModel(cost, margin=margin)
     driver.scheduler = Scheduler(driver.engine.info, config, step_model=model)
     return driver
 
@@ -159,6 +160,17 @@ def test_the_tightest_of_many_promises_are_looked_at() -> None:
         driver.scheduler.cancel(f"short {number}", driver.now)
     driver.turn()
     assert _chunks(driver) == pytest.approx([146], abs=4)
+
+
+def test_prompts_go_on_where_a_token_costs_more_than_a_step() -> None:
+    """Sixteen tokens at least, where the promise has time for two."""
+    dear = LinearCost(0.001, 0.1)
+    driver = _driver(cost=StepCost("dear", dear, dear), engine={"depth": 2})
+    _offer(driver, "long", 1_000)
+    _offer(driver, "short", 1, slo=Slo(ttft_s=0.81))
+    driver.scheduler.cancel("short", driver.now)
+    driver.turn()
+    assert _chunks(driver) == [16]
 
 
 def test_the_longest_prompt_of_a_promise_is_reckoned_with() -> None:
