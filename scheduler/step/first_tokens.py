@@ -52,13 +52,12 @@ class FirstTokens:
         self._step_budget = step_budget
         self._step_model = step_model
         self._in_flight_times = in_flight_times
-        self._now = 0.0
         self._ttft_fraction = config.admission.ttft_fraction
         self._depth = depth
         # By what was promised: until when one is expected, and how long its prompt takes.
         self._expected: dict[tuple[float, Band], tuple[float, float]] = {}
-        # What the step takes without prompts, and with all that it has room for; 0 for no bound.
-        self._fixed_s = self._full_s = 0.0
+        # Of the step: when it is planned, what it has without prompts, and the room for these.
+        self._now, self._step, self._room = 0.0, StepFeatures(), 0
 
     def expect(self, sequence: Sequence, now: float) -> None:
         """Note a request that has come, which may be refused."""
@@ -80,7 +79,7 @@ class FirstTokens:
         Args: `fixed_s`, what it costs without what may be cut of it; `full_s`, with all of that,
         which is of `band` and waits for nobody below.
         """
-        if not self._expected:
+        if not self._expected or not self._step_budget.is_calibrated:
             return full_s
         limit_s, least_s = full_s, self._least_s(fixed_s, full_s)
         for promise, (until_s, prefill_s) in list(self._expected.items()):
@@ -100,30 +99,33 @@ class FirstTokens:
 
         Returns: the room that it has for the sake of those who may come.
         """
-        budget = self._step_budget
-        self._now, self._fixed_s, self._full_s = now, 0.0, 0.0
-        if not self._max_loss or not budget.is_calibrated:
+        self._now, self._step, self._room = now, step, room
+        if not self._expected:
             return room
-        self._fixed_s = budget.price(step)
-        self._full_s = budget.price(replace(step, num_prefill_tokens=room))
-        limit_s = self.limit_s(self._fixed_s, self._full_s, band, now)
-        if limit_s == self._full_s:
+        fixed_s, full_s = self._prices_s()
+        limit_s = self.limit_s(fixed_s, full_s, band, now)
+        if limit_s == full_s:
             return room
         # Where a token costs more than a step does, prompts go on all the same.
-        return max(min(LEAST_TOKENS, room), budget.solve(step, limit_s, room))
+        return max(min(LEAST_TOKENS, room), self._step_budget.solve(step, limit_s, room))
 
     def room_beside(self, sequence: Sequence, step: StepFeatures, room: int) -> int:
         """Say how much of the room for prompts is left, the last chunk of one being in the step."""
-        if not self._full_s or sequence.start_by_s == NEVER:
-            return room
         budget = self._step_budget
+        if not (self._max_loss and budget.is_calibrated) or sequence.start_by_s == NEVER:
+            return room
         times, margin = self._in_flight_times, self._step_model.margin
         limit_s = sequence.deadline_s - self._now - times.left_s(self._now, stretch=margin)
         if budget.price(step) > limit_s:
             return room
         budget.first_s = min(budget.first_s, limit_s)
-        least_s = self._least_s(self._fixed_s, self._full_s)
+        least_s = self._least_s(*self._prices_s())
         return budget.solve(step, max(limit_s, least_s), room)
+
+    def _prices_s(self) -> tuple[float, float]:
+        """Price the step without prompts, and with all that it has room for."""
+        full = replace(self._step, num_prefill_tokens=self._room)
+        return self._step_budget.price(self._step), self._step_budget.price(full)
 
     def _least_s(self, fixed_s: float, full_s: float) -> float:
         return fixed_s + least_work_s(full_s - fixed_s, fixed_s, self._max_loss)

@@ -3,7 +3,8 @@
 Online rows pay for batch work with their pace, and the batch band with its throughput for short
 steps: what a step costs for the online rows is done once in each. So it takes as long as that over
 what may be lost of the throughput, and `harvest_step_s` at most. Where there are no online rows,
-whoever comes waits for the step to end, which is no longer than its length saves anything.
+whoever comes waits for the step to end, which is no longer than its length saves anything. Either
+is short for first tokens that were promised (`scheduler.step.first_tokens`).
 
 What is too little for any batch work is saved up, as for a row with a long context. One that even
 the longest step has no room for is passed. A prompt that reads so much that next to nothing fits
@@ -70,11 +71,8 @@ class Harvest:
         elif self._max_loss and budget.is_calibrated:
             self._offered_s = online_s / self._max_loss - online_s
             limit_s = min(limit_s, online_s + self._offered_s + self._saved_s)
-        if self._max_loss and budget.is_calibrated:
-            least_s = budget.price(
-                replace(online, num_prefill_tokens=online.num_prefill_tokens + 1)
-            )
-            limit_s = self._first_tokens.limit_s(least_s, limit_s, Band.DUE, now)
+        least = replace(online, num_prefill_tokens=online.num_prefill_tokens + 1)
+        limit_s = self._first_tokens.limit_s(budget.price(least), limit_s, Band.DUE, now)
         self._promised_s = budget.promised_s(now)
         self.limit_s = min(limit_s, self._promised_s)
 

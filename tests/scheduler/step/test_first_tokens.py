@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -28,12 +29,12 @@ def _driver(
     margin: float = 1.0,
     cost: StepCost = _COST,
     engine: Mapping[str, int] = MappingProxyType({}),
-    **composer: object,
+    **composer: Any,
 ) -> Driver:
-    options = {"dynamic_chunk": True, "max_overhead_share": None, **composer}
+    options: dict[str, Any] = {"dynamic_chunk": True, "max_overhead_share": None, **composer}
     config: SchedulerConfig = replace(
         _BASE,
-        composer=replace(ComposerConfig(), **options),  # type: ignore[arg-type]
+        composer=replace(ComposerConfig(), **options),
         fairness=replace(_BASE.fairness, max_throughput_loss=max_loss),
     )
     sizes = {"max_num_batched_tokens": 512, "num_blocks": 400, "max_model_len": 1200, **engine}
@@ -43,13 +44,13 @@ def _driver(
     return driver
 
 
-def _offer(driver: Driver, name: str, num_tokens: int, **changes: object) -> None:
+def _offer(driver: Driver, name: str, num_tokens: int, **changes: Any) -> None:
     changes = {"max_tokens": 30, "ignore_eos": True, **changes}
-    driver.offer(fakes.make_request(name, prompt=[1] * num_tokens, **changes))  # type: ignore[arg-type]
+    driver.offer(fakes.make_request(name, prompt=[1] * num_tokens, **changes))
 
 
 def _beside_a_promise(
-    driver: Driver, ttft_s: float, *, num_tokens: int = 20, **others: object
+    driver: Driver, ttft_s: float, *, num_tokens: int = 20, **others: Any
 ) -> list[int]:
     """Return the chunks of the step in which a prompt with a promise is run, and a long one."""
     _offer(driver, "short", num_tokens, slo=Slo(ttft_s=ttft_s))
